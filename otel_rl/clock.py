@@ -1,0 +1,63 @@
+"""Time: spans are stamped with the monotonic clock and placed on the wall clock by an anchor."""
+
+from __future__ import annotations
+
+import time
+from time import monotonic_ns
+
+RE_ANCHOR_NS = 1_000_000
+"""A smaller difference is measurement noise: keeping the anchor makes consecutive steps tile to the nanosecond."""
+
+
+def measure_anchor() -> int:
+    """Measure wall clock minus monotonic clock, ns.
+
+    Three readings of the wall clock between two of the monotonic one; the tightest counts, so that a descheduled thread
+    does not spoil the anchor. Cost: 0.6 us. Width measured on a VM: 80 ns (facts: training, section 6).
+    """
+    best_width, anchor = 1 << 62, 0
+    for _ in range(3):
+        before = monotonic_ns()
+        wall = time.time_ns()
+        after = monotonic_ns()
+        if after - before < best_width:
+            best_width, anchor = after - before, wall - (before + after) // 2
+    return anchor
+
+
+class Clock:
+    """The process's anchor; ``anchor`` changes only between steps, never inside one."""
+
+    __slots__ = ("anchor",)
+
+    def __init__(self) -> None:
+        self.anchor = measure_anchor()
+
+    def re_anchor(self) -> int:
+        """Follow the wall clock if somebody set it, and say by how many ns (0: it was not set)."""
+        measured = measure_anchor()
+        jump = measured - self.anchor
+        if abs(jump) < RE_ANCHOR_NS:
+            return 0
+        self.anchor = measured
+        return jump
+
+
+def process_start_ns() -> int:
+    """Say when this process started, on the monotonic clock; now, where the system does not tell.
+
+    Resolution: one clock tick, usually 10 ms.
+    """
+    try:
+        with open("/proc/self/stat", "rb") as stat:
+            ticks = int(stat.read().rpartition(b")")[2].split()[19])
+        age_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - ticks * (1_000_000_000 // _ticks_per_second())
+    except (OSError, AttributeError, ValueError, IndexError):
+        return monotonic_ns()
+    return monotonic_ns() - max(age_ns, 0)
+
+
+def _ticks_per_second() -> int:
+    import os
+
+    return os.sysconf("SC_CLK_TCK")

@@ -1,0 +1,171 @@
+"""Settings: every environment variable that otel_rl reads, once."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from dataclasses import field as dataclass_field
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+from otel_rl.vocabulary import SERVICE_NAME
+
+PREFIX = "OTEL_RL_"
+MIB = 1 << 20
+
+
+class ConfigurationError(ValueError):
+    """A setting has a value that it cannot have; the message names the setting, the value and what is allowed."""
+
+
+def _boolean(text: str) -> bool:
+    values = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
+    if text.lower() not in values:
+        raise ValueError("true or false")
+    return values[text.lower()]
+
+
+def _positive(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) == 0:
+        raise ValueError("a whole number above 0")
+    return int(text)
+
+
+def _ratio(text: str) -> float:
+    try:
+        ratio = float(text)
+    except ValueError:
+        ratio = -1.0
+    if not 0.0 <= ratio <= 1.0:
+        raise ValueError("a number from 0 to 1")
+    return ratio
+
+
+def _sampler(text: str) -> str:
+    base = text.removeprefix("parentbased_")
+    if base not in {"always_on", "always_off", "traceidratio"}:
+        raise ValueError("always_on, always_off or traceidratio, also with parentbased_ before it")
+    return base
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def _pairs(text: str) -> tuple[tuple[str, str], ...]:
+    pairs = [item.partition("=") for item in text.split(",") if item.strip()]
+    if not all(equals and key.strip() for key, equals, _ in pairs):
+        raise ValueError("key=value pairs with commas between them")
+    return tuple((key.strip(), unquote(value.strip())) for key, _, value in pairs)
+
+
+def _setting(variable: str, parse: Callable[[str], Any], default: Any, meaning: str) -> Any:
+    return dataclass_field(default=default, metadata={"variable": variable, "parse": parse, "meaning": meaning})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """The settings of one process; ``from_env`` reads them, ``docs/catalogue.md`` lists them."""
+
+    enabled: bool = _setting(
+        "OTEL_RL_ENABLED", _boolean, True, "false switches everything off: no patch, no thread, no file"
+    )
+    directory: Path = _setting("OTEL_RL_DIR", Path, Path("otel_rl_runs"), "root of the run directories")
+    run_id: str = _setting("OTEL_RL_RUN_ID", str, "", "the run's name; made from date, time and chance when absent")
+    integrations: tuple[str, ...] = _setting(
+        "OTEL_RL_INTEGRATIONS",
+        _names,
+        ("auto",),
+        "what to instrument, with commas between; `auto`: whatever gets imported",
+    )
+    journal_max_bytes: int = _setting(
+        "OTEL_RL_JOURNAL_MAX_BYTES",
+        _positive,
+        4096 * MIB,
+        "size cap of one process's journal; the oldest spans go first",
+    )
+    capture_content: bool = _setting(
+        "OTEL_RL_CAPTURE_CONTENT", _boolean, False, "true records texts of exceptions and stack traces"
+    )
+    attribute_length: int = _setting(
+        "OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT", _positive, 2048, "longer attribute values are cut, characters"
+    )
+    service_name: str = _setting("OTEL_SERVICE_NAME", str, "", "`service.name`; `<system>-<role>` when absent")
+    resource_attributes: tuple[tuple[str, str], ...] = _setting(
+        "OTEL_RESOURCE_ATTRIBUTES", _pairs, (), "further attributes of the resource"
+    )
+    sampler: str = _setting("OTEL_TRACES_SAMPLER", _sampler, "always_on", "decides per step, the same on every rank")
+    sampler_ratio: float = _setting("OTEL_TRACES_SAMPLER_ARG", _ratio, 1.0, "share of the steps for traceidratio")
+    disabled: bool = _setting(
+        "OTEL_SDK_DISABLED", _boolean, False, "the standard switch; true is OTEL_RL_ENABLED=false"
+    )
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str] = os.environ) -> Config:
+        """Read the settings.
+
+        Raises:
+            ConfigurationError: a variable has a value that it cannot have.
+        """
+        values: dict[str, Any] = {}
+        for row in fields(cls):
+            text = environ.get(row.metadata["variable"], "").strip()
+            if not text:
+                continue
+            try:
+                values[row.name] = row.metadata["parse"](text)
+            except ValueError as error:
+                shown = "" if row.metadata["parse"] is _pairs else f"={text!r}"  # attributes may hold secrets
+                raise ConfigurationError(
+                    f"{row.metadata['variable']}{shown} is not possible: it takes {error}"
+                ) from None
+        return cls(**values)
+
+    @property
+    def service(self) -> str:
+        """``service.name`` as the user wants it, by OpenTelemetry's precedence; empty where the user does not say."""
+        return self.service_name or dict(self.resource_attributes).get(SERVICE_NAME, "")
+
+    @property
+    def active(self) -> bool:
+        """Whether to record at all."""
+        return self.enabled and not self.disabled
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One setting with its value and where the value came from."""
+
+    variable: str
+    value: str
+    source: str
+    meaning: str
+
+
+def settings(environ: Mapping[str, str] = os.environ) -> list[Setting]:
+    """List every setting; a value that is not possible is shown with what is wrong with it."""
+    rows = []
+    for row in fields(Config):
+        variable = row.metadata["variable"]
+        text = environ.get(variable, "").strip()
+        source = "environment" if text else "default"
+        if text:
+            try:
+                row.metadata["parse"](text)
+            except ValueError as error:
+                source = f"not possible: it takes {error}"
+        default = ",".join(row.default) if isinstance(row.default, tuple) else str(row.default)
+        rows.append(Setting(variable, text or default, source, row.metadata["meaning"]))
+    return rows
+
+
+def unknown_variables(environ: Mapping[str, str] = os.environ) -> list[tuple[str, str]]:
+    """List each ``OTEL_RL_*`` variable that nobody reads, with the nearest one that exists (or nothing)."""
+    variables = [row.metadata["variable"] for row in fields(Config)]
+    known = [name.removeprefix(PREFIX) for name in variables if name.startswith(PREFIX)]
+    strangers = sorted(name for name in environ if name.startswith(PREFIX) and name.removeprefix(PREFIX) not in known)
+    nearest = [difflib.get_close_matches(name.removeprefix(PREFIX), known, 1) for name in strangers]
+    return [(name, PREFIX + near[0] if near else "") for name, near in zip(strangers, nearest, strict=True)]

@@ -1,0 +1,65 @@
+"""Where runs are kept: the root that the user names, or a folder for temporary files where that cannot be written."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import uuid
+from pathlib import Path
+from stat import S_ISDIR
+
+from otel_rl.guard import say
+from otel_rl.identity import folder_name
+from otel_rl.runtime import state
+
+PREFIX = "otel_rl_runs-"
+
+
+def run_directory() -> Path:
+    """Choose where this process journals: the run's directory, or a pending one until the run's name is known."""
+    root = usable_root(state.config.directory)
+    run_id = state.identity.run_id
+    return root / folder_name(run_id) if run_id else root / ".pending" / uuid.uuid4().hex
+
+
+def usable_root(directory: Path) -> Path:
+    """Return the root of the runs, or a folder for temporary files where the root cannot be written."""
+    root = directory
+    try:
+        root = Path(os.path.abspath(directory))
+        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if os.access(root, os.W_OK | os.X_OK):
+            return root
+        problem = "no permission to write"
+    except OSError as error:
+        problem = error.strerror or str(error)
+    fallback = fallback_root()
+    say("otel_rl: OTEL_RL_DIR %s cannot be used (%s); this run is recorded in %s", root, problem, fallback)
+    return fallback
+
+
+def fallback_root() -> Path:
+    """Make the place where runs go when their own root cannot be written: a folder of ours alone.
+
+    Its name can be foretold, so that it is found again; where somebody else made it, another one is made.
+    """
+    folder = fallback_name()
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        return folder if _is_ours(folder) else Path(tempfile.mkdtemp(prefix=PREFIX))
+    except OSError:
+        return Path(tempfile.mkdtemp(prefix=PREFIX))
+
+
+def fallback_name() -> Path:
+    """Say where that place is, for readers; it need not exist."""
+    return Path(tempfile.gettempdir()) / f"{PREFIX}{_user()}"
+
+
+def _is_ours(folder: Path) -> bool:
+    status = folder.lstat()
+    return S_ISDIR(status.st_mode) and status.st_uid == _user() and not status.st_mode & 0o077
+
+
+def _user() -> int:
+    return os.getuid() if hasattr(os, "getuid") else 0

@@ -1,0 +1,70 @@
+"""The one place where an error of ours is caught: logged once per kind, counted, never raised into the host."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter
+from types import TracebackType
+
+logger = logging.getLogger("otel_rl")
+
+errors: Counter[str] = Counter()
+"""How often each guarded piece of work failed in this process; the flusher turns it into ``otel_rl.errors``."""
+
+_guarding = threading.local()
+
+
+class guard:
+    """Keep an error of ours away from the host.
+
+    ``with guard("read memory"): ...`` logs the first error of each kind with its traceback, counts every one in
+    ``errors`` and goes on behind the block. KeyboardInterrupt, SystemExit and other non-``Exception`` pass through.
+    Cost: 0.16 us (``benchmarks/hotpath.py``).
+    """
+
+    __slots__ = ("what",)
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        if kind is None or not issubclass(kind, Exception):
+            return False
+        report(self.what, error)
+        return True
+
+
+def report(what: str, error: BaseException | None) -> None:
+    """Count an error of ours and log it the first time that ``what`` fails.
+
+    A logging handler of the host that opens a stage of ours must not end up here again: while one error is being
+    logged on a thread, further ones are only counted.
+    """
+    errors[what] += 1
+    if errors[what] > 1 or getattr(_guarding, "busy", False):
+        return
+    _guarding.busy = True
+    try:
+        logger.warning(
+            "otel_rl could not %s; training is not affected (further errors of this kind are counted)",
+            what,
+            exc_info=error,
+        )
+    except Exception:  # the host's logging handlers may fail too
+        errors["log"] += 1
+    finally:
+        _guarding.busy = False
+
+
+def say(message: str, *values: object) -> None:
+    """Log one warning for the user of otel_rl; a failing log handler of the host is only counted."""
+    try:
+        logger.warning(message, *values)
+    except Exception:
+        errors["log"] += 1

@@ -1,0 +1,118 @@
+"""Who this process is: run, attempt, rank, role; and the OTLP resource made of it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import socket
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from otel_rl import ids, vocabulary
+from otel_rl.config import Config
+from otel_rl.records import Value
+from otel_rl.version import __version__
+
+UNKNOWN = -1
+MAX_FOLDER_BYTES = 128
+
+
+@dataclass(frozen=True, kw_only=True)
+class Identity:
+    """The process as its telemetry names it; immutable, a change makes a new one."""
+
+    run_id: str = ""
+    attempt_id: str = ""
+    """Empty until known: on ranks above 0 it comes with the process group."""
+    rank: int = 0
+    local_rank: int = UNKNOWN
+    world_size: int = 1
+    role: str = "trainer"
+    system: str = ""
+    system_version: str = ""
+    algorithm: str = ""
+    model_name: str = ""
+    pid: int = 0
+    started_ns: int = 0
+    host: str = ""
+    extra: Mapping[str, Value] = field(default_factory=dict)
+
+    @property
+    def known(self) -> bool:
+        """Whether the attempt is known, so that ids of steps can be derived."""
+        return bool(self.attempt_id)
+
+    @property
+    def instance_id(self) -> str:
+        """``service.instance.id``: one per process and rank of an attempt."""
+        return ids.instance_id(self.attempt_id, self.role, self.rank, self.pid, self.started_ns)
+
+    def resource(self, service_name: str) -> dict[str, Value]:
+        """Make the OTLP resource; what is not known is left out."""
+        attributes: dict[str, Value] = {
+            vocabulary.SERVICE_NAME: service_name or f"{self.system or 'rl'}-{self.role}",
+            vocabulary.SERVICE_INSTANCE_ID: self.instance_id,
+            vocabulary.HOST_NAME: self.host,
+            vocabulary.PROCESS_PID: self.pid,
+            vocabulary.DISTRO_NAME: vocabulary.SCOPE,
+            vocabulary.DISTRO_VERSION: __version__,
+            vocabulary.SYSTEM: self.system,
+            vocabulary.SYSTEM_VERSION: self.system_version,
+            vocabulary.ALGORITHM: self.algorithm,
+            vocabulary.MODEL_NAME: self.model_name,
+            vocabulary.RUN_ID: self.run_id,
+            vocabulary.ATTEMPT_ID: self.attempt_id,
+            vocabulary.ROLE: self.role,
+            vocabulary.RANK: self.rank,
+            vocabulary.WORLD_SIZE: self.world_size,
+        }
+        if self.local_rank != UNKNOWN:
+            attributes[vocabulary.LOCAL_RANK] = self.local_rank
+        return {**self.extra, **{key: value for key, value in attributes.items() if value != ""}}
+
+    def in_child(self) -> Identity:
+        """The identity of a forked child: another process of the same rank and attempt."""
+        return replace(self, pid=os.getpid(), started_ns=time.time_ns())
+
+
+def from_launcher(config: Config, environ: Mapping[str, str] = os.environ) -> Identity:
+    """Read what the launcher says (torchrun's variables); a single process and rank 0 know the attempt at once."""
+    rank, world_size = _number(environ, "RANK", 0), _number(environ, "WORLD_SIZE", 1)
+    identity = Identity(
+        run_id=config.run_id,
+        rank=rank,
+        local_rank=_number(environ, "LOCAL_RANK", UNKNOWN),
+        world_size=world_size,
+        pid=os.getpid(),
+        started_ns=time.time_ns(),
+        host=socket.gethostname(),
+        extra={key: value for key, value in config.resource_attributes if key != vocabulary.SERVICE_NAME},
+    )
+    return found_attempt(identity) if rank == 0 else identity
+
+
+def found_attempt(identity: Identity) -> Identity:
+    """Make the attempt id, and the run's name where the user gave none."""
+    attempt = ids.attempt_id()
+    return replace(identity, attempt_id=attempt, run_id=identity.run_id or new_run_id(attempt))
+
+
+def new_run_id(attempt: str) -> str:
+    """Make a run's name that sorts by time and does not repeat."""
+    return f"{time.strftime('%Y%m%d-%H%M%S')}-{attempt[:6]}"
+
+
+def folder_name(run_id: str) -> str:
+    """Make a run's name fit for a folder: no separator, no leading dot, 128 bytes; long names stay different."""
+    name = re.sub(r"[^\w.=@+-]", "_", run_id).lstrip(".") or "_"
+    if len(name.encode("utf-8", "replace")) <= MAX_FOLDER_BYTES:
+        return name
+    start = name.encode("utf-8", "replace")[: MAX_FOLDER_BYTES - 9].decode("utf-8", "ignore")
+    return f"{start}-{hashlib.blake2b(run_id.encode('utf-8', 'replace'), digest_size=4).hexdigest()}"
+
+
+def _number(environ: Mapping[str, str], name: str, default: int) -> int:
+    text = environ.get(name, "")
+    return int(text) if text.isascii() and text.isdigit() else default

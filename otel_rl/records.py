@@ -1,0 +1,106 @@
+"""What flows from the recorder through the encoder into the journal: plain values, no OpenTelemetry types."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+Value = str | bool | int | float | Sequence["Value"]
+"""An attribute value as the encoder takes it: whatever the user gave has been cleaned into this already."""
+Attributes = Mapping[str, Value]
+
+
+class Span(Protocol):
+    """A finished span. Stages satisfy it by themselves, so nothing is copied on the way to the encoder."""
+
+    name: str
+    span_id: int
+    parent_id: int
+    """0 for a root."""
+    attributes: dict[str, Value] | None
+    events: list[SpanEvent] | None
+    links: list[SpanLink] | None
+    status: tuple[int, str] | None
+    """OTLP status code (1 ok, 2 error) and description; None is unset."""
+    kind: int
+    """OTLP span kind; 1 is internal."""
+
+    @property
+    def trace_id(self) -> int:
+        """Trace id."""
+
+    @property
+    def start_ns(self) -> int:
+        """Begin, ns since 1970."""
+
+    @property
+    def end_ns(self) -> int:
+        """End, ns since 1970."""
+
+
+@dataclass(slots=True)
+class SpanEvent:
+    """A point in time inside a span."""
+
+    name: str
+    time_ns: int
+    attributes: Attributes = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class SpanLink:
+    """A reference from a span to another one."""
+
+    trace_id: int
+    span_id: int
+    attributes: Attributes = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Log:
+    """A log record; ``event_name`` says which row of the vocabulary it is."""
+
+    event_name: str
+    time_ns: int
+    attributes: Attributes
+    body: str = ""
+    severity: int = 9
+    """OTLP severity number: 9 is INFO, 13 WARN, 17 ERROR."""
+    trace_id: int = 0
+    span_id: int = 0
+
+
+@dataclass(slots=True)
+class Number:
+    """One point of a gauge or of a cumulative counter."""
+
+    time_ns: int
+    value: int | float
+    attributes: Attributes = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Distribution:
+    """One cumulative point of a histogram; ``counts`` has one entry more than the metric has boundaries."""
+
+    time_ns: int
+    counts: Sequence[int]
+    sum: float
+    min: float
+    max: float
+    attributes: Attributes = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class MetricPoints:
+    """The points of one metric that are written together."""
+
+    name: str
+    kind: Literal["counter", "gauge", "histogram"]
+    unit: str
+    description: str
+    points: Sequence[Number] | Sequence[Distribution]
+    start_ns: int = 0
+    """When counting began (counter and histogram), ns since 1970."""
+    boundaries: Sequence[float] = ()

@@ -1,0 +1,103 @@
+"""What a user may pass as an attribute becomes what OTLP can carry, without touching a device."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Set
+from typing import Any
+
+from otel_rl.guard import guard
+from otel_rl.records import Value
+
+PLAIN = frozenset((str, bool, int, float))
+NUMBERS = frozenset((bool, int, float))
+"""What needs no cleaning at all; the hot path looks here before it calls ``clean``."""
+MAX_ITEMS = 128
+"""Items of a collection that are kept."""
+MAX_LENGTH = 65_536
+"""Characters of a string that are kept while it waits for the encoder, which cuts it to the configured length."""
+MAX_DEPTH = 2
+"""Collections inside collections that are read; what lies deeper is named by its type."""
+
+
+def clean(value: Any) -> Value | None:
+    """Turn any object into an attribute value; None where there is nothing to say.
+
+    A tensor on a device is described, never read: reading it would wait for the device. An object whose conversion
+    fails is described by its type. Cost: 0.1 us for str, bool, int and float.
+    """
+    kind = type(value)
+    if kind in PLAIN:
+        if kind is str and len(value) > MAX_LENGTH:
+            value = value[:MAX_LENGTH]
+        plain: Value = value
+        return plain
+    with guard("read an attribute value"):
+        return _convert(value)
+    return f"<{kind.__name__}>"
+
+
+def clean_all(attributes: Mapping[Any, Any] | None) -> dict[str, Value]:
+    """Clean every value of a mapping; pairs without a value or a name are left out."""
+    cleaned = {clean_key(key): clean(value) for key, value in (attributes or {}).items()}
+    return {key: value for key, value in cleaned.items() if key and value is not None}
+
+
+def clean_key(key: Any) -> str:
+    """Turn what should be a name into one; None and what cannot be read have none."""
+    if type(key) is str:
+        return key[:MAX_LENGTH]
+    with guard("read a name"):
+        return "" if key is None else str(key)[:MAX_LENGTH]
+    return ""
+
+
+def _convert(value: Any, depth: int = MAX_DEPTH) -> Value | None:
+    if value is None:
+        return None
+    if isinstance(value, (int, float)):  # numpy's float64 and enumerations among them
+        return float(value) if isinstance(value, float) else int(value)
+    if hasattr(value, "dtype") and hasattr(value, "shape"):
+        return _array(value)
+    if isinstance(value, (list, tuple, Set)):
+        return _collection(value, depth)
+    if isinstance(value, (bytes, bytearray)):
+        value = value[:MAX_LENGTH].decode("utf-8", "replace")
+    if isinstance(value, Mapping):
+        items = itertools.islice(value.items(), MAX_ITEMS)
+        value = {clean_key(key): _item(item, depth) for key, item in items}
+    return str(value)[:MAX_LENGTH]
+
+
+def _item(value: Any, depth: int) -> Value | None:
+    """Clean what is inside a collection; only so deep, since a list may hold itself."""
+    if not isinstance(value, (list, tuple, Set, Mapping)):
+        return clean(value)
+    with guard("read an attribute value"):
+        if depth > 1:
+            return _convert(value, depth - 1)
+    return f"<{type(value).__name__}>"
+
+
+def _collection(items: list[Any] | tuple[Any, ...] | Set[Any], depth: int) -> Value:
+    """OTLP arrays may be mixed, but attribute values may not: a mixed list becomes strings."""
+    found = (_item(item, depth) for item in itertools.islice(items, MAX_ITEMS))
+    values = [value for value in found if value is not None]
+    if len({type(value) for value in values}) > 1 or any(isinstance(value, list) for value in values):
+        return [str(value)[:MAX_LENGTH] for value in values]
+    return values
+
+
+def _array(value: Any) -> Value:
+    """Read numpy arrays and host tensors of up to 128 items; describe everything else."""
+    device = getattr(value, "device", None)
+    on_host = device is None or str(getattr(device, "type", device)) == "cpu"
+    size = 1
+    for length in value.shape:
+        size *= int(length)
+    if on_host and size <= MAX_ITEMS and not getattr(value, "requires_grad", False):
+        plain = value.tolist()
+        return _collection(plain, MAX_DEPTH) if isinstance(plain, list) else clean(plain) or plain
+    return (
+        f"{type(value).__name__}(shape={tuple(map(int, value.shape))}, dtype={value.dtype}, device={device or 'cpu'})"
+    )
