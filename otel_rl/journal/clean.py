@@ -1,0 +1,144 @@
+"""Values as OTLP takes them: what does not fit is cut or replaced, and counted.
+
+This is the slow way; a span whose values fit its template never comes here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, Final, Protocol
+
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue
+
+INT64_MIN: Final = -(1 << 63)
+INT64_MAX: Final = (1 << 63) - 1
+UINT64_MAX: Final = (1 << 64) - 1
+MAX_TEXT: Final = 2048
+MAX_ATTRIBUTES: Final = 128
+MAX_LIST: Final = 1024
+"""Elements that are kept of a list."""
+
+UNENCODABLE: Final = (TypeError, ValueError, ArithmeticError, AttributeError, LookupError, RuntimeError)
+"""What protobuf raises for a value that does not fit, and what an object raises that is not the record it should be
+(RuntimeError: a dict that another thread changes)."""
+
+
+class KeyValues(Protocol):
+    """A repeated ``KeyValue`` field."""
+
+    def add(self, *, key: str, value: AnyValue) -> object:
+        """Append one."""
+
+
+class Cleaner:
+    """Makes values fit and counts what it had to change."""
+
+    def __init__(self, max_text: int = MAX_TEXT, max_attributes: int = MAX_ATTRIBUTES) -> None:
+        """Set the limits: characters of a string; attributes, events and links of a record."""
+        self.max_text = max_text
+        self.max_attributes = max_attributes
+        self.counts: Counter[str] = Counter()
+        """How often each kind of repair was needed.
+
+        ``text_cut``, ``text_replaced`` (surrogates), ``int_as_text`` (beyond 64 bits), ``list_cut``, ``value_dropped``
+        (not an OTLP type), ``attributes_dropped``, ``events_dropped`` (events and links), ``time_clamped``.
+        """
+
+    def name(self, value: object) -> str:
+        """Make a name or a key fit: the limit that a user sets is one of values."""
+        return self.text(value, MAX_TEXT)
+
+    def text(self, value: object, limit: int = 0) -> str:
+        """Make a string fit for protobuf; a foreign object is named by its class, as ``str()`` may do anything."""
+        text = value if isinstance(value, str) else self._foreign(value)
+        limit = limit or self.max_text
+        if len(text) > limit:
+            self.counts["text_cut"] += 1
+            text = text[:limit]
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            self.counts["text_replaced"] += 1
+            return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        return text
+
+    def time(self, value: object) -> int:
+        """Make a time fit: ns since 1970, at least 0."""
+        if isinstance(value, int) and 0 <= value <= UINT64_MAX:
+            return int(value)
+        self.counts["time_clamped"] += 1
+        if isinstance(value, float) and not math.isnan(value):
+            value = int(min(max(value, 0.0), float(INT64_MAX)))
+        return min(max(value, 0), UINT64_MAX) if isinstance(value, int) else 0
+
+    def interval(self, start: object, end: object) -> tuple[int, int]:
+        """Make two times fit, in order."""
+        start_ns, end_ns = self.time(start), self.time(end)
+        if end_ns >= start_ns:
+            return start_ns, end_ns
+        self.counts["time_clamped"] += 1
+        return start_ns, start_ns
+
+    def fill(self, target: KeyValues, attributes: Mapping[Any, Any] | None) -> int:
+        """Add attributes to a repeated ``KeyValue``.
+
+        Returns:
+            How many were dropped: too many, without a key, twice the same key, or of a type that OTLP does not know.
+        """
+        if not attributes:
+            return 0
+        items = list(attributes.items())
+        seen: set[str] = set()
+        for raw_key, raw_value in items:
+            if len(seen) == self.max_attributes:
+                break
+            key, value = self.name(raw_key), self.value(raw_value)
+            if key and key not in seen and value is not None:
+                seen.add(key)
+                target.add(key=key, value=value)
+        dropped = len(items) - len(seen)
+        self.counts["attributes_dropped"] += dropped
+        return dropped
+
+    def value(self, value: object) -> AnyValue | None:
+        """Make an attribute's value; None where OTLP has no such type."""
+        if isinstance(value, list | tuple):
+            return self._list(value)
+        result = AnyValue()
+        if isinstance(value, bool):
+            result.bool_value = value
+        elif isinstance(value, int) and INT64_MIN <= value <= INT64_MAX:
+            result.int_value = value
+        elif isinstance(value, float):
+            result.double_value = value
+        elif isinstance(value, str | int):
+            result.string_value = self.text(value)
+        elif value is not None:
+            self.counts["value_dropped"] += 1
+            return None
+        return result
+
+    def _list(self, elements: list[Any] | tuple[Any, ...]) -> AnyValue:
+        """Make a list; an element that is a list itself is dropped."""
+        result = AnyValue()
+        result.array_value.SetInParent()
+        if len(elements) > MAX_LIST:
+            self.counts["list_cut"] += 1
+        for element in elements[:MAX_LIST]:
+            is_nested = isinstance(element, list | tuple)
+            value = None if is_nested else self.value(element)
+            self.counts["value_dropped"] += is_nested
+            if value is not None:
+                result.array_value.values.append(value)
+        return result
+
+    def _foreign(self, value: object) -> str:
+        if isinstance(value, float):
+            return float.__repr__(value)
+        if not isinstance(value, int):
+            return f"<{type(value).__name__}>"
+        if not INT64_MIN <= value <= INT64_MAX:
+            self.counts["int_as_text"] += 1
+        return str(value) if value.bit_length() < self.max_text else hex(value)

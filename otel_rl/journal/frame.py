@@ -1,0 +1,160 @@
+"""The frame: what a journal segment is a sequence of.
+
+A frame is a 40-byte header and a payload. Both carry a checksum, so damage is found wherever it is and costs only the
+frame that it hit; concatenated segments are a segment again::
+
+    magic "OTRL" | version u8 | type u8 | 2 zero bytes | count u32 | payload length u32 |
+    first time u64 | last time u64 | crc32 of the payload u32 | crc32 of the 36 bytes before it u32
+
+All numbers are little endian, times are ns since 1970, ``count`` is the number of records in the payload.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, Literal
+from zlib import crc32
+
+Signal = Literal["traces", "metrics", "logs"]
+
+MAGIC: Final = b"OTRL"
+VERSION: Final = 1
+WRITER: Final = 0
+"""Frame type of the writer's identity (JSON), the first frame of every segment; the others hold OTLP requests."""
+TYPES: Final[dict[Signal, int]] = {"traces": 1, "metrics": 2, "logs": 3}
+SIGNALS: Final[dict[int, Signal]] = {number: signal for signal, number in TYPES.items()}
+
+HEADER_BYTES: Final = 40
+MAX_PAYLOAD_BYTES: Final = 64 << 20
+"""What no payload may exceed; the encoder aims at 1 MiB, only a single larger record makes a larger frame."""
+MAX_VAIN: Final = 4
+"""As many times its size a segment is checksummed in vain; one that was made to take longer is not read on."""
+
+_HEADER: Final = struct.Struct("<4sBBHIIQQI")
+_CHECKSUM: Final = struct.Struct("<I")
+_U32: Final = (1 << 32) - 1
+_U64: Final = (1 << 64) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One whole frame; its payload's checksum was right."""
+
+    type: int
+    count: int
+    first_ns: int
+    last_ns: int
+    payload: bytes
+    offset: int
+
+    @property
+    def end(self) -> int:
+        """Offset of the byte behind the frame."""
+        return self.offset + HEADER_BYTES + len(self.payload)
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """Bytes of a segment that are no frame, or a frame that could not be understood."""
+
+    offset: int
+    length: int
+    reason: str
+    """``torn`` (cut off), ``garbage`` (no frame), ``payload`` (wrong checksum), ``version`` or ``type`` (unknown),
+    ``hopeless`` (the rest behind too many frames with a wrong checksum), ``content`` (no OTLP request),
+    ``unreadable`` or ``too large`` (the file)."""
+    path: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Header:
+    version: int
+    type: int
+    count: int
+    length: int
+    first_ns: int
+    last_ns: int
+    checksum: int
+
+
+def pack(type: int, payload: bytes, count: int, first_ns: int, last_ns: int) -> bytes:
+    """Make a frame; numbers that do not fit their field are clamped.
+
+    Raises:
+        ValueError: the payload is larger than ``MAX_PAYLOAD_BYTES``.
+    """
+    if len(payload) > MAX_PAYLOAD_BYTES:
+        raise ValueError(f"a payload of {len(payload)} bytes is larger than a frame may be")
+    count, first_ns, last_ns = _clamp(count, _U32), _clamp(first_ns, _U64), _clamp(last_ns, _U64)
+    head = _HEADER.pack(MAGIC, VERSION, type, 0, count, len(payload), first_ns, last_ns, crc32(payload))
+    return b"".join((head, _CHECKSUM.pack(crc32(head)), payload))
+
+
+def scan(data: bytes, offset: int = 0) -> Iterator[Frame | Damage]:
+    """Go through the bytes of a segment from ``offset`` on: frames, and the damage between them, in order.
+
+    Behind damage the next whole frame is looked for, also inside what the damaged frame claims as its payload, so one
+    broken frame never hides another. Every byte belongs to exactly one result.
+    """
+    vain = MAX_VAIN * (len(data) - offset)
+    while offset < len(data):
+        header = _header(data, offset)
+        item = _frame(data, offset, header) if header is not None else None
+        if item is None:
+            vain -= header.length if header is not None and _is_whole(data, offset, header) else 0
+            item = _damage(data, offset, header) if vain >= 0 else Damage(offset, len(data) - offset, "hopeless")
+        yield item
+        offset = item.end if isinstance(item, Frame) else offset + item.length
+
+
+def _header(data: bytes, offset: int) -> _Header | None:
+    """Read a header, or say that there is none."""
+    if not data.startswith(MAGIC, offset) or len(data) - offset < HEADER_BYTES:
+        return None
+    end = offset + _HEADER.size
+    if _CHECKSUM.unpack_from(data, end)[0] != crc32(data[offset:end]):
+        return None
+    _, version, type, _, count, length, first_ns, last_ns, checksum = _HEADER.unpack_from(data, offset)
+    return _Header(version, type, count, length, first_ns, last_ns, checksum)
+
+
+def _frame(data: bytes, offset: int, header: _Header) -> Frame | Damage | None:
+    """Read the frame behind a header: None where its payload is cut off or damaged."""
+    if not _is_whole(data, offset, header):
+        return None
+    start = offset + HEADER_BYTES
+    payload = data[start : start + header.length]
+    if crc32(payload) != header.checksum:
+        return None
+    if header.version != VERSION:
+        return Damage(offset, HEADER_BYTES + header.length, "version")
+    if header.type != WRITER and header.type not in SIGNALS:
+        return Damage(offset, HEADER_BYTES + header.length, "type")
+    return Frame(header.type, header.count, header.first_ns, header.last_ns, payload, offset)
+
+
+def _is_whole(data: bytes, offset: int, header: _Header) -> bool:
+    return header.length <= min(MAX_PAYLOAD_BYTES, len(data) - offset - HEADER_BYTES)
+
+
+def _damage(data: bytes, offset: int, header: _Header | None) -> Damage:
+    """Say what is wrong at ``offset``, up to the next header or the end."""
+    position = data.find(MAGIC, offset + 1)
+    while position >= 0 and _header(data, position) is None:
+        position = data.find(MAGIC, position + 1)
+    end = position if position >= 0 else len(data)
+    return Damage(offset, end - offset, _reason(data, offset, end, header))
+
+
+def _reason(data: bytes, offset: int, end: int, header: _Header | None) -> str:
+    if header is not None:
+        return "torn" if offset + HEADER_BYTES + header.length > end else "payload"
+    start = data[offset : min(end, offset + HEADER_BYTES)]
+    is_cut_header = len(start) < HEADER_BYTES and (start.startswith(MAGIC) or MAGIC.startswith(start))
+    return "torn" if is_cut_header else "garbage"
+
+
+def _clamp(number: int, limit: int) -> int:
+    return min(max(number, 0), limit)

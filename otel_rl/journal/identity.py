@@ -1,0 +1,114 @@
+"""Who writes a journal, and whether that process still lives.
+
+A process is told by boot id, pid namespace, pid and start time, never by a lock: a forked child would keep it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import time
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+STALE_S = 60.0
+"""A writer that cannot be looked up is dead when its files were not touched for so long; it touches them every 5 s."""
+
+_PROC = "/proc"
+_START_TIME = 19
+"""Its place behind the command in /proc/<pid>/stat."""
+
+
+@dataclass(frozen=True)
+class WriterIdentity:
+    """The process behind a journal; what the platform does not tell is empty or 0."""
+
+    writer: str
+    """Its name, unique: ``<role>-<rank>-<pid>-<8 random hex>``; role and rank are for humans only."""
+    boot_id: str = ""
+    pid_namespace: str = ""
+    pid: int = 0
+    start_time: int = 0
+    """Clock ticks since boot, field 22 of /proc/<pid>/stat."""
+    host: str = ""
+    created_ns: int = 0
+    version: str = ""
+
+    @classmethod
+    def current(cls, role: str, rank: int, version: str = "") -> WriterIdentity:
+        """Make the identity of a new journal of this process; call it again in a forked child."""
+        pid = os.getpid()
+        return cls(
+            writer=f"{re.sub(r'[^A-Za-z0-9_-]', '_', role)[:64] or '_'}-{rank}-{pid}-{os.urandom(4).hex()}",
+            boot_id=_boot_id(),
+            pid_namespace=_pid_namespace(),
+            pid=pid,
+            start_time=start_time(pid) or 0,
+            host=socket.gethostname(),
+            created_ns=time.time_ns(),
+            version=version,
+        )
+
+    def to_json(self) -> bytes:
+        """The payload of a writer frame."""
+        return json.dumps(asdict(self), separators=(",", ":")).encode()
+
+    @classmethod
+    def from_json(cls, payload: bytes) -> WriterIdentity | None:
+        """Read a writer frame; None where it is none. Unknown fields and those of another type are ignored."""
+        values: Any
+        try:
+            values = json.loads(payload)
+        except (ValueError, RecursionError):
+            return None
+        if not isinstance(values, dict) or not isinstance(values.get("writer"), str):
+            return None
+        kinds = {"pid": int, "start_time": int, "created_ns": int}
+        names = {field.name for field in fields(cls)}
+        known: dict[str, Any] = {k: v for k, v in values.items() if k in names and type(v) is kinds.get(k, str)}
+        return cls(**known)
+
+    def is_alive(self, touched_s: float) -> bool:
+        """Say whether the writing process lives.
+
+        Args:
+            touched_s: when its files were last modified, s since 1970; decides where the process cannot be looked up
+                (another host, another pid namespace, a platform without /proc).
+        """
+        here = (self.boot_id, self.pid_namespace) == (_boot_id(), _pid_namespace())
+        if not (here and self.boot_id and self.pid_namespace and self.start_time):
+            return time.time() - touched_s < STALE_S
+        return start_time(self.pid) == self.start_time
+
+
+def start_time(pid: int) -> int | None:
+    """Read when a process of this pid namespace started, in clock ticks since boot; None where it is dead or unknown.
+
+    A process that was killed but not yet waited for is dead: it writes no more.
+    """
+    text = _read(f"{_PROC}/{pid}/stat")
+    words = text.rpartition(")")[2].split()  # the command in front may hold spaces and parentheses
+    if len(words) <= _START_TIME or words[0] in "ZXx":
+        return None
+    return int(words[_START_TIME])
+
+
+def _boot_id() -> str:
+    return _read(f"{_PROC}/sys/kernel/random/boot_id").strip()
+
+
+def _pid_namespace() -> str:
+    try:
+        return os.readlink(f"{_PROC}/self/ns/pid")
+    except OSError:
+        return ""
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""

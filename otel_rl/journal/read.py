@@ -1,0 +1,200 @@
+"""Reading a run: from its files to spans, points, log records and the stages that are still open.
+
+A run may be read while it is written; what is read is the state at that moment. Damage is never raised: what is whole
+is read, what is not is listed. Needs neither the OpenTelemetry SDK nor the process that wrote the journal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+from google.protobuf.message import DecodeError
+
+from otel_rl import vocabulary
+from otel_rl.journal import views
+from otel_rl.journal.files import SUFFIX, Journal, find_journals
+from otel_rl.journal.frame import Damage, Frame, Signal
+from otel_rl.journal.views import LogView, OpenStage, PointView, SpanView
+from otel_rl.records import Value
+
+__all__ = ["Journal", "JournalNotFound", "LogView", "OpenStage", "PointView", "Run", "SpanView", "open_run"]
+
+_View = TypeVar("_View")
+
+
+class JournalNotFound(Exception):
+    """There is no run where one was expected; the message says what to do."""
+
+
+class Run:
+    """The journals of one run, one for each process that wrote."""
+
+    def __init__(self, path: Path, journals: list[Journal]) -> None:
+        """Take the journals that ``open_run`` found."""
+        self.path = path
+        self.journals = journals
+
+    @property
+    def damage(self) -> list[Damage]:
+        """What of the run could not be read, with the file it is in."""
+        return [damage for journal in self.journals for damage in journal.damage]
+
+    def frames(self, signal: Signal) -> Iterator[tuple[Journal, Frame]]:
+        """Read the requests of a signal as they were written."""
+        for journal in self.journals:
+            for _, frame in journal.frames(signal):
+                yield journal, frame
+
+    def spans(self, keys: Collection[str] | None = ()) -> Iterator[SpanView]:
+        """Read the finished spans.
+
+        Args:
+            keys: attributes to decode; None for all.
+
+        Cost: 2 us a span, and 0.5 us for each attribute that is decoded.
+        """
+        for journal in self.journals:
+            yield from _spans(journal, keys)
+
+    def closed_spans(self, keys: Collection[str] | None = ()) -> Iterator[SpanView]:
+        """Read the finished spans, then the stages in which dead processes ended, closed at their last sign of life.
+
+        The latter have ``rl.truncated`` among their attributes, asked for or not.
+        """
+        yield from self.spans(keys)
+        for stage in self.open_stages():
+            if not stage.alive:
+                wanted = {key: value for key, value in stage.attributes.items() if keys is None or key in keys}
+                yield SpanView(
+                    stage.name,
+                    stage.trace_id,
+                    stage.span_id,
+                    stage.parent_id,
+                    stage.start_ns,
+                    max(stage.start_ns, stage.journal.last_ns),
+                    0,
+                    {**wanted, vocabulary.TRUNCATED: True},
+                    stage.resource,
+                    stage.journal,
+                )
+
+    def open_stages(self) -> list[OpenStage]:
+        """Find the stages that were begun and not ended, of living and of dead processes, the earliest first.
+
+        A stage is in the journal as an ``rl.stage.open`` record: its body is the span's name, its attributes are those
+        of the span and ``otel_rl.start_time`` and ``otel_rl.parent_id``; the latest record of a span counts.
+        """
+        stages = [stage for journal in self.journals for stage in _open_stages(journal)]
+        return sorted(stages, key=lambda stage: stage.start_ns)
+
+    def points(self, name: str | None = None) -> Iterator[PointView]:
+        """Read the points of one metric, or all; those of counters and histograms are cumulative (``last_points``)."""
+        for journal in self.journals:
+            yield from _points(journal, name)
+
+    def last_points(self, name: str | None = None) -> list[PointView]:
+        """Read the last point of every stream, that is of every metric, attributes, resource and journal."""
+        last: dict[tuple[object, ...], PointView] = {}
+        for point in self.points(name):
+            key = (point.journal, point.name, id(point.resource), frozenset(point.attributes.items()))
+            if key not in last or point.time_ns >= last[key].time_ns:
+                last[key] = point
+        return list(last.values())
+
+    def logs(self, event_name: str | None = None) -> Iterator[LogView]:
+        """Read the log records of one event, or all."""
+        for journal in self.journals:
+            yield from _logs(journal, event_name)
+
+
+def open_run(path: str | Path) -> Run:
+    """Open a run to read it.
+
+    Args:
+        path: the run's directory, or one file of concatenated segments.
+
+    Raises:
+        JournalNotFound: there is none, or it cannot be read.
+    """
+    path = Path(path)
+    try:
+        path.stat()
+        journals = find_journals(path)
+    except OSError as error:
+        raise JournalNotFound(_why_not(path, error)) from error
+    if not journals:
+        raise JournalNotFound(_why_empty(path))
+    return Run(path, journals)
+
+
+def _why_not(path: Path, error: OSError) -> str:
+    if isinstance(error, FileNotFoundError):
+        return f"{path} does not exist; give the directory of a run, which otel_rl names when it starts and ends"
+    advice = "; read it as the user who ran the training" if isinstance(error, PermissionError) else ""
+    return f"{path} cannot be read: {error.strerror or error}{advice}"
+
+
+def _why_empty(path: Path) -> str:
+    runs = sorted(file.parent.name for file in path.glob(f"[!.]*/*{SUFFIX}")) if path.is_dir() else []
+    if runs:
+        names = ", ".join(dict.fromkeys(runs))
+        return f"{path} holds runs and is none itself; give one of them: {names}"
+    return f"{path} holds no journal (*{SUFFIX}); was the training instrumented, and did it live longer than a second?"
+
+
+def _spans(journal: Journal, keys: Collection[str] | None) -> Iterator[SpanView]:
+    return _decode(journal, "traces", lambda payload: views.spans(payload, journal, keys))
+
+
+def _points(journal: Journal, name: str | None) -> Iterator[PointView]:
+    return _decode(journal, "metrics", lambda payload: views.points(payload, journal, name))
+
+
+def _logs(journal: Journal, event_name: str | None) -> Iterator[LogView]:
+    return _decode(journal, "logs", lambda payload: views.logs(payload, journal, event_name))
+
+
+def _decode(journal: Journal, signal: Signal, decoder: Callable[[bytes], Iterator[_View]]) -> Iterator[_View]:
+    """Decode the requests of a journal; one that is none is noted as damage."""
+    for segment, frame in journal.frames(signal):
+        try:
+            yield from decoder(frame.payload)
+        except DecodeError:
+            journal.undecodable(segment, frame)
+
+
+def _open_stages(journal: Journal) -> list[OpenStage]:
+    records = {log.span_id: log for log in _logs(journal, vocabulary.OPEN)}
+    if not records:
+        return []
+    known_from = journal.spans_known_from
+    for span_id in _decode(journal, "traces", views.span_ids):
+        records.pop(span_id, None)
+    alive = journal.alive()
+    return [_open_stage(log, alive) for log in records.values() if log.time_ns >= known_from]
+
+
+def _open_stage(log: LogView, alive: bool) -> OpenStage:
+    attributes = dict(log.attributes)
+    start_ns = attributes.pop(vocabulary.START_TIME, log.time_ns)
+    parent = attributes.pop(vocabulary.PARENT_ID, "")
+    return OpenStage(
+        log.body,
+        log.trace_id,
+        log.span_id,
+        _from_hex(parent),
+        start_ns if isinstance(start_ns, int) else log.time_ns,
+        attributes,
+        log.resource,
+        log.journal,
+        alive,
+    )
+
+
+def _from_hex(text: Value) -> bytes:
+    try:
+        return bytes.fromhex(text) if isinstance(text, str) else b""
+    except ValueError:
+        return b""

@@ -1,0 +1,207 @@
+"""What a reader sees of a journal: spans, points and log records as plain values, decoded as far as asked."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
+from opentelemetry.proto.metrics.v1.metrics_pb2 import HistogramDataPoint, Metric, NumberDataPoint
+
+from otel_rl.records import Attributes, Value
+
+if TYPE_CHECKING:
+    from otel_rl.journal.files import Journal
+
+_PLAIN: Final = frozenset({"string_value", "int_value", "double_value", "bool_value"})
+NOTHING: Final[Attributes] = MappingProxyType({})
+Kind = Literal["gauge", "counter", "histogram"]
+KINDS: Final[dict[str, Kind]] = {"gauge": "gauge", "sum": "counter", "histogram": "histogram"}
+"""What a metric is, by the field that holds its points."""
+
+
+class SpanView(NamedTuple):
+    """A finished span; or one that a reader closed, then with ``rl.truncated``.
+
+    A tuple: a run has millions of spans, and a frozen dataclass of this size takes three times as long to make.
+    """
+
+    name: str
+    trace_id: bytes
+    span_id: bytes
+    parent_id: bytes
+    """Empty for a root."""
+    start_ns: int
+    end_ns: int
+    status_code: int
+    """0 unset, 1 ok, 2 error."""
+    attributes: Attributes
+    """Those that were asked for."""
+    resource: Attributes
+    """Shared by all records of a writer."""
+    journal: Journal
+
+
+@dataclass(frozen=True, slots=True)
+class PointView:
+    """One point of a metric: ``value`` of a gauge or counter, the other fields of a histogram."""
+
+    name: str
+    kind: Kind
+    unit: str
+    time_ns: int
+    start_ns: int
+    """When counting began; 0 for a gauge."""
+    attributes: Attributes
+    resource: Attributes
+    journal: Journal
+    value: float = 0.0
+    count: int = 0
+    sum: float = 0.0
+    min: float = 0.0
+    max: float = 0.0
+    boundaries: tuple[float, ...] = ()
+    counts: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LogView:
+    """A log record."""
+
+    event_name: str
+    time_ns: int
+    body: str
+    severity: int
+    trace_id: bytes
+    span_id: bytes
+    attributes: Attributes
+    resource: Attributes
+    journal: Journal
+
+
+@dataclass(frozen=True, slots=True)
+class OpenStage:
+    """A stage that its process began and, as far as the journal knows, did not end."""
+
+    name: str
+    trace_id: bytes
+    span_id: bytes
+    parent_id: bytes
+    start_ns: int
+    attributes: Attributes
+    resource: Attributes
+    journal: Journal
+    alive: bool
+    """Whether the process lives: the stage goes on, or hangs; otherwise the process died in it."""
+
+
+def spans(payload: bytes, journal: Journal, keys: Collection[str] | None) -> Iterator[SpanView]:
+    """Decode the spans of a request; of their attributes those with one of ``keys``, all for None."""
+    for group in ExportTraceServiceRequest.FromString(payload).resource_spans:
+        resource = journal.resource(group.resource)
+        for scope in group.scope_spans:
+            for span in scope.spans:
+                yield SpanView(
+                    span.name,
+                    span.trace_id,
+                    span.span_id,
+                    span.parent_span_id,
+                    span.start_time_unix_nano,
+                    span.end_time_unix_nano,
+                    span.status.code,
+                    NOTHING if keys is not None and not keys else decode(span.attributes, keys),
+                    resource,
+                    journal,
+                )
+
+
+def span_ids(payload: bytes) -> Iterator[bytes]:
+    """Read the ids of a request's spans and nothing else."""
+    for group in ExportTraceServiceRequest.FromString(payload).resource_spans:
+        for scope in group.scope_spans:
+            for span in scope.spans:
+                yield span.span_id
+
+
+def points(payload: bytes, journal: Journal, name: str | None) -> Iterator[PointView]:
+    """Decode the points of a request that belong to one metric, or to any."""
+    for group in ExportMetricsServiceRequest.FromString(payload).resource_metrics:
+        resource = journal.resource(group.resource)
+        for scope in group.scope_metrics:
+            for metric in scope.metrics:
+                field = metric.WhichOneof("data")
+                if field not in KINDS or (name is not None and metric.name != name):
+                    continue
+                for point in getattr(metric, field).data_points:
+                    yield _point(metric, KINDS[field], point, resource, journal)
+
+
+def logs(payload: bytes, journal: Journal, event_name: str | None) -> Iterator[LogView]:
+    """Decode the log records of a request that are one event, or any."""
+    for group in ExportLogsServiceRequest.FromString(payload).resource_logs:
+        resource = journal.resource(group.resource)
+        for scope in group.scope_logs:
+            for log in scope.log_records:
+                if event_name is None or log.event_name == event_name:
+                    yield LogView(
+                        log.event_name,
+                        log.time_unix_nano,
+                        log.body.string_value,
+                        log.severity_number,
+                        log.trace_id,
+                        log.span_id,
+                        decode(log.attributes, None),
+                        resource,
+                        journal,
+                    )
+
+
+def decode(attributes: Iterable[KeyValue], keys: Collection[str] | None) -> dict[str, Value]:
+    """Decode a repeated ``KeyValue``; values of a type that records do not have are left out."""
+    found = {}
+    for item in attributes:
+        key = item.key
+        if keys is None or key in keys:
+            value = _value(item.value)
+            if value is not None:
+                found[key] = value
+                if keys is not None and len(found) == len(keys):
+                    break
+    return found
+
+
+def _value(message: AnyValue) -> Value | None:
+    kind = message.WhichOneof("value")
+    if kind in _PLAIN:
+        value: Value = getattr(message, kind)
+        return value
+    if kind == "array_value":
+        return tuple(value for value in map(_value, message.array_value.values) if value is not None)
+    return None
+
+
+def _point(
+    metric: Metric, kind: Kind, point: NumberDataPoint | HistogramDataPoint, resource: Attributes, journal: Journal
+) -> PointView:
+    head = (metric.name, kind, metric.unit, point.time_unix_nano, point.start_time_unix_nano)
+    attributes = decode(point.attributes, None)
+    if isinstance(point, NumberDataPoint):
+        value = point.as_int if point.WhichOneof("value") == "as_int" else point.as_double
+        return PointView(*head, attributes, resource, journal, value)
+    return PointView(
+        *head,
+        attributes,
+        resource,
+        journal,
+        count=point.count,
+        sum=point.sum,
+        min=point.min,
+        max=point.max,
+        boundaries=tuple(point.explicit_bounds),
+        counts=tuple(point.bucket_counts),
+    )

@@ -1,0 +1,284 @@
+"""Writing a journal: frames into segments, segments below a size cap, and nothing raised for a disk that fails.
+
+One thread at a time uses a ``Writer``. It holds no lock, so a process may fork while it writes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from otel_rl.journal import frame
+from otel_rl.journal.frame import Signal
+from otel_rl.journal.identity import WriterIdentity
+from otel_rl.journal.pending import FIRST_TO_GO, Pending, Waiting
+from otel_rl.journal.segment import Segment
+
+__all__ = ["Writer", "WriterIdentity", "WriterStats"]
+
+MIB: Final = 1 << 20
+
+
+@dataclass(frozen=True)
+class WriterStats:
+    """What a writer did so far."""
+
+    frames: int
+    """Frames written, the writer's own not counted."""
+    bytes: int
+    """Bytes written, removed segments included."""
+    pending_bytes: int
+    dropped: Mapping[tuple[Signal, str], int]
+    """Records given up by signal and reason.
+
+    ``journal_full`` (size cap), ``pending_full`` (nothing could be written for too long), ``too_large`` (a payload
+    above 64 MiB), ``unwritten`` (still pending at the close), ``closed`` (by a closed writer or in a forked child).
+    """
+    failure: str | None
+    """Why nothing can be written at present."""
+    directory: Path
+
+
+class Writer:
+    """The journal of this process in one run directory."""
+
+    def __init__(
+        self,
+        directory: Path,
+        identity: WriterIdentity,
+        max_bytes: int,
+        segment_bytes: int = 16 * MIB,
+        pending_bytes: int = 64 * MIB,
+    ) -> None:
+        """Prepare a journal; nothing is made on disk before the first frame.
+
+        Args:
+            directory: of the run; made with its missing parents when needed, for the owner only.
+            identity: of this process.
+            max_bytes: cap of all segments of this journal together.
+            segment_bytes: a segment that reaches it is closed; at most an eighth of the cap.
+            pending_bytes: cap of what is kept in memory while the disk fails.
+        """
+        self.identity = identity
+        self._directory = directory
+        self._max_bytes = max_bytes
+        self._segment_bytes = min(segment_bytes, max_bytes // 8)
+        self._owner = os.getpid()
+        self._closed = False
+        self._header = frame.pack(frame.WRITER, identity.to_json(), 1, identity.created_ns, identity.created_ns)
+        self._current: dict[Signal, Segment] = {}
+        self._old: list[Segment] = []
+        self._numbers: Counter[Signal] = Counter()
+        self._pending = Pending(pending_bytes)
+        self._frames = 0
+        self._bytes = 0
+        self._dropped: Counter[tuple[Signal, str]] = Counter()
+        self._failure: str | None = None
+        self._left: Path | None = None
+        """The directory from which segments are still to be moved."""
+
+    @property
+    def stats(self) -> WriterStats:
+        """What was written, what waits and what was given up."""
+        return WriterStats(
+            self._frames, self._bytes, self._pending.bytes, dict(self._dropped), self._failure, self._directory
+        )
+
+    def append(self, signal: Signal, payload: bytes, count: int, first_ns: int, last_ns: int) -> None:
+        """Append one OTLP request as a frame; what cannot be written now waits in memory for the next call.
+
+        Args:
+            signal: what the request holds.
+            payload: the request.
+            count: records in it.
+            first_ns: earliest time in it, ns since 1970.
+            last_ns: latest time in it.
+        """
+        if self._closed or os.getpid() != self._owner:
+            self._dropped[signal, "closed"] += count
+            return
+        if len(payload) > frame.MAX_PAYLOAD_BYTES:
+            self._dropped[signal, "too_large"] += count
+            return
+        data = frame.pack(frame.TYPES[signal], payload, count, first_ns, last_ns)
+        self._pending.add(Waiting(signal, data, count))
+        self.retry()
+        for waiting in self._pending.shrink():
+            self._dropped[waiting.signal, "pending_full"] += waiting.records
+
+    def retry(self) -> None:
+        """Write what waits, in order, until the disk refuses; take along what could not be moved before."""
+        if self._closed or os.getpid() != self._owner:
+            return
+        self._failure = self._write_pending() or self._finish_move()
+
+    def heartbeat(self) -> None:
+        """Touch the current segments, so that readers who cannot look this process up see that it lives."""
+        if self._closed or os.getpid() != self._owner:
+            return
+        for signal, segment in list(self._current.items()):
+            try:
+                segment.touch()
+            except FileNotFoundError:  # removed by somebody: what is written from now on must not go there
+                segment.abandon()
+                del self._current[signal]
+            except OSError as error:
+                self._failure = f"cannot touch {segment.path}: {error.strerror or error}"
+
+    def move(self, directory: Path) -> None:
+        """Go on in another directory of the same file system and take the segments along.
+
+        What cannot be moved stays where it is, is told by ``stats.failure`` and tried again with ``retry``.
+        """
+        if self._closed or os.getpid() != self._owner:
+            return
+        self._left = self._left or self._directory
+        self._directory = directory
+        self._failure = self._finish_move()
+
+    def redirect(self, directory: Path) -> None:
+        """Go on in another directory, perhaps on another file system; what is written already stays where it is."""
+        for signal in list(self._current):
+            self._retire(signal)
+        self._directory, self._left = directory, None
+
+    def close(self) -> None:
+        """Write what waits and close the files; what still cannot be written is counted and gone."""
+        if self._closed or os.getpid() != self._owner:
+            return
+        self.retry()
+        self._closed = True
+        for waiting in self._pending.clear():
+            self._dropped[waiting.signal, "unwritten"] += waiting.records
+        for segment in self._current.values():
+            segment.close()
+        self._current.clear()
+
+    def close_in_child(self) -> None:
+        """Close what a fork inherited and write nothing: files and pending frames are the parent's."""
+        self._closed = True
+        self._pending.clear()
+        for segment in self._current.values():
+            segment.abandon()
+        self._current.clear()
+
+    def _write_pending(self) -> str | None:
+        """Write what waits; say why it could not all be written."""
+        while (waiting := self._pending.first()) is not None:
+            try:
+                self._write(waiting)
+            except OSError as error:
+                return f"cannot write the journal in {self._directory}: {error.strerror or error}"
+            self._pending.remove(waiting)
+        return None
+
+    def _finish_move(self) -> str | None:
+        """Move the segments that are not in the directory yet; say why they could not all be moved."""
+        left = self._left
+        if left is None:
+            return None
+        try:
+            for segment in self._segments():
+                if segment.path.parent == left:
+                    _make(self._directory)
+                    segment.move(self._directory)
+        except OSError as error:
+            return f"cannot move the journal from {left} to {self._directory}: {error.strerror or error}"
+        self._left = None
+        try:
+            left.rmdir()
+        except OSError:
+            return None  # never made, or other journals are still in it
+        return None
+
+    def _segments(self) -> Iterable[Segment]:
+        return [*self._old, *self._current.values()]
+
+    def _write(self, item: Waiting) -> None:
+        """Write one frame below the cap, or count it as given up where the cap is smaller than the frame."""
+        size = len(item.frame)
+        if not self._make_room(size + len(self._header)):
+            self._dropped[item.signal, "journal_full"] += item.records
+            return
+        segment = self._segment(item.signal, size)
+        is_new = not segment.frames
+        try:
+            segment.append(item.frame, item.records)
+        except OSError:
+            if segment.descriptor >= 0:
+                raise
+            self._retire(item.signal)
+            if is_new:
+                raise
+            self._write(item)  # the file failed, a new one may do: the limit of file sizes, a stale NFS handle
+            return
+        self._frames += 1
+        self._bytes += size
+
+    def _segment(self, signal: Signal, size: int) -> Segment:
+        """Find the segment to append to; begin one where there is none or it would become too large."""
+        segment = self._current.get(signal)
+        if segment is not None and segment.frames and segment.size + size > self._segment_bytes:
+            self._retire(signal)
+            segment = None
+        if segment is None:
+            _make(self._directory)
+            number = self._numbers[signal]
+            path = self._directory / f"{self.identity.writer}.{signal}.{number:06d}.otlp"
+            try:
+                segment = Segment.create(signal, number, path, self._header)
+            except FileExistsError:  # left behind by a failure; the next call takes the next number
+                self._numbers[signal] += 1
+                raise
+            self._numbers[signal] += 1
+            self._current[signal] = segment
+            self._bytes += len(self._header)
+        return segment
+
+    def _retire(self, signal: Signal) -> None:
+        segment = self._current.pop(signal)
+        segment.close()
+        if segment.frames:
+            self._old.append(segment)
+
+    def _make_room(self, size: int) -> bool:
+        """Remove segments until ``size`` bytes fit below the cap: closed ones first, the oldest first."""
+        while sum(segment.size for segment in self._segments()) + size > self._max_bytes:
+            if not (self._remove_one() or self._retire_one()):
+                return False
+        return True
+
+    def _remove_one(self) -> bool:
+        for signal in FIRST_TO_GO:
+            for segment in self._old:
+                if segment.signal != signal:
+                    continue
+                try:
+                    segment.path.unlink(missing_ok=True)
+                except OSError as error:
+                    self._failure = f"cannot remove {segment.path}: {error.strerror or error}"
+                    continue
+                self._old.remove(segment)
+                self._dropped[signal, "journal_full"] += segment.records
+                return True
+        return False
+
+    def _retire_one(self) -> bool:
+        for signal in FIRST_TO_GO:
+            if signal in self._current:
+                self._retire(signal)
+                return True
+        return False
+
+
+def _make(directory: Path) -> None:
+    """Make a directory and its missing parents, for the owner only."""
+    if directory.is_dir():
+        return
+    if directory.parent != directory:
+        _make(directory.parent)
+    directory.mkdir(mode=0o700, exist_ok=True)
