@@ -1,0 +1,17 @@
+"""One file per framework: which versions, which functions, and small pure functions that say what to record.
+
+An integration has ``PACKAGE`` (the distribution), ``SUPPORTS`` (its versions), ``HOOKS`` and ``ATTACHMENTS``; see
+``docs/integrations.md``. Nothing here imports a framework: that happens when, and only when, the program does.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+MODULES: Final = {
+    "torch": "otel_rl.integrations.torch",
+    "accelerate": "otel_rl.integrations.accelerate",
+    "transformers": "otel_rl.integrations.transformers",
+    "trl": "otel_rl.integrations.trl",
+}
+"""Name to module; registering an integration is one line here."""

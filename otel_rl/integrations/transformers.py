@@ -1,0 +1,157 @@
+"""transformers: the loop of ``Trainer`` — steps, data wait, clipping, callbacks, logging, evaluation, checkpoints.
+
+Runs in every rank; TRL's trainers inherit it. Source: transformers 5.23, ``trainer.py`` (``_run_epoch``, 1740;
+``get_batch_samples``, 2281; ``_maybe_log_save_evaluate``, 2215). A step begins where its batches are asked for:
+``on_step_begin`` comes after the data wait and still has the number of the step before (measured).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import monotonic_ns
+from types import ModuleType
+from typing import Any
+
+from otel_rl import vocabulary
+from otel_rl.between import end_between
+from otel_rl.metrics import gauge
+from otel_rl.patching import Attachment, Hook
+from otel_rl.probes import deferred
+from otel_rl.runtime import state
+from otel_rl.steps import Loop
+from otel_rl.throughput import Throughput
+
+PACKAGE = "transformers"
+SUPPORTS = ">=4.56,<6"
+
+DATA = ((vocabulary.IDLE_REASON, "data"),)
+
+
+def _begin_loop(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    loop = Loop()
+    throughput = Throughput()
+    loop.at_end.append(throughput.end_step)
+    state.training.loop, state.training.throughput = loop, throughput
+    state.training.losses = []
+
+
+def _end_loop(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any = None) -> None:
+    end_between()
+    if state.training.loop is not None:
+        state.training.loop.end()
+
+
+def _loop_failed(args: tuple[Any, ...], kwargs: dict[str, Any], error: BaseException) -> None:
+    end_between(error)
+    if state.training.loop is not None:
+        state.training.loop.end(error)
+
+
+def _begin_step(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    deferred.resolve()
+    if state.training.loop is not None:
+        state.training.loop.begin(args[0].state.global_step + 1)
+
+
+def _begin_outside(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Evaluation or a checkpoint begins: time of the step, but not of training."""
+    if state.training.throughput is not None:
+        state.training.throughput.outside_ns -= monotonic_ns()
+
+
+def _end_outside(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+    if state.training.throughput is not None:
+        state.training.throughput.outside_ns += monotonic_ns()
+
+
+def _keep_norm(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+    """The norm is the same on every rank: rank 0 reports it."""
+    if state.identity.rank != 0 or result is None:
+        return
+    time_ns = state.now()
+
+    def use(values: list[float]) -> None:
+        gauge(vocabulary.GRAD_NORM, values[0], (vocabulary.SCOPE_KEY, "global"), time_ns=time_ns)
+
+    if hasattr(result, "detach"):
+        deferred.read((result,), use)
+    else:
+        use([float(result)])
+
+
+def _norm_stage(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+    """Without clipping the trainer measures the norm; otherwise it passes on the one that clipping gave."""
+    return vocabulary.CLIP if kwargs.get("grad_norm") is None else None
+
+
+def _keep_measured(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+    if kwargs.get("grad_norm") is None:
+        _keep_norm(args, kwargs, result)
+
+
+def _trainer_made(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """The first sign that this process trains: its set-up is worth a trace from now on."""
+    state.open_setup()
+    state.identify(system=state.identity.system or "transformers")
+
+
+def _event_stage(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+    """No stage for an event that no callback listens to: three of five in every step, of 10 us each."""
+    handler, event = args[0], args[1]
+    key = (id(handler), event, len(handler.callbacks))
+    is_heard = state.training.heard.get(key)
+    if is_heard is None:
+        from transformers import TrainerCallback
+
+        unheard = getattr(TrainerCallback, event, None)
+        is_heard = any(getattr(type(callback), event, None) is not unheard for callback in handler.callbacks)
+        state.training.heard[key] = is_heard
+    return vocabulary.LOG if is_heard else None
+
+
+HOOKS = (
+    Hook(target="transformers.trainer:Trainer.__init__", before=_trainer_made),
+    Hook(
+        target="transformers.trainer:Trainer._inner_training_loop",
+        before=_begin_loop,
+        after=_end_loop,
+        failed=_loop_failed,
+    ),
+    Hook(target="transformers.trainer:Trainer._finalize_training", before=_end_loop, optional=True),
+    Hook(
+        target="transformers.trainer:Trainer.get_batch_samples",
+        stage=vocabulary.IDLE,
+        before=_begin_step,
+        attributes=DATA,
+    ),
+    Hook(target="transformers.trainer:Trainer.compute_loss", stage=vocabulary.FORWARD),
+    Hook(target="transformers.trainer:Trainer._clip_grad_norm", stage=vocabulary.CLIP, after=_keep_norm, optional=True),
+    Hook(target="transformers.trainer:Trainer._get_grad_norm", stage=_norm_stage, after=_keep_measured, optional=True),
+    Hook(target="transformers.trainer_callback:CallbackHandler.call_event", stage=_event_stage),
+    Hook(target="transformers.trainer:Trainer.log", stage=vocabulary.LOG),
+    Hook(
+        target="transformers.trainer:Trainer._evaluate",
+        stage=vocabulary.EVALUATE,
+        before=_begin_outside,
+        after=_end_outside,
+    ),
+    Hook(target="transformers.trainer:Trainer.evaluate", stage=vocabulary.EVALUATE),
+    Hook(
+        target="transformers.trainer:Trainer._save_checkpoint",
+        stage=vocabulary.CHECKPOINT,
+        before=_begin_outside,
+        after=_end_outside,
+    ),
+)
+
+
+def _offer_callback(module: ModuleType) -> Callable[[], object]:
+    """Make ``report_to=["otel"]`` work: recording does not depend on it, but the name must be known."""
+    from transformers import TrainerCallback
+
+    callback = type("OtelRlCallback", (TrainerCallback,), {"__doc__": "Says that this run reports to otel_rl."})
+    module.INTEGRATION_TO_CALLBACK["otel"] = callback
+    return lambda: module.INTEGRATION_TO_CALLBACK.pop("otel", None)
+
+
+ATTACHMENTS = (Attachment("transformers.integrations.integration_utils", _offer_callback),)

@@ -1,0 +1,308 @@
+"""TRL: GRPO and RLOO — rollout, rewards, log-probabilities, advantage, forward, weight sync, TRL's own metrics.
+
+Runs in every rank. Source: trl 1.16, ``trainer/grpo_trainer.py`` and ``rloo_trainer.py`` (lines in the facts on
+frameworks, section 1.3). Rollout post-processing and advantage are inline there: they are taken from the end of one
+call to the begin of the next. The loop itself (steps, data wait, optimizer, evaluation) is ``transformers.py``.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from otel_rl import vocabulary
+from otel_rl.between import begin_between, end_between
+from otel_rl.ids import random_bits
+from otel_rl.integrations.trl_metrics import evaluation_metrics, keep_loss, step_metrics
+from otel_rl.patching import Hook
+from otel_rl.probes import deferred
+from otel_rl.records import Value
+from otel_rl.runtime import state
+from otel_rl.spans import Stage, current_stage
+
+PACKAGE = "trl"
+SUPPORTS = ">=1.16,<2"
+
+TRAINERS = {"grpo_trainer": "GRPOTrainer", "rloo_trainer": "RLOOTrainer"}
+SHARDED = ("DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule", "DeepSpeedEngine")
+
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
+
+
+class Rollout:
+    """The rollout that micro-batches are cut from: its id, its span, its tokens."""
+
+    __slots__ = ("id", "span", "tokens")
+
+    def __init__(self, span: Stage | None, tokens: int) -> None:
+        self.id = f"{random_bits(64):016x}"
+        self.span = span
+        self.tokens = tokens
+
+
+def _is_training(trainer: Any) -> bool:
+    return bool(trainer.model.training)
+
+
+def _mode(trainer: Any) -> str:
+    return "train" if _is_training(trainer) else "eval"
+
+
+def _policy_version(trainer: Any) -> int:
+    """Count the updates in the policy's weights: steps, less those whose update was skipped (as far as we saw them)."""
+    return int(trainer.state.global_step) - state.training.skipped
+
+
+def _trainer_made(args: Args, kwargs: Kwargs, result: Any) -> None:
+    """Tell the resource what is trained; a model's folder is named by its last part only."""
+    from importlib.metadata import version
+
+    trainer = args[0]
+    config = getattr(getattr(trainer, "model", None), "config", None)
+    state.identify(
+        system=PACKAGE,
+        system_version=version(PACKAGE),
+        algorithm=type(trainer).__name__.removesuffix("Trainer"),
+        model_name=os.path.basename(str(getattr(config, "_name_or_path", "") or "")),
+    )
+
+
+# --- rollout ----------------------------------------------------------------------------------------------------------
+
+
+def _end_between(args: Args, kwargs: Kwargs) -> None:
+    end_between()
+
+
+def _describe_rollout(args: Args, kwargs: Kwargs, result: Any) -> dict[str, Value]:
+    """Count prompt and response tokens of this rank from the token ids themselves: exact, and no device is read."""
+    trainer, prompts, responses = args[0], result[0], result[1]
+    prompt, response = sum(map(len, prompts)), sum(map(len, responses))
+    rollout = Rollout(current_stage(), prompt + response)
+    state.training.rollouts[_mode(trainer)] = rollout
+    if _is_training(trainer) and state.training.throughput is not None:
+        state.training.throughput.rollout(len(responses), prompt, response)
+    return {
+        vocabulary.MODE: _mode(trainer),
+        vocabulary.ROLLOUT_ID: rollout.id,
+        vocabulary.POLICY_VERSION: _policy_version(trainer),
+        vocabulary.SAMPLE_BATCH_SIZE: len(responses),
+        vocabulary.GROUP_SIZE: _group_size(trainer),
+        vocabulary.TOKENS: prompt + response,
+        vocabulary.TOKENS_PROMPT: prompt,
+        vocabulary.TOKENS_RESPONSE: response,
+    }
+
+
+def _group_size(trainer: Any) -> int:
+    name = "num_generations" if _is_training(trainer) else "num_generations_eval"
+    return int(getattr(trainer, name, 0) or trainer.num_generations)
+
+
+def _begin_processing(args: Args, kwargs: Kwargs, result: Any) -> None:
+    begin_between(vocabulary.SAMPLE_PROCESS, {vocabulary.MODE: _mode(args[0])})
+
+
+def _rollout_failed(args: Args, kwargs: Kwargs, error: BaseException) -> None:
+    end_between(error)
+
+
+# --- log-probabilities ------------------------------------------------------------------------------------------------
+
+
+def _logprob_stage(args: Args, kwargs: Kwargs) -> str | None:
+    """The same method serves old, reference and training log-probabilities; the last are part of the forward."""
+    stage = current_stage()
+    if stage is not None and stage.name == vocabulary.FORWARD:
+        return None
+    end_between()
+    return vocabulary.LOGPROB
+
+
+def _describe_logprob(args: Args, kwargs: Kwargs, result: Any) -> dict[str, Value]:
+    trainer, model, input_ids = args[0], args[1], args[2]
+    positions = int(input_ids.numel())
+    described: dict[str, Value] = {
+        vocabulary.MODE: _mode(trainer),
+        vocabulary.LOGPROB_KIND: "ref" if _is_reference(trainer, model) else "old",
+        vocabulary.BATCH_SIZE: int(input_ids.shape[0]),
+        **_hides_collectives(model),
+    }
+    rollout = state.training.rollouts.get(_mode(trainer))
+    if rollout is not None:
+        described[vocabulary.ROLLOUT_ID] = rollout.id
+        described[vocabulary.TOKENS] = rollout.tokens
+        described[vocabulary.TOKENS_PADDING] = max(positions - rollout.tokens, 0)
+    return described
+
+
+def _is_reference(trainer: Any, model: Any) -> bool:
+    """The reference is a model of its own, or the policy with its adapter off (or its adapter ``ref`` on)."""
+    if trainer.ref_model is not None:
+        return model is trainer.ref_model
+    for module in model.modules() if hasattr(getattr(trainer, "model", None), "peft_config") else ():
+        if hasattr(module, "disable_adapters") and hasattr(module, "active_adapters"):
+            return bool(module.disable_adapters) or "ref" in module.active_adapters
+    return False
+
+
+def _hides_collectives(model: Any) -> dict[str, Value]:
+    """DDP broadcasts buffers and FSDP gathers parameters inside a forward, where Python does not see it."""
+    hides = state.identity.world_size > 1 and any(cls.__name__ in SHARDED for cls in type(model).__mro__)
+    return {vocabulary.COMM_HIDDEN: True} if hides else {}
+
+
+# --- rewards and advantage --------------------------------------------------------------------------------------------
+
+
+def _begin_rewards(args: Args, kwargs: Kwargs) -> None:
+    end_between()
+    state.training.mode = _mode(args[0])
+
+
+def _describe_rewards(args: Args, kwargs: Kwargs, result: Any) -> dict[str, Value]:
+    return {vocabulary.MODE: _mode(args[0]), vocabulary.BATCH_SIZE: len(args[2])}
+
+
+def _begin_advantage(args: Args, kwargs: Kwargs, result: Any) -> None:
+    begin_between(vocabulary.ADVANTAGE, {vocabulary.MODE: _mode(args[0]), vocabulary.BATCH_SIZE: len(args[2])})
+
+
+def _advantage_over(args: Args, kwargs: Kwargs) -> None:
+    """The first ``gather_object`` after the rewards collects texts for the log: the advantages are done."""
+    if state.training.between is not None and state.training.between.name == vocabulary.ADVANTAGE:
+        begin_between(vocabulary.LOG, {vocabulary.MODE: str(state.training.between.attributes[vocabulary.MODE])})
+
+
+def _begin_function(args: Args, kwargs: Kwargs, result: Any) -> None:
+    """TRL times every reward function, the asynchronous ones in their own tasks: a span each."""
+    stage = current_stage()
+    function = str(args[0].name).partition(".")[2]
+    if stage is None or stage.name != vocabulary.REWARD or function == "_calculate_rewards":
+        return
+    attributes: dict[str, Value] = {vocabulary.REWARD_FUNCTION: function, vocabulary.MODE: state.training.mode}
+    state.training.rewarding[args[0]] = Stage(f"{vocabulary.REWARD} {function}", attributes, coarse=True).__enter__()
+
+
+def _end_function(args: Args, kwargs: Kwargs) -> None:
+    span = state.training.rewarding.pop(args[0], None)
+    if span is not None:
+        error = args[2] if len(args) > 2 else None
+        span.__exit__(type(error) if error is not None else None, error, None)
+
+
+# --- update -----------------------------------------------------------------------------------------------------------
+
+
+def _begin_forward(args: Args, kwargs: Kwargs) -> None:
+    deferred.resolve()
+    end_between()
+
+
+def _describe_forward(args: Args, kwargs: Kwargs, result: Any) -> dict[str, Value]:
+    trainer, model, inputs = args[0], args[1], args[2]
+    prompt_mask, completion_mask = inputs["prompt_mask"], inputs["completion_mask"]
+    described: dict[str, Value] = {
+        vocabulary.MODE: _mode(trainer),
+        vocabulary.TRAIN_BATCH_SIZE: int(completion_mask.shape[0]),
+        vocabulary.GROUP_SIZE: _group_size(trainer),
+        vocabulary.POLICY_VERSION: _policy_version(trainer),
+        **_hides_collectives(model),
+    }
+    positions = int(prompt_mask.numel()) + int(completion_mask.numel())
+    training = _is_training(trainer)
+
+    def use(values: list[float]) -> None:
+        prompt, response = int(values[0]), int(values[1])
+        described[vocabulary.TOKENS] = prompt + response
+        described[vocabulary.TOKENS_PROMPT] = prompt
+        described[vocabulary.TOKENS_RESPONSE] = response
+        described[vocabulary.TOKENS_PADDING] = positions - prompt - response
+        if training and state.training.throughput is not None:
+            state.training.throughput.forward(prompt, response, positions - prompt - response)
+
+    deferred.read((prompt_mask.sum(), completion_mask.sum()), use)
+    deferred.resolve()
+    _consume(described, _mode(trainer))
+    if training:
+        keep_loss(result)
+    return described
+
+
+def _consume(described: dict[str, Value], mode: str) -> None:
+    """Name the rollout that this micro-batch comes from; a later step that uses it again links to it."""
+    rollout, container = state.training.rollouts.get(mode), state.container
+    if rollout is None:
+        return
+    described[vocabulary.ROLLOUT_ID] = rollout.id
+    if rollout.span is not None and container is not None and rollout.span.trace is not container.trace:
+        links = container.links or []
+        if all(link.span_id != rollout.span.span_id for link in links):
+            container.add_link(rollout.span.get_span_context())
+
+
+def _end_inputs(args: Args, kwargs: Kwargs, result: Any) -> None:
+    end_between()
+
+
+def _step_over(args: Args, kwargs: Kwargs) -> None:
+    """Right after ``on_step_end`` TRL's metrics of the step are complete and not yet cleared by its log."""
+    if hasattr(args[0], "_metrics"):
+        step_metrics(args[0])
+
+
+def _before_log(args: Args, kwargs: Kwargs) -> None:
+    if not _is_training(args[0]):
+        evaluation_metrics(args[0])
+
+
+def _hooks(module: str, trainer: str) -> tuple[Hook, ...]:
+    """The hooks of one trainer; both have the same methods."""
+    at = f"trl.trainer.{module}:{trainer}"
+    return (
+        Hook(target=f"{at}.__init__", after=_trainer_made),
+        Hook(target=f"{at}._prepare_inputs", after=_end_inputs, failed=_rollout_failed),
+        Hook(
+            target=f"{at}._generate",
+            stage=vocabulary.SAMPLE,
+            before=_end_between,
+            capture=_describe_rollout,
+            after=_begin_processing,
+        ),
+        Hook(target=f"{at}._get_per_token_logps_and_entropies", stage=_logprob_stage, capture=_describe_logprob),
+        Hook(
+            target=f"{at}._calculate_rewards",
+            stage=vocabulary.REWARD,
+            before=_begin_rewards,
+            capture=_describe_rewards,
+            after=_begin_advantage,
+        ),
+        Hook(target=f"trl.trainer.{module}:gather_object", collective=0, before=_advantage_over),
+        Hook(target=f"trl.trainer.{module}:gather", collective=0),
+        Hook(
+            target=f"{at}._generate_and_score_completions",
+            after=_begin_processing,
+            failed=_rollout_failed,
+        ),
+        Hook(
+            target=f"{at}.compute_loss",
+            stage=vocabulary.FORWARD,
+            before=_begin_forward,
+            capture=_describe_forward,
+        ),
+        Hook(target=f"{at}.log", stage=vocabulary.LOG, before=_before_log),
+        Hook(target=f"{at}._save_checkpoint", stage=vocabulary.CHECKPOINT),
+    )
+
+
+HOOKS = (
+    *(hook for module, trainer in TRAINERS.items() for hook in _hooks(module, trainer)),
+    Hook(target="trl.extras.profiling:ProfilingContext.__enter__", after=_begin_function),
+    Hook(target="trl.extras.profiling:ProfilingContext.__exit__", before=_end_function),
+    Hook(
+        target="trl.generation.vllm_generation:VLLMGeneration.sync_weights", stage=vocabulary.SYNC, before=_end_between
+    ),
+    Hook(target="transformers.trainer:Trainer._maybe_log_save_evaluate", before=_step_over),
+)
+ATTACHMENTS = ()

@@ -1,0 +1,116 @@
+"""TRL's own metrics of every step, under canonical names where there is one.
+
+TRL averages over ``logging_steps``, repeats global values on every rank and drops NaN; here the new entries of each
+step are read before that. What TRL has reduced over the ranks is emitted once, by rank 0, with ``rl.scope = global``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from otel_rl import vocabulary
+from otel_rl.metrics import Point, as_number, gauge
+from otel_rl.probes import deferred
+from otel_rl.runtime import state
+
+Label = tuple[str, str]
+
+CANONICAL: dict[str, tuple[str, tuple[Label, ...]]] = {
+    "reward": (vocabulary.REWARD_SCORE, ((vocabulary.STATISTIC, "mean"),)),
+    "reward_std": (vocabulary.REWARD_SCORE, ((vocabulary.STATISTIC, "std"),)),
+    "frac_reward_zero_std": (vocabulary.REWARD_ZERO_STD, ()),
+    "kl": (vocabulary.KL_REFERENCE, ()),
+    "entropy": (vocabulary.ENTROPY, ()),
+    "policy_loss": (vocabulary.LOSS, ((vocabulary.LOSS_TYPE, "policy"),)),
+    "clip_ratio/low_mean": (vocabulary.CLIP_FRACTION, ((vocabulary.CLIP_SIDE, "low"),)),
+    "clip_ratio/high_mean": (vocabulary.CLIP_FRACTION, ((vocabulary.CLIP_SIDE, "high"),)),
+    "clip_ratio/region_mean": (vocabulary.CLIP_FRACTION, ((vocabulary.CLIP_SIDE, "region"),)),
+    "completions/mean_length": (vocabulary.RESPONSE_LENGTH, ((vocabulary.STATISTIC, "mean"),)),
+    "completions/min_length": (vocabulary.RESPONSE_LENGTH, ((vocabulary.STATISTIC, "min"),)),
+    "completions/max_length": (vocabulary.RESPONSE_LENGTH, ((vocabulary.STATISTIC, "max"),)),
+    "completions/clipped_ratio": (vocabulary.RESPONSE_CLIPPED, ()),
+}
+"""Facts on frameworks, section 8.1. A name that is not here passes through as TRL calls it."""
+PER_RANK = frozenset({"step_time"})
+"""What TRL does not reduce over the ranks."""
+GLOBAL: Label = (vocabulary.SCOPE_KEY, "global")
+RANK: Label = (vocabulary.SCOPE_KEY, "rank")
+EVALUATION: Label = (vocabulary.MODE, "eval")
+
+
+class Reader:
+    """Remembers which entries of a trainer's metric lists have been read, and under which name each metric goes out."""
+
+    def __init__(self, labels: tuple[Label, ...]) -> None:
+        self._labels = labels
+        self._read: dict[str, tuple[list[Any], int]] = {}
+        self._series: dict[str, tuple[str, tuple[Label, ...]] | None] = {}
+
+    def record(self, metrics: dict[str, list[Any]]) -> None:
+        """Record the mean of what was appended to each list since the last call.
+
+        A list that was replaced is new: TRL clears by that, and sets its running token count so.
+        """
+        time_ns = state.now()
+        for name, entries in metrics.items():
+            known, length = self._read.get(name, (None, 0))
+            start = length if known is entries and length <= len(entries) else 0
+            self._read[name] = (entries, len(entries))
+            series = self._series[name] if name in self._series else self._name(name)
+            new = entries[start:] if start else entries
+            if new and series is not None:
+                numbers = [number for number in map(as_number, new) if number is not None]
+                if numbers:
+                    state.add(Point(series[0], sum(numbers) / len(numbers), time_ns, series[1]))
+
+    def _name(self, name: str) -> tuple[str, tuple[Label, ...]] | None:
+        """Find the series of a metric; None where another rank reports it."""
+        is_global = name not in PER_RANK
+        canonical, own = _canonical(name)
+        series = (canonical, (*own, *self._labels, GLOBAL if is_global else RANK))
+        self._series[name] = None if is_global and state.identity.rank != 0 else series
+        return self._series[name]
+
+
+def step_metrics(trainer: Any) -> None:
+    """Record what the trainer measured in the step that ends now."""
+    _record(trainer, "train", ())
+    losses, state.training.losses = state.training.losses, []
+    if not losses:
+        return
+    time_ns = state.now()
+
+    def use(values: list[float]) -> None:
+        gauge(vocabulary.LOSS, sum(values), (vocabulary.LOSS_TYPE, "total"), RANK, time_ns=time_ns)
+
+    deferred.read(losses, use)
+
+
+def evaluation_metrics(trainer: Any) -> None:
+    """Record what an evaluation measured; never mixed with training."""
+    _record(trainer, "eval", (EVALUATION,))
+
+
+def keep_loss(loss: Any) -> None:
+    """Keep a micro-batch's loss for the end of the step; TRL scales it, so that the sum is the step's loss."""
+    loop = state.training.loop
+    if loop is not None and loop.tree is not None:  # a loss that is computed outside a step is nobody's
+        state.training.losses.append(loss.detach())
+
+
+def _record(trainer: Any, mode: str, labels: tuple[Label, ...]) -> None:
+    metrics = getattr(trainer, "_metrics", None)
+    if metrics is None:
+        return
+    reader = state.training.readers.get((id(trainer), mode))
+    if reader is None:
+        reader = state.training.readers[id(trainer), mode] = Reader(labels)
+    reader.record(metrics[mode])
+
+
+def _canonical(name: str) -> tuple[str, tuple[Label, ...]]:
+    kind, _, rest = name.partition("/")
+    function, _, statistic = rest.rpartition("/")
+    if kind == "rewards" and function and statistic in ("mean", "std"):
+        return vocabulary.REWARD_SCORE, ((vocabulary.STATISTIC, statistic), (vocabulary.REWARD_FUNCTION, function))
+    return CANONICAL.get(name, (name, ()))
