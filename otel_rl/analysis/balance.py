@@ -1,0 +1,52 @@
+"""Which rank is slower than the others in a stage, judged by own time."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from statistics import median
+from typing import Final, Generic, TypeVar
+
+STRAGGLER_RATIO: Final = 1.2
+"""A rank is called slow in a stage from this multiple of the median of the others."""
+
+RankT = TypeVar("RankT", bound=Hashable)
+
+
+@dataclass(frozen=True, slots=True)
+class Slowest(Generic[RankT]):
+    """The rank with the longest own time in a stage, beside the others."""
+
+    rank: RankT
+    own_s: float
+    others_s: float
+    """Median of the other ranks."""
+
+    @property
+    def excess_s(self) -> float:
+        """What the stage would save if this rank were as fast as the others."""
+        return self.own_s - self.others_s
+
+
+def slowest(own_s: Mapping[RankT, float]) -> Slowest[RankT] | None:
+    """Compare the longest own time with the median of the other ranks.
+
+    Args:
+        own_s: own time by rank, s; never raw durations, in which a healthy rank is long because it waits.
+
+    Returns:
+        None below two ranks.
+    """
+    if len(own_s) < 2:
+        return None
+    rank = max(own_s, key=lambda name: own_s[name])
+    return Slowest(rank, own_s[rank], median(value for name, value in own_s.items() if name != rank))
+
+
+def is_straggler(candidate: Slowest[RankT], least_excess_s: float) -> bool:
+    """Judge by the ratio and by an excess that matters.
+
+    A stage that the other ranks do not have (rank 0 alone writes checkpoints) is no matter of being slow.
+    """
+    is_slow = candidate.own_s >= STRAGGLER_RATIO * candidate.others_s
+    return candidate.others_s > 0 and is_slow and candidate.excess_s >= least_excess_s

@@ -1,0 +1,37 @@
+"""Unions of time intervals: stages overlap, so their times are never simply added."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+Interval = tuple[int, int]
+"""Begin and end in ns; one that ends before it begins counts as empty."""
+
+
+def merge(intervals: Iterable[Interval]) -> list[Interval]:
+    """Join overlapping and touching intervals into disjoint ones, in order of time."""
+    merged: list[Interval] = []
+    for begin, end in sorted(intervals):
+        if end <= begin:
+            continue
+        if merged and begin <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], end))
+        else:
+            merged.append((begin, end))
+    return merged
+
+
+def covered(intervals: Iterable[Interval]) -> int:
+    """Say how much time lies under at least one of the intervals, ns."""
+    return sum(end - begin for begin, end in merge(intervals))
+
+
+def clip(intervals: Iterable[Interval], begin: int, end: int) -> list[Interval]:
+    """Cut intervals to a window; what lies outside is left out."""
+    cut = ((max(begin, low), min(end, high)) for low, high in intervals)
+    return [(low, high) for low, high in cut if low < high]
+
+
+def uncovered(intervals: Iterable[Interval], begin: int, end: int) -> int:
+    """Say how much of a window lies under none of the intervals, ns: the `rl.other` of a step."""
+    return max(0, end - begin) - covered(clip(intervals, begin, end))

@@ -1,0 +1,118 @@
+"""The stages of one rank in one step: who is inside whom, own time, coverage."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from otel_rl.analysis.intervals import clip, covered
+
+Path = tuple[str, ...]
+"""Labels from the outermost stage to this one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One span of a rank as arithmetic sees it."""
+
+    key: bytes
+    """Span id."""
+    parent: bytes
+    label: str
+    begin_ns: int
+    end_ns: int
+    is_comm: bool = False
+    """A collective: it belongs to the stage around it and is no row of its own below one."""
+    comm_ns: int | None = None
+    """Time in collectives directly inside, as its writer summed it up; None where the writer did not."""
+    is_hidden: bool = False
+    """Collectives run inside that nobody could see."""
+    is_host_clock: bool = False
+    """The duration is that of a launch: the device works on after it."""
+
+    @property
+    def duration_ns(self) -> int:
+        """End minus begin, never negative."""
+        return max(0, self.end_ns - self.begin_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """One stage on one rank in one step."""
+
+    durations_ns: tuple[int, ...]
+    busy_ns: int
+    """Union of its calls: overlapping calls count once."""
+    own_ns: int
+    """Sum of its calls without the collectives inside them, nested ones included."""
+    comm_ns: int
+    is_hidden: bool
+    is_host_clock: bool
+
+
+class Tree:
+    """Who is inside whom among the spans of one trace and process."""
+
+    def __init__(self, pieces: Iterable[Piece]) -> None:
+        self._children: defaultdict[bytes, list[Piece]] = defaultdict(list)
+        for piece in pieces:
+            self._children[piece.parent].append(piece)
+
+    def below(self, key: bytes) -> list[Piece]:
+        """List everything inside a span, directly or not, each span once."""
+        found: list[Piece] = []
+        seen = {key}
+        waiting = [key]
+        while waiting:
+            for child in self._children.get(waiting.pop(), ()):
+                if child.key not in seen:
+                    seen.add(child.key)
+                    found.append(child)
+                    waiting.append(child.key)
+        return found
+
+    def covered_ns(self, container: Piece) -> int:
+        """Say how much time of a container lies under a stage or a collective."""
+        inside = [(piece.begin_ns, piece.end_ns) for piece in self.below(container.key)]
+        return covered(clip(inside, container.begin_ns, container.end_ns))
+
+    def comm_ns(self, piece: Piece) -> int:
+        """Add up the collectives inside a stage, in nested stages too; a collective is all collective."""
+        if piece.is_comm:
+            return piece.duration_ns
+        inside = [piece, *(child for child in self.below(piece.key) if not child.is_comm)]
+        return min(piece.duration_ns, sum(self._direct_comm_ns(stage) for stage in inside))
+
+    def slices(self, container: bytes, depth: int = 2) -> dict[Path, Slice]:
+        """Fold the stages in a container by their labels' path, ``depth`` levels deep; collectives at the top only."""
+        groups: defaultdict[Path, list[Piece]] = defaultdict(list)
+        level: list[tuple[Path, Piece]] = [((piece.label,), piece) for piece in self._children.get(container, ())]
+        while level:
+            for path, piece in level:
+                groups[path].append(piece)
+            level = [
+                ((*path, child.label), child)
+                for path, piece in level
+                if len(path) < depth and not piece.is_comm
+                for child in self._children.get(piece.key, ())
+                if not child.is_comm
+            ]
+        return {path: self._fold(pieces) for path, pieces in groups.items()}
+
+    def _fold(self, pieces: Sequence[Piece]) -> Slice:
+        comm_ns = [self.comm_ns(piece) for piece in pieces]
+        inside = [*pieces, *(child for piece in pieces for child in self.below(piece.key))]
+        return Slice(
+            durations_ns=tuple(piece.duration_ns for piece in pieces),
+            busy_ns=covered((piece.begin_ns, piece.end_ns) for piece in pieces),
+            own_ns=sum(piece.duration_ns for piece in pieces) - sum(comm_ns),
+            comm_ns=sum(comm_ns),
+            is_hidden=any(piece.is_hidden for piece in inside),
+            is_host_clock=any(piece.is_host_clock for piece in inside),
+        )
+
+    def _direct_comm_ns(self, stage: Piece) -> int:
+        if stage.comm_ns is not None:
+            return stage.comm_ns
+        return covered((c.begin_ns, c.end_ns) for c in self._children.get(stage.key, ()) if c.is_comm)

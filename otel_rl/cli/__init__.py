@@ -1,0 +1,68 @@
+"""The command `otel-rl`: one file per command."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from otel_rl.cli import streams
+from otel_rl.cli.demo import demo
+from otel_rl.cli.doctor import doctor
+from otel_rl.cli.export import export
+from otel_rl.cli.outcome import EXIT_CODES, FAILED, complain, reason
+from otel_rl.cli.report import report
+from otel_rl.cli.run import run
+from otel_rl.version import __version__
+
+app = typer.Typer(
+    name="otel-rl",
+    help="See where the time, the memory and the reward of an RL training run went, and which rank did it.\n\n"
+    "Start with `otel-rl demo`, or record your own training: `otel-rl run -- python train.py`.",
+    epilog=EXIT_CODES,
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _show_version(is_asked: bool) -> None:
+    if is_asked:
+        typer.echo(f"otel-rl {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and leave.")
+    ] = False,
+) -> None:
+    """Hold the options before the command."""
+
+
+app.command(
+    epilog="Exit code: that of CMD (128 + signal when a signal killed it); 126 or 127 when CMD cannot be started.",
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+)(run)
+app.command(epilog=EXIT_CODES)(demo)
+app.command(epilog=EXIT_CODES)(report)
+app.command(epilog=EXIT_CODES)(export)
+app.command(epilog=EXIT_CODES)(doctor)
+
+
+def main() -> None:
+    """Run the command line; what goes wrong with files, encodings or memory is one sentence and exit code 1."""
+    code: str | int | None = FAILED
+    streams.prepare()
+    try:
+        app()
+    except SystemExit as end:
+        code = end.code
+    except (OSError, UnicodeError, MemoryError) as error:
+        complain(reason(error))
+    streams.settle()
+    sys.exit(code)

@@ -1,0 +1,182 @@
+"""What `otel-rl doctor` looks at; each check returns findings and prints nothing."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Final, Literal
+
+from google.protobuf.internal import api_implementation
+
+from otel_rl import vocabulary as v
+from otel_rl.config import settings, unknown_variables
+from otel_rl.journal.read import Journal, Run
+from otel_rl.report.format import clock, count, plural, size
+from otel_rl.report.health import damage_rows, totals
+from otel_rl.version import __version__
+
+PACKAGES: Final = (
+    "opentelemetry-sdk", "protobuf", "torch", "trl", "transformers", "accelerate", "datasets", "vllm",
+    "sglang", "verl", "ray", "deepspeed", "numpy", "rich", "typer",
+)  # fmt: skip
+LEAST_FREE_BYTES: Final = 1 << 30
+SECRET: Final = re.compile(r"header|key|token|secret|passw|credential|auth", re.IGNORECASE)
+SECRET_PAIR: Final = re.compile(rf"({SECRET.pattern})[\w.-]*=", re.IGNORECASE)
+USER_IN_URL: Final = re.compile(r"//[^/@\s]+@")
+PAIRS: Final = "OTEL_RESOURCE_ATTRIBUTES"
+HIDDEN: Final = "set (hidden)"
+Mark = Literal["ok", "note", "wrong"]
+INTEGRATION_MARKS: Final[dict[str, Mark]] = {"applies": "ok", "unsupported": "wrong"}
+SOURCE_MARKS: Final[dict[str, Mark]] = {"environment": "ok", "default": "note"}
+COUNTED: Final = {v.SELF_RECORDED: "recorded", v.SELF_DROPPED: "dropped", v.SELF_ERRORS: "errors"}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the doctor."""
+
+    state: Mark
+    name: str
+    detail: str
+
+
+def installed() -> list[Finding]:
+    """List Python and the packages that matter, absent ones last."""
+    rows = [
+        Finding("ok", "otel-rl", __version__),
+        Finding("ok", "python", f"{platform.python_version()} on {platform.system()} {platform.machine()}"),
+    ]
+    absent: list[str] = []
+    for package in PACKAGES:
+        try:
+            rows.append(Finding("ok", package, version(package)))
+        except PackageNotFoundError:
+            absent.append(package)
+    return rows + ([Finding("note", "not installed", ", ".join(absent))] if absent else [])
+
+
+def integrations() -> list[Finding]:
+    """List the integrations and whether each applies here."""
+    from otel_rl import entry  # the other commands do without it and start faster
+
+    return [
+        Finding(INTEGRATION_MARKS.get(state, "note"), name, f"{state} {detail}".strip())
+        for name, state, detail in entry.integrations_status()
+    ]
+
+
+def settings_rows(environ: Mapping[str, str] = os.environ) -> list[Finding]:
+    """List every setting with its value and where it came from, and OTEL_RL_ variables that nobody reads."""
+    rows = [
+        Finding(
+            SOURCE_MARKS.get(row.source, "wrong"),
+            row.variable,
+            f"{shown(row.variable, row.value) or '(empty)'}  [{row.source}]",
+        )
+        for row in settings(environ)
+    ]
+    return rows + [
+        Finding("wrong", name, "no such setting" + (f"; meant {nearest}?" if nearest else ""))
+        for name, nearest in unknown_variables(environ)
+    ]
+
+
+def standard_variables(environ: Mapping[str, str] = os.environ) -> list[Finding]:
+    """List the OTEL_ variables that are set and say which of them otel_rl honours."""
+    honoured = {row.variable for row in settings(environ)}
+    return [
+        Finding(
+            "ok" if name in honoured else "note",
+            name,
+            f"{shown(name, value)}  [honoured]"
+            if name in honoured
+            else "set  [not honoured: has no effect on otel_rl]",
+        )
+        for name, value in sorted(environ.items())
+        if name.startswith("OTEL_") and not name.startswith("OTEL_RL_")
+    ]
+
+
+def shown(name: str, value: str) -> str:
+    """Give a value for printing, without what may be secret; of pairs only the keys."""
+    if value and name == PAIRS:
+        return f"keys: {', '.join(key.strip() if equals else HIDDEN for key, equals, _ in _pairs(value))}"
+    if value and (SECRET.search(name) or SECRET_PAIR.search(value)):
+        return HIDDEN
+    return USER_IN_URL.sub("//(hidden)@", value)
+
+
+def _pairs(value: str) -> list[tuple[str, str, str]]:
+    return [pair.partition("=") for pair in value.split(",")]
+
+
+def protobuf() -> Finding:
+    """Check that protobuf runs in C: in pure Python the stock encoder takes 639 us a span (measured)."""
+    kind = api_implementation.Type()
+    if kind != "python":
+        return Finding("ok", "protobuf", f"implementation {kind}")
+    reason = "runs in pure Python, which costs 639 us a span; unset PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION"
+    return Finding("wrong", "protobuf", reason)
+
+
+def journal_root(root: Path) -> list[Finding]:
+    """Try to write where runs are kept; leaves nothing behind."""
+    made: list[Path] = []
+    try:
+        made += [parent for parent in (root, *root.parents) if not parent.exists()]
+        root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with tempfile.TemporaryFile(dir=root) as file:
+            file.write(b"otel_rl")
+            file.flush()
+        free = shutil.disk_usage(root).free
+    except OSError as error:
+        return [Finding("wrong", "journal", f"cannot write below {root}: {error.strerror}")]
+    finally:
+        with suppress(OSError):  # somebody else has put something there
+            for directory in made:
+                directory.rmdir()
+    rows = [Finding("ok", "journal", f"{root} is writable, {size(free)} free")]
+    if free < LEAST_FREE_BYTES:
+        rows.append(Finding("wrong", "free space", f"only {size(free)} left below {root}"))
+    return rows
+
+
+def recorded(run: Run) -> list[Finding]:
+    """Say how many records a run holds, what its processes dropped, and what is damaged."""
+    rows = [Finding("ok", signal, f"{count(number)} records journaled") for signal, number in _journaled(run).items()]
+    points = (point for name in COUNTED for point in run.points(name))
+    for (name, signal, reason), number in sorted(totals(points).items()):
+        is_loss = name != v.SELF_RECORDED and number > 0
+        what = " ".join(filter(None, (COUNTED[name], signal, reason)))
+        rows.append(Finding("wrong" if is_loss else "ok", what, count(number)))
+    rows += [
+        Finding("wrong", f"{row.writer} damaged", f"{plural(row.places, 'place')}, {size(row.bytes)}: {row.reason}")
+        for row in damage_rows(run.journals)
+    ]
+    return rows
+
+
+def writers(run: Run) -> list[Finding]:
+    """Say which processes wrote a run and which of them live."""
+    return [Finding("ok", journal.identity.writer, _life(journal)) for journal in run.journals]
+
+
+def _life(journal: Journal) -> str:
+    state = "alive" if journal.alive() else "gone"
+    return f"{state}, pid {journal.identity.pid} on {journal.identity.host}, last record {clock(journal.last_ns)}"
+
+
+def _journaled(run: Run) -> Counter[str]:
+    numbers: Counter[str] = Counter()
+    for signal in ("traces", "metrics", "logs"):
+        numbers[signal] = sum(frame.count for _, frame in run.frames(signal))
+    return numbers

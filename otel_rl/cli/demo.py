@@ -1,0 +1,55 @@
+"""`otel-rl demo`: a real run in a minute."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from otel_rl.cli.child import run_child
+from otel_rl.cli.outcome import FAILED, NOT_FOUND, absolute, leave, settings, stderr
+from otel_rl.cli.run import conclude, recorded_since
+from otel_rl.report.format import printable
+
+NEEDED: Final = ("torch", "trl", "transformers", "datasets", "accelerate")
+
+
+def demo(
+    directory: Annotated[
+        Path | None, typer.Option("--dir", help="Where to keep runs; OTEL_RL_DIR or ./otel_rl_runs without it.")
+    ] = None,
+    ranks: Annotated[int, typer.Option("--ranks", min=1, max=8, help="Processes that train together.")] = 2,
+    steps: Annotated[int | None, typer.Option("--steps", min=1, help="Steps to train; 240 without it.")] = None,
+) -> None:
+    """Train a tiny language model with TRL's GRPOTrainer on two CPU ranks, recorded, and show the verdict.
+
+    Needs torch and trl, no accelerator, no network; takes about a minute.
+    """
+    missing = [name for name in NEEDED if find_spec(name) is None]
+    if missing:
+        leave(f"the demo needs {', '.join(missing)}: pip install {' '.join(missing)}", FAILED)
+    root = absolute(directory or settings().directory)
+    console = stderr()
+    console.print(f"Training a tiny model with TRL's GRPOTrainer on {ranks} CPU ranks; loading takes half a minute.")
+    started_ns = time.time_ns()
+    code = run_child(demo_command(ranks, steps), {"OMP_NUM_THREADS": "1", **os.environ, "OTEL_RL_DIR": str(root)})
+    runs = recorded_since(root, started_ns)
+    conclude(runs, quiet=False)
+    if code:
+        leave(f"the demo's training ended with exit code {code}", FAILED)
+    if not runs:
+        raise typer.Exit(NOT_FOUND)
+    name = printable(str(runs[0].path))
+    console.print(f"Next: otel-rl report {name} --json, or otel-rl export {name} --output run.jsonl", soft_wrap=True)
+
+
+def demo_command(ranks: int, steps: int | None) -> list[str]:
+    """Make the command that starts the demo's ranks on this machine."""
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+    options = [] if steps is None else [f"--steps={steps}"]
+    return [*launcher, "-m", "otel_rl.demo.train", *options]

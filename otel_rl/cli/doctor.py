@@ -1,0 +1,78 @@
+"""`otel-rl doctor`: what is installed, which settings win, whether recording would work."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from otel_rl.cli.checks import (
+    Finding,
+    installed,
+    integrations,
+    journal_root,
+    protobuf,
+    recorded,
+    settings_rows,
+    standard_variables,
+    writers,
+)
+from otel_rl.cli.outcome import FAILED, RunName, absolute, opened, stdout
+from otel_rl.config import Config
+from otel_rl.report.format import printable
+from otel_rl.report.style import GOOD, HEADING, NOTE, WARNING, plain_table
+
+MARKS = {"ok": ("✓", GOOD), "note": ("·", NOTE), "wrong": ("✗", WARNING)}
+
+
+def doctor(run: RunName = None) -> None:
+    """Say what is installed, which settings win and where they came from, and whether recording works here.
+
+    With RUN also: how many records it holds, what was lost or damaged, and which of its processes live. The exit code
+    is 1 when something is wrong. Values that may be secret are never printed.
+    """
+    console = stdout()
+    sections = {
+        "installed": installed(),
+        "integrations": integrations(),
+        "settings": settings_rows(),
+        "OpenTelemetry variables": standard_variables(),
+        "recording": [protobuf(), *journal_root(absolute(Path(directory())))],
+    }
+    if run is not None:
+        found = opened(run)
+        sections[f"run {found.path}"] = [*recorded(found), *writers(found)]
+    for title, findings in sections.items():
+        _print(console, title, findings)
+    wrong = [finding for findings in sections.values() for finding in findings if finding.state == "wrong"]
+    if wrong:
+        console.print(
+            Text(f"{len(wrong)} wrong: " + "; ".join(printable(finding.name) for finding in wrong), style=WARNING)
+        )
+        raise typer.Exit(FAILED)
+    console.print(Text("Nothing is wrong.", style=GOOD))
+
+
+def directory() -> str:
+    """Give the root of the runs as set, even where another setting is impossible."""
+    return os.environ.get("OTEL_RL_DIR", "").strip() or str(Config().directory)
+
+
+def _print(console: Console, title: str, findings: list[Finding]) -> None:
+    if not findings:
+        return
+    console.print(Text(printable(title), style=HEADING))
+    table = plain_table()
+    table.show_header = False
+    table.add_column("")
+    table.add_column("", no_wrap=True)
+    table.add_column("", overflow="fold")
+    for finding in findings:
+        mark, style = MARKS[finding.state]
+        detail = Text(printable(finding.detail), style=NOTE if finding.state == "note" else "")
+        table.add_row(Text(mark, style=style), printable(finding.name), detail)
+    console.print(table)
+    console.print()

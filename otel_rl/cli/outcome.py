@@ -1,0 +1,90 @@
+"""What every command shares: exit codes, where output goes, how a command fails, which run is meant."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated, Final, NoReturn
+
+import typer
+from rich.console import Console
+
+from otel_rl.config import Config, ConfigurationError
+from otel_rl.journal.read import JournalNotFound, Run, open_run
+from otel_rl.report.format import printable
+from otel_rl.report.locate import find_run, is_fallback
+
+FAILED: Final = 1
+WRONG_USAGE: Final = 2
+NOT_FOUND: Final = 3
+EXIT_CODES: Final = "Exit code: 0 done; 1 failed; 2 wrong usage; 3 no such run, or nothing was recorded."
+
+RunName = Annotated[
+    str | None,
+    typer.Argument(metavar="RUN", help="Directory of a run or its name below OTEL_RL_DIR; without it the newest."),
+]
+
+
+def stdout() -> Console:
+    """Make a console for results; no text of ours is markup."""
+    return Console(highlight=False, markup=False, emoji=False)
+
+
+def stderr() -> Console:
+    """Make a console for everything that is no result."""
+    return Console(stderr=True, highlight=False, markup=False, emoji=False)
+
+
+def leave(message: str, code: int) -> NoReturn:
+    """Say in one line why a command fails, and end it."""
+    complain(message)
+    raise typer.Exit(code)
+
+
+def complain(message: str) -> None:
+    """Say one line on standard error, where that can be written."""
+    with suppress(OSError, SystemExit):  # rich leaves when a pipe is broken
+        stderr().print(f"otel-rl: {printable(message)}", soft_wrap=True)
+
+
+def reason(error: OSError | UnicodeError | MemoryError) -> str:
+    """Say what went wrong without the name of an exception."""
+    if isinstance(error, MemoryError):
+        return "there is not enough memory for this"
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return str(error)
+
+
+def settings() -> Config:
+    """Read the settings, or end the command with what is wrong with them."""
+    try:
+        return Config.from_env()
+    except ConfigurationError as error:
+        leave(str(error), WRONG_USAGE)
+
+
+def opened(name: str | None) -> Run:
+    """Open the run that a person means, or end the command."""
+    root = absolute(settings().directory)
+    try:
+        path = find_run(name, root)
+        run = open_run(path)
+    except JournalNotFound as error:
+        leave(str(error), NOT_FOUND)
+    say_fallback(path)
+    return run
+
+
+def absolute(path: Path) -> Path:
+    """Make a path absolute; it stays as it is where the working directory is gone."""
+    try:
+        return path.absolute()
+    except OSError:
+        return path
+
+
+def say_fallback(path: Path) -> None:
+    """Say that a run is not where runs are kept, if so."""
+    if is_fallback(path):
+        complain(f"{path} is in the folder for temporary files: the directory of its runs could not be written")

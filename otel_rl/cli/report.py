@@ -1,0 +1,62 @@
+"""`otel-rl report`: what a run shows."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Final
+
+import typer
+from rich.live import Live
+from rich.text import Text
+
+from otel_rl.cli.outcome import RunName, opened, stderr, stdout
+from otel_rl.report.build import build_report
+from otel_rl.report.document import to_json
+from otel_rl.report.format import printable
+from otel_rl.report.model import Report
+from otel_rl.report.terminal import document, render
+
+PAUSE_S: Final = 2.0
+
+
+def report(
+    run: RunName = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON for scripts (docs/report.schema.json).")] = False,
+    live: Annotated[bool, typer.Option("--live", help="Show a running run again every 2 s until it ends.")] = False,
+) -> None:
+    """Say where the time, the memory and the reward of a run went.
+
+    Works on a run that is going on, that hangs, that was killed, and on one that is done. Shows one sentence on what
+    holds the run back, the share of every stage, own times by rank, reward and stability, throughput, memory peaks,
+    stages that are still open, and what was lost.
+    """
+    if json and live:
+        raise typer.BadParameter("--json and --live exclude each other")
+    if live:
+        _follow(run)
+    elif json:
+        typer.echo(to_json(_build(run)))
+    else:
+        render(_build(run), stdout())
+
+
+def _build(run: str | None) -> Report:
+    found = opened(run)
+    console = stderr()
+    if not console.is_terminal:
+        return build_report(found, time.time_ns())
+    with console.status(Text(f"reading {printable(found.path.name)}")):
+        return build_report(found, time.time_ns())
+
+
+def _follow(run: str | None) -> None:
+    console = stdout()
+    path = str(opened(run).path)
+    try:
+        with Live(console=console, screen=True, auto_refresh=False) as view:
+            while (shown := build_report(opened(path), time.time_ns())).state == "alive":
+                view.update(document(shown, console.width), refresh=True)
+                time.sleep(PAUSE_S)
+    except KeyboardInterrupt:
+        shown = _build(path)
+    render(shown, console)

@@ -1,0 +1,113 @@
+"""`otel-rl run`: record any training command without touching it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from otel_rl.cli.child import run_child
+from otel_rl.cli.outcome import absolute, complain, leave, say_fallback, settings, stderr
+from otel_rl.guard import guard
+from otel_rl.journal.read import JournalNotFound, Run, open_run
+from otel_rl.report.build import build_report
+from otel_rl.report.locate import last_written, recorded_below, roots
+from otel_rl.report.terminal import render
+
+CANNOT_EXECUTE = 126
+COMMAND_NOT_FOUND = 127
+CLOCK_SLACK_S = 60.0
+"""A file server's clock may differ from ours by as much."""
+
+
+def run(
+    command: Annotated[list[str], typer.Argument(metavar="CMD", help="The training command with its arguments.")],
+    directory: Annotated[
+        Path | None, typer.Option("--dir", help="Where to keep runs; OTEL_RL_DIR or ./otel_rl_runs without it.")
+    ] = None,
+    run_id: Annotated[str, typer.Option("--run-id", help="Name of the run; made from date and time without it.")] = "",
+    integrations: Annotated[
+        str,
+        typer.Option("--integrations", help="What to instrument, e.g. `torch,trl`; without it whatever is imported."),
+    ] = "",
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Do not print the verdict at the end.")] = False,
+) -> None:
+    """Run a training command and record it, its child processes and its ranks.
+
+    Nothing in the command has to change: `otel-rl run -- torchrun --nproc-per-node 2 train.py`. Its output, its exit
+    code and its signals stay its own; the verdict goes to standard error when it has ended.
+
+    SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2 and SIGCONT are passed on. What the terminal sends (Ctrl-C)
+    reaches the command once; what `kill` sends to the whole process group reaches it twice.
+
+    Recorded are Python processes that have otel_rl installed and were not started with -I, -E or -S.
+    """
+    root = absolute(directory or settings().directory)
+    environ = child_environment(os.environ, root, run_id, integrations)
+    started_ns = time.time_ns()
+    try:
+        code = run_child(command, environ)
+    except FileNotFoundError:
+        leave(f"there is no command {command[0]!r}", COMMAND_NOT_FOUND)
+    except OSError as error:
+        leave(f"cannot start {command[0]!r}: {error.strerror}", CANNOT_EXECUTE)
+    with suppress(KeyboardInterrupt, SystemExit), guard("show what was recorded"):  # a broken pipe makes rich leave
+        conclude(recorded_since(root, started_ns), quiet)
+    raise typer.Exit(code)
+
+
+def child_environment(
+    environ: Mapping[str, str], root: Path, run_id: str = "", integrations: str = ""
+) -> dict[str, str]:
+    """Make the environment in which Python processes instrument themselves."""
+    autoload = str(files("otel_rl") / "autoload")
+    before = environ.get("PYTHONPATH", "")
+    is_there = before.split(os.pathsep)[0] == autoload
+    wanted = {"OTEL_RL_RUN_ID": run_id, "OTEL_RL_INTEGRATIONS": integrations}
+    return {
+        **environ,
+        "PYTHONPATH": before if is_there else os.pathsep.join(filter(None, (autoload, before))),
+        "OTEL_RL_DIR": str(root),
+        **{name: value for name, value in wanted.items() if value},
+    }
+
+
+def recorded_since(root: Path, started_ns: int) -> list[Run]:
+    """Find the runs into which a process that started after a moment wrote, the last written first.
+
+    Also looks where runs go whose root cannot be written.
+    """
+    found: list[Run] = []
+    written = {path: last_written(path) for place in roots(root) for path in recorded_below(place)}
+    recent = [path for path, time_s in written.items() if time_s >= started_ns / 1e9 - CLOCK_SLACK_S]
+    for path in sorted(recent, key=lambda path: written[path], reverse=True):
+        try:
+            run = open_run(path)
+        except JournalNotFound:  # renamed since it was listed
+            continue
+        if any(journal.identity.created_ns >= started_ns for journal in run.journals):
+            found.append(run)
+    return found
+
+
+def conclude(runs: list[Run], quiet: bool) -> None:
+    """Print the verdict and where the run lies, on standard error."""
+    if not runs:
+        complain("nothing was recorded; `otel-rl doctor` says what can be")
+        return
+    if not quiet:
+        console = stderr()
+        console.print()
+        render(build_report(runs[0], time.time_ns()), console)
+    else:
+        complain(f"recorded in {runs[0].path}")
+    for other in runs[1:]:
+        complain(f"also recorded in {other.path}")
+    for run in runs:
+        say_fallback(run.path)

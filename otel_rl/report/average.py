@@ -1,0 +1,79 @@
+"""The steps that averages are made of: finished ones, tiled, without the first ones after set-up."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from otel_rl.analysis.stages import Path, Slice
+from otel_rl.analysis.steps import tile, warmup
+from otel_rl.analysis.summary import summarize
+from otel_rl.report.collect import StepRecord
+from otel_rl.report.model import Rank, StepTimes
+
+
+@dataclass(frozen=True, slots=True)
+class Averaged:
+    """Finished steps of all ranks, and those of them that averages use."""
+
+    finished: Sequence[StepRecord]
+    steady: Sequence[StepRecord]
+    num_ranks: dict[str, int]
+    """By attempt: how many ranks have steps."""
+
+    @property
+    def time_ns(self) -> int:
+        """Sum of the averaged step times of all ranks."""
+        return sum(record.step.time_ns for record in self.steady)
+
+    def per_rank_s(self, nanoseconds: Callable[[StepRecord], int]) -> float:
+        """Add something up over the averaged steps, mean over the ranks of each attempt, s."""
+        return sum(nanoseconds(record) / self.num_ranks[record.attempt] for record in self.steady) / 1e9
+
+    def slices(self, path: Path) -> Iterator[tuple[StepRecord, Slice]]:
+        """Give one stage in every averaged step that has it."""
+        for record in self.steady:
+            if path in record.slices:
+                yield record, record.slices[path]
+
+
+def average(records: Iterable[StepRecord]) -> Averaged:
+    """Tile the steps of each rank and leave out what is no fair step: truncated ones, and the first after set-up."""
+    groups: defaultdict[tuple[str, Rank], list[StepRecord]] = defaultdict(list)
+    for record in records:
+        groups[record.attempt, record.rank].append(record)
+    finished: list[StepRecord] = []
+    steady: list[StepRecord] = []
+    num_ranks: defaultdict[str, int] = defaultdict(int)
+    for (attempt, _), group in groups.items():
+        group.sort(key=lambda record: record.step)
+        tiled = tile([record.step for record in group])
+        whole = [
+            replace(record, step=step) for record, step in zip(group, tiled, strict=True) if not record.is_truncated
+        ]
+        finished += whole
+        steady += whole[warmup(len(whole)) :]
+        num_ranks[attempt] += 1
+    return Averaged(finished, steady, dict(num_ranks))
+
+
+def step_times(averaged: Averaged) -> StepTimes:
+    """Sum up the step times."""
+    summary = summarize([record.step.time_ns / 1e9 for record in averaged.steady])
+    finished, steady = _numbers(averaged.finished), _numbers(averaged.steady)
+    iterations = [record.step.iteration for record in averaged.finished]
+    return StepTimes(
+        recorded=len(finished),
+        averaged=len(steady),
+        warmup=len(finished) - len(steady),
+        first=min(iterations, default=None),
+        last=max(iterations, default=None),
+        median_s=summary.median,
+        p95_s=summary.p95,
+        total_s=averaged.per_rank_s(lambda record: record.step.time_ns),
+    )
+
+
+def _numbers(records: Iterable[StepRecord]) -> set[tuple[str, str, int]]:
+    return {(record.attempt, record.step.loop, record.step.iteration) for record in records}

@@ -1,0 +1,91 @@
+"""The per-rank table of the terminal verdict."""
+
+from __future__ import annotations
+
+from statistics import median
+from typing import Final
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from otel_rl.report.format import seconds
+from otel_rl.report.model import BalanceRow, Rank, RankSeconds, Report
+from otel_rl.report.style import NOTE, WARNING, plain_table, rank_name
+
+COLUMN: Final = 10
+"""Width of one rank's column with its padding."""
+RESERVED: Final = 46
+"""Width of the other columns."""
+MARK: Final = " *"
+
+
+def balance_table(report: Report, width: int) -> RenderableType | None:
+    """Show own times by rank; with more ranks than fit, the fastest, the median and the slowest. None for one rank."""
+    rows = [row for row in report.balance if len(row.own) > 1]
+    if not rows:
+        return None
+    ranks = sorted({Rank(one.role, one.rank) for row in rows for one in row.own})
+    fits = len(ranks) * COLUMN + RESERVED <= width
+    table = _full(report, rows, ranks) if fits else _short(report, rows)
+    return Group(table, *(Text(note, style=NOTE) for note in _notes(report, rows)))
+
+
+def _notes(report: Report, rows: list[BalanceRow]) -> list[str]:
+    """Explain own time and the mark."""
+    marked = {row.stage for row in rows if not row.is_comparable}
+    stages = [stage for stage in report.stages if stage.inside is None and stage.stage in marked]
+    notes = ["Own time per step: the stage without the collectives inside it."]
+    if any(stage.is_comm_hidden for stage in stages):
+        notes.append("* Collectives hide inside (DDP, FSDP) and cannot be separated: no rank is named.")
+    if any(stage.is_host_clock for stage in stages):
+        notes.append("* Timed on the host: launches of device work, not the work: no rank is named.")
+    return notes
+
+
+def _full(report: Report, rows: list[BalanceRow], ranks: list[Rank]) -> Table:
+    table = plain_table()
+    table.add_column("own time", no_wrap=True)
+    for rank in ranks:
+        table.add_column(Text(rank_name(report, rank.role, rank.rank)), justify="right", no_wrap=True)
+    table.add_column("slowest", no_wrap=True)
+    for row in rows:
+        own = {Rank(one.role, one.rank): one.own_s for one in row.own}
+        cells = [_cell(own.get(rank), rank == row.straggler) for rank in ranks]
+        table.add_row(_name(row), *cells, _slowest(report, row))
+    return table
+
+
+def _short(report: Report, rows: list[BalanceRow]) -> Table:
+    table = plain_table()
+    table.add_column("own time", no_wrap=True)
+    for name in ("fastest", "median", "longest"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("slowest", no_wrap=True)
+    for row in rows:
+        own = sorted(one.own_s for one in row.own)
+        cells = [_cell(own[0]), _cell(median(own)), _cell(own[-1], row.straggler is not None)]
+        table.add_row(_name(row), *cells, _slowest(report, row))
+    return table
+
+
+def _name(row: BalanceRow) -> str:
+    return row.stage if row.is_comparable else row.stage + MARK
+
+
+def _cell(own_s: float | None, is_slow: bool = False) -> Text:
+    return Text("-" if own_s is None else seconds(own_s), style=WARNING if is_slow else "")
+
+
+def _slowest(report: Report, row: BalanceRow) -> Text:
+    if not row.is_comparable:
+        return Text("-", style=NOTE)
+    if row.straggler is None:
+        return Text("even" if row.ratio is not None else _only(report, row), style=NOTE)
+    name = rank_name(report, row.straggler.role, row.straggler.rank)
+    return Text(f"{name}, {row.ratio or 0:.1f}x the others", style=WARNING)
+
+
+def _only(report: Report, row: BalanceRow) -> str:
+    busy: list[RankSeconds] = [one for one in row.own if one.own_s > 0]
+    return f"only {rank_name(report, busy[0].role, busy[0].rank)}" if len(busy) == 1 else "-"

@@ -1,0 +1,170 @@
+"""Build the report of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from otel_rl import vocabulary as v
+from otel_rl.journal.read import OpenStage as OpenView
+from otel_rl.journal.read import PointView, Run
+from otel_rl.report.average import Averaged, average, step_times
+from otel_rl.report.balance_rows import balance_rows
+from otel_rl.report.collect import Bounds, Collected, collect
+from otel_rl.report.health import damage_rows, loss_rows, open_rows
+from otel_rl.report.memory import KEYS as MEMORY_KEYS
+from otel_rl.report.model import FORMAT, Attempt, Rank, Rate, Report, StageRow, State, WorkRow
+from otel_rl.report.pieces import KEYS, Work, is_container, rank_of, text
+from otel_rl.report.series import NAMES, all_series
+from otel_rl.report.stage_rows import stage_rows
+from otel_rl.report.verdict import verdict
+
+
+def build_report(run: Run, now_ns: int) -> Report:
+    """Read a run and say what it shows.
+
+    Args:
+        run: an open run; it may be running.
+        now_ns: the present, ns since 1970: how long open stages last so far.
+
+    Cost: three passes over the spans, one over metrics and logs.
+    """
+    opened = run.open_stages()
+    found = collect(run.closed_spans({*KEYS, *MEMORY_KEYS}))
+    _add_open(found, opened)
+    averaged = average(found.steps)
+    stages = stage_rows(averaged)
+    balance = balance_rows(averaged, stages)
+    steps = step_times(averaged)
+    series, counts = _points(run)
+    resource = found.resources[list(found.attempts)[-1]] if found.attempts else {}
+    begin_ns, end_ns = _bounds(found.attempts.values())
+    attempts = _attempts(found, averaged, opened, {j.identity.writer for j in run.journals if j.alive()})
+    ranks = sorted({rank for ranks in found.ranks.values() for rank in ranks})
+    return Report(
+        format=FORMAT,
+        run=text(resource, v.RUN_ID) or run.path.name,
+        path=str(run.path),
+        state=attempts[-1].state if attempts else "unknown",
+        system=text(resource, v.SYSTEM),
+        system_version=text(resource, v.SYSTEM_VERSION),
+        algorithm=text(resource, v.ALGORITHM),
+        model=text(resource, v.MODEL_NAME),
+        begin_ns=begin_ns,
+        end_ns=end_ns,
+        duration_s=(end_ns - begin_ns) / 1e9,
+        ranks=ranks,
+        attempts=attempts,
+        steps=steps,
+        stages=stages,
+        balance=balance,
+        work=_work_rows(averaged),
+        rates=_rates(averaged, stages),
+        memory=found.peaks.rows(),
+        series=all_series(series, found.steps),
+        failures=found.failures,
+        open_stages=open_rows(opened, now_ns),
+        losses=loss_rows(counts),
+        damage=damage_rows(run.journals),
+        verdict=verdict(steps, stages, balance),
+    )
+
+
+def _points(run: Run) -> tuple[list[PointView], list[PointView]]:
+    """Read the points of the series and those of otel_rl itself, in one pass."""
+    series: list[PointView] = []
+    counts: list[PointView] = []
+    for point in run.points():
+        if point.name in NAMES:
+            series.append(point)
+        elif point.name in (v.SELF_DROPPED, v.SELF_ERRORS):
+            counts.append(point)
+    return series, counts
+
+
+def _add_open(found: Collected, opened: Iterable[OpenView]) -> None:
+    """Let processes count that have finished no span yet."""
+    for view in opened:
+        attempt = text(view.resource, v.ATTEMPT_ID)
+        end_ns = max(view.start_ns, view.journal.last_ns)
+        found.attempts.setdefault(attempt, Bounds(view.start_ns, end_ns)).widen(view.start_ns, end_ns)
+        found.ranks[attempt].add(rank_of(view.resource))
+        found.writers[attempt].add(view.journal.identity.writer)
+        found.resources[attempt].update(view.resource)
+
+
+def _bounds(bounds: Iterable[Bounds]) -> tuple[int, int]:
+    known = list(bounds)
+    return min((one.begin_ns for one in known), default=0), max((one.end_ns for one in known), default=0)
+
+
+def _attempts(found: Collected, averaged: Averaged, opened: Sequence[OpenView], alive: set[str]) -> list[Attempt]:
+    steps = {(record.attempt, record.step.loop, record.step.iteration) for record in averaged.finished}
+    return [
+        Attempt(
+            id=attempt,
+            state=_state(attempt, found, opened, alive),
+            begin_ns=bounds.begin_ns,
+            end_ns=bounds.end_ns,
+            steps=sum(name == attempt for name, _, _ in steps),
+            ranks=len(found.ranks[attempt]),
+            setup_s=_setup_s(attempt, found),
+        )
+        for attempt, bounds in found.attempts.items()
+    ]
+
+
+def _state(attempt: str, found: Collected, opened: Iterable[OpenView], alive: set[str]) -> State:
+    if found.writers[attempt] & alive:
+        return "alive"
+    if any(text(view.resource, v.ATTEMPT_ID) == attempt for view in opened):
+        return "killed"
+    last = max((record.step.iteration for record in found.steps if record.attempt == attempt), default=None)
+    if any(failure.attempt == attempt and failure.step == last for failure in found.failures):
+        return "failed"
+    has_teardown = any(phase.attempt == attempt and phase.name == v.TEARDOWN for phase in found.phases)
+    return "finished" if has_teardown else "unknown"
+
+
+def _setup_s(attempt: str, found: Collected) -> float | None:
+    """Take the longest of the set-up's root and its containers."""
+    traces = {phase.trace for phase in found.phases if phase.name == v.SETUP}
+    times = [
+        phase.duration_ns / 1e9
+        for phase in found.phases
+        if phase.attempt == attempt and phase.trace in traces and (phase.name == v.SETUP or is_container(phase.name))
+    ]
+    return max(times, default=None)
+
+
+def _work_rows(averaged: Averaged) -> list[WorkRow]:
+    sums: dict[Rank, Work] = {}
+    for record in averaged.finished:
+        sums.setdefault(record.rank, Work()).add(record.work)
+    return [
+        WorkRow(
+            role=rank.role,
+            rank=rank.rank,
+            samples=work.samples,
+            prompt_tokens=work.prompt_tokens,
+            response_tokens=work.response_tokens,
+            padding_tokens=work.padding_tokens,
+            train_tokens=work.train_tokens,
+        )
+        for rank, work in sorted(sums.items())
+    ]
+
+
+def _rates(averaged: Averaged, stages: Sequence[StageRow]) -> list[Rate]:
+    total = Work()
+    for record in averaged.steady:
+        total.add(record.work)
+    step_s = averaged.per_rank_s(lambda record: record.step.time_ns)
+    sample_s = sum(row.total_s for row in stages if row.inside is None and row.stage == v.SAMPLE)
+    rows = [
+        (Rate(work="rollout", unit="samples", wall="step", per_second=total.samples), step_s),
+        (Rate(work="rollout", unit="response tokens", wall="step", per_second=total.response_tokens), step_s),
+        (Rate(work="rollout", unit="response tokens", wall="stage", per_second=total.response_tokens), sample_s),
+        (Rate(work="train", unit="tokens", wall="step", per_second=total.train_tokens), step_s),
+    ]
+    return [replace(rate, per_second=rate.per_second / wall) for rate, wall in rows if wall and rate.per_second]

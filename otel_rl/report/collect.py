@@ -1,0 +1,182 @@
+"""One pass over the spans of a run: steps, set-ups, memory peaks; what is kept grows with the steps."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from otel_rl import vocabulary as v
+from otel_rl.analysis.stages import Path, Slice, Tree
+from otel_rl.analysis.steps import Step
+from otel_rl.journal.read import SpanView
+from otel_rl.records import Value
+from otel_rl.report.memory import Peaks
+from otel_rl.report.model import Failure, Rank
+from otel_rl.report.pieces import Work, is_container, iteration_of, piece, rank_of, text, work_of
+
+ERROR: Final = 2
+"""OTLP's status code."""
+WAITING_STEPS: Final = 4
+"""Containers of a writer that wait for spans that end after them, as those of background work do."""
+
+GroupKey = tuple[str, bytes]
+"""Writer and trace."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """One step of one rank."""
+
+    attempt: str
+    rank: Rank
+    step: Step
+    covered_ns: int
+    slices: Mapping[Path, Slice]
+    work: Work
+    is_truncated: bool
+    """Its writer died in it or an exception ended it, so its time is no step time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """A root, or a container outside of a step: a part of set-up or tear-down."""
+
+    attempt: str
+    trace: bytes
+    name: str
+    duration_ns: int
+
+
+@dataclass(slots=True)
+class Bounds:
+    """First and last recorded time."""
+
+    begin_ns: int
+    end_ns: int
+
+    def widen(self, begin_ns: int, end_ns: int) -> None:
+        """Take another record in."""
+        self.begin_ns = min(self.begin_ns, begin_ns)
+        self.end_ns = max(self.end_ns, end_ns)
+
+
+@dataclass(slots=True)
+class Collected:
+    """What one pass over the spans gives."""
+
+    steps: list[StepRecord] = field(default_factory=list)
+    phases: list[Phase] = field(default_factory=list)
+    attempts: dict[str, Bounds] = field(default_factory=dict)
+    """In order of their first span."""
+    ranks: dict[str, set[Rank]] = field(default_factory=lambda: defaultdict(set))
+    writers: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    """Of each attempt."""
+    resources: dict[str, dict[str, Value]] = field(default_factory=lambda: defaultdict(dict))
+    """Of each attempt: what the resources of its processes say together."""
+    peaks: Peaks = field(default_factory=Peaks)
+    failures: list[Failure] = field(default_factory=list)
+
+
+def collect(spans: Iterable[SpanView]) -> Collected:
+    """Fold the spans of a run.
+
+    Args:
+        spans: finished spans and those closed for dead writers, of each writer roughly in order of their ends.
+    """
+    collector = _Collector()
+    for span in spans:
+        collector.add(span)
+    return collector.finish()
+
+
+class _Collector:
+    def __init__(self) -> None:
+        self._found = Collected()
+        self._groups: defaultdict[GroupKey, list[SpanView]] = defaultdict(list)
+        self._waiting: defaultdict[str, list[bytes]] = defaultdict(list)
+        self._known: set[tuple[str, int]] = set()
+        self._stepped: set[str] = set()
+
+    def add(self, span: SpanView) -> None:
+        writer = span.journal.identity.writer
+        self._note(span)
+        self._groups[writer, span.trace_id].append(span)
+        if not is_container(span.name):
+            return
+        waiting = self._waiting[writer]
+        if span.trace_id not in waiting:
+            waiting.append(span.trace_id)
+        if len(waiting) > WAITING_STEPS:
+            self._close((writer, waiting.pop(0)))
+
+    def finish(self) -> Collected:
+        for key in list(self._groups):
+            self._close(key)
+        self._found.steps.sort(key=lambda record: record.step)
+        self._found.attempts = dict(sorted(self._found.attempts.items(), key=lambda item: item[1].begin_ns))
+        return self._found
+
+    def _note(self, span: SpanView) -> None:
+        found, attempt = self._found, text(span.resource, v.ATTEMPT_ID)
+        bounds = found.attempts.setdefault(attempt, Bounds(span.start_ns, span.end_ns))
+        bounds.widen(span.start_ns, span.end_ns)
+        known = (span.journal.identity.writer, id(span.resource))  # a writer shares one object among its records
+        if known not in self._known:
+            self._known.add(known)
+            found.ranks[attempt].add(rank_of(span.resource))
+            found.writers[attempt].add(known[0])
+            found.resources[attempt].update(span.resource)
+
+    def _close(self, key: GroupKey) -> None:
+        spans = self._groups.pop(key, [])
+        containers = [span for span in spans if is_container(span.name)]
+        tree = Tree(map(piece, spans))
+        iteration = next((number for span in containers if (number := iteration_of(span.attributes)) is not None), None)
+        phase = v.TEARDOWN if key[0] in self._stepped else v.SETUP
+        for span in spans:
+            self._found.peaks.see(span, phase, iteration)
+            if not span.parent_id or (is_container(span.name) and iteration is None):
+                self._found.phases.append(_phase(span))
+        for container in containers:
+            if iteration is not None:
+                self._stepped.add(key[0])
+                self._found.steps.append(_step(container, iteration, tree, spans))
+                if container.status_code == ERROR:
+                    self._found.failures.append(_failure(container, iteration, spans))
+
+
+def _phase(span: SpanView) -> Phase:
+    return Phase(text(span.resource, v.ATTEMPT_ID), span.trace_id, span.name, max(0, span.end_ns - span.start_ns))
+
+
+def _failure(container: SpanView, iteration: int, spans: list[SpanView]) -> Failure:
+    """Name the stage that began last of those that the exception passed through."""
+    innermost = max((span for span in spans if span.status_code == ERROR), key=lambda span: span.start_ns)
+    return Failure(
+        attempt=text(container.resource, v.ATTEMPT_ID),
+        rank=rank_of(container.resource),
+        step=iteration,
+        stage=innermost.name,
+        error=text(innermost.attributes, v.ERROR_TYPE) or text(container.attributes, v.ERROR_TYPE),
+    )
+
+
+def _step(container: SpanView, iteration: int, tree: Tree, spans: list[SpanView]) -> StepRecord:
+    evaluation = {span.span_id for span in spans if span.name == v.EVALUATE}
+    inside_evaluation = {child.key for key in evaluation for child in tree.below(key)}
+    training = {child.key for child in tree.below(container.span_id)} - inside_evaluation
+    work = Work()
+    for span in spans:
+        if span.span_id in training and (more := work_of(span)):
+            work.add(more)
+    return StepRecord(
+        attempt=text(container.resource, v.ATTEMPT_ID),
+        rank=rank_of(container.resource),
+        step=Step(container.start_ns, container.end_ns, text(container.attributes, v.LOOP_NAME), iteration),
+        covered_ns=tree.covered_ns(piece(container)),
+        slices=tree.slices(container.span_id),
+        work=work,
+        is_truncated=container.attributes.get(v.TRUNCATED) is True or container.status_code == ERROR,
+    )

@@ -1,0 +1,85 @@
+"""Numbers as people read them."""
+
+from __future__ import annotations
+
+import math
+import unicodedata
+from datetime import datetime
+from typing import Final
+
+UNPRINTABLE: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+"""Unicode categories that order a terminal about: control characters, text direction, half characters, line ends."""
+BYTE_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+def printable(text: str) -> str:
+    """Replace the characters with which a text from outside could order a terminal about."""
+    if text.isprintable():
+        return text
+    return "".join("\N{REPLACEMENT CHARACTER}" if unicodedata.category(one) in UNPRINTABLE else one for one in text)
+
+
+def seconds(value: float) -> str:
+    """Write a duration with three digits and the unit that fits: `840 us`, `12.3 ms`, `2 h 05 min`, `6 d 3 h`."""
+    if not math.isfinite(value):
+        return "-"
+    if value < 0.9995e-3:
+        return f"{value * 1e6:.0f} us"
+    if value < 0.9995:
+        return f"{_three_digits(value * 1e3)} ms"
+    if value < 99.95:
+        return f"{_three_digits(value)} s"
+    minutes, rest = divmod(round(value), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours >= 100:
+        return f"{hours // 24} d {hours % 24} h"
+    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s"
+
+
+def size(value: float) -> str:
+    """Write a number of bytes: `512 B`, `1.23 GiB`."""
+    power = 0
+    while abs(value) >= 999.5 and power < len(BYTE_UNITS) - 1:
+        value /= 1024
+        power += 1
+    return f"{value:.0f} {BYTE_UNITS[0]}" if power == 0 else f"{_three_digits(value)} {BYTE_UNITS[power]}"
+
+
+def percent(share: float) -> str:
+    """Write a share: `0.4 %`, `61 %`."""
+    value = share * 100
+    return f"{value:.1f} %" if value < 9.95 else f"{value:.0f} %"
+
+
+def times(ratio: float) -> str:
+    """Write a multiple: `1.4 times`."""
+    return f"{ratio:.1f} times" if ratio < 99.95 else f"{ratio:.0f} times"
+
+
+def number(value: float | None) -> str:
+    """Write any number with about four digits; a dash where there is none."""
+    if value is None or not math.isfinite(value):
+        return "-"
+    if value == 0 or 1e-3 <= abs(value) < 1e5:
+        return f"{value:.4g}"
+    return f"{value:.3g}"
+
+
+def count(value: float) -> str:
+    """Write a whole number with separators: `12,345`."""
+    return f"{value:,.0f}"
+
+
+def plural(value: int, noun: str) -> str:
+    """Write how many there are of something: `1 step`, `2 steps`."""
+    return f"{count(value)} {noun}" if value == 1 else f"{count(value)} {noun}s"
+
+
+def clock(time_ns: int) -> str:
+    """Write a point in time on this machine's clock, with its date."""
+    return datetime.fromtimestamp(time_ns / 1e9).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _three_digits(value: float) -> str:
+    digits = 2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0
+    return f"{value:.{digits}f}"

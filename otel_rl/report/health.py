@@ -1,0 +1,97 @@
+"""What is open, what was lost, what is damaged: how far the numbers of a report can be trusted."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+
+from otel_rl import vocabulary as v
+from otel_rl.journal.read import Journal, PointView
+from otel_rl.journal.read import OpenStage as OpenView
+from otel_rl.report.model import DamagedFile, Loss, OpenStage
+from otel_rl.report.pieces import is_container, iteration_of, label, rank_of, text
+
+
+def open_rows(views: Iterable[OpenView], now_ns: int) -> list[OpenStage]:
+    """Name the innermost open stage of each rank and what is around it.
+
+    Args:
+        views: open stages of all writers.
+        now_ns: the present, ns since 1970; a dead writer's stages end at its last record instead.
+    """
+    by_writer: defaultdict[str, list[OpenView]] = defaultdict(list)
+    for view in views:
+        by_writer[view.journal.identity.writer].append(view)
+    rows = [_open_row(view, around, now_ns) for group in by_writer.values() for view, around in _innermost(group)]
+    return sorted(rows, key=lambda row: (row.role, row.rank, row.since_ns))
+
+
+def _innermost(views: list[OpenView]) -> list[tuple[OpenView, list[OpenView]]]:
+    known = {view.span_id: view for view in views}
+    parents = {view.parent_id for view in views}
+    return [(view, _around(view, known)) for view in views if view.span_id not in parents]
+
+
+def _around(view: OpenView, known: dict[bytes, OpenView]) -> list[OpenView]:
+    around: list[OpenView] = []
+    while view.parent_id in known and len(around) < len(known):
+        view = known[view.parent_id]
+        around.insert(0, view)
+    return around
+
+
+def _open_row(view: OpenView, around: list[OpenView], now_ns: int) -> OpenStage:
+    rank = rank_of(view.resource)
+    end_ns = now_ns if view.alive else view.journal.last_ns
+    numbers = [number for one in (view, *around) if (number := iteration_of(one.attributes)) is not None]
+    return OpenStage(
+        role=rank.role,
+        rank=rank.rank,
+        stage=label(view.name, view.attributes),
+        inside=[label(one.name, one.attributes) for one in around if not is_container(one.name) and one.name != v.LOOP],
+        since_ns=view.start_ns,
+        open_s=max(0, end_ns - view.start_ns) / 1e9,
+        is_alive=view.alive,
+        iteration=numbers[0] if numbers else None,
+    )
+
+
+def totals(points: Iterable[PointView]) -> Counter[tuple[str, str, str]]:
+    """Add up counters of otel_rl itself: of each cumulative stream its last point, over all processes.
+
+    Returns:
+        Sums by metric, signal and reason.
+    """
+    last: dict[tuple[str, str, str, str], PointView] = {}
+    for point in points:
+        writer, attributes = point.journal.identity.writer, point.attributes
+        key = (writer, point.name, text(attributes, v.SIGNAL), text(attributes, v.REASON))
+        if key not in last or point.time_ns >= last[key].time_ns:
+            last[key] = point
+    sums: Counter[tuple[str, str, str]] = Counter()
+    for (_, name, signal, reason), point in last.items():
+        sums[name, signal, reason] += int(point.value)
+    return sums
+
+
+def loss_rows(points: Iterable[PointView]) -> list[Loss]:
+    """List what the processes counted as given up or failed."""
+    return [
+        Loss(what="dropped" if name == v.SELF_DROPPED else "error", signal=signal, reason=reason, count=number)
+        for (name, signal, reason), number in sorted(totals(points).items())
+        if number
+    ]
+
+
+def damage_rows(journals: Iterable[Journal]) -> list[DamagedFile]:
+    """Sum up the damaged places of each journal."""
+    return [
+        DamagedFile(
+            writer=journal.identity.writer,
+            places=len(journal.damage),
+            bytes=sum(place.length for place in journal.damage),
+            reason=journal.damage[0].reason,
+        )
+        for journal in journals
+        if journal.damage
+    ]

@@ -1,0 +1,150 @@
+"""Find the run that a person means."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from stat import S_ISDIR
+
+from otel_rl.journal.read import JournalNotFound
+
+PENDING = ".pending"
+"""Where processes write until the name of their run is known."""
+
+
+def find_run(name: str | None, root: Path) -> Path:
+    """Find a run by path (a directory, or a file of joined segments), by its name below the root, or the newest one.
+
+    A name without a separator is first a run below the root, then one in the folder for temporary files, then a path.
+
+    Raises:
+        JournalNotFound: there is none; the message says where was looked and what to do.
+    """
+    if name is None:
+        return newest_run(root)
+    named = [place / name for place in roots(root)]
+    is_name = os.path.basename(name) == name and name not in (os.curdir, os.pardir)
+    candidates = [*named, Path(name)] if is_name else [Path(name), *named]
+    for error in (0, errno.EACCES):  # who opens what is not theirs is told so, but what can be opened goes first
+        for path in candidates:
+            if _error(path) == error:
+                return path
+    raise JournalNotFound(
+        f"there is no run {name!r}: it is neither a directory nor a run below {root} (OTEL_RL_DIR). {_known(root)}"
+    )
+
+
+def newest_run(root: Path) -> Path:
+    """Find the run that was written last; where the root cannot be written also among those that went elsewhere.
+
+    Raises:
+        JournalNotFound: there is none; the message says what to do.
+    """
+    places = [root] if _is_writable(root) else roots(root)
+    runs = [run for place in places for run in recorded_below(place)]
+    if not runs:
+        raise JournalNotFound(
+            f"nothing was recorded below {root} (OTEL_RL_DIR){_why_not(root)}; `otel-rl run -- python train.py` "
+            f"records a run there, `otel-rl demo` shows one{_elsewhere(root)}"
+        )
+    return max(runs, key=last_written)
+
+
+def roots(root: Path) -> list[Path]:
+    """List where runs are kept: the root, and the folder of this user that takes what cannot be written there."""
+    fallback = _fallback()
+    return [root] if fallback in (None, root) else [root, fallback]
+
+
+def is_fallback(run: Path) -> bool:
+    """Say whether a run lies where runs go that cannot be written where they belong."""
+    return _fallback() in run.absolute().parents
+
+
+def _fallback() -> Path | None:
+    """Give the folder for runs that cannot be written where they belong; None where there cannot be one."""
+    from otel_rl.directories import fallback_name  # reading needs nothing else of the recorder
+
+    try:
+        return fallback_name()
+    except OSError:
+        return None
+
+
+def recorded_below(root: Path) -> list[Path]:
+    """List the runs below a root as ``runs_below`` does; none where it cannot be read."""
+    try:
+        return runs_below(root)
+    except OSError:
+        return []
+
+
+def runs_below(root: Path) -> list[Path]:
+    """List the directories below the root that hold a journal, in order of their names.
+
+    Raises:
+        OSError: the root is there and cannot be listed.
+    """
+    if not root.is_dir():
+        return []
+    pending = root / PENDING
+    candidates = [*root.iterdir(), *(pending.iterdir() if pending.is_dir() else ())]
+    return sorted(path for path in candidates if _is_run(path))
+
+
+def last_written(run: Path) -> float:
+    """Say when a run's journal was written last, seconds since 1970; 0 where it is gone by now."""
+    times = []
+    for segment in run.glob("*.otlp"):
+        try:
+            times.append(segment.stat().st_mtime)
+        except OSError:  # the size cap removed it between listing and looking, or it is a link to nowhere
+            continue
+    return max(times, default=0.0)
+
+
+def _is_run(path: Path) -> bool:
+    try:
+        return path.is_dir() and any(path.glob("*.otlp"))
+    except OSError:
+        return False
+
+
+def _error(path: Path) -> int | None:
+    """Say why a path cannot be looked at; 0 where it can."""
+    try:
+        path.stat()
+    except OSError as error:
+        return error.errno
+    return 0
+
+
+def _why_not(root: Path) -> str:
+    try:
+        runs_below(root)
+    except OSError as error:
+        return f", which cannot be read: {error.strerror}"
+    return ""
+
+
+def _is_writable(root: Path) -> bool:
+    """Say whether a new run could be kept below a root, which may be made first."""
+    for place in (root, *root.parents):
+        try:
+            return S_ISDIR(place.stat().st_mode) and os.access(place, os.W_OK | os.X_OK)
+        except FileNotFoundError:
+            continue
+        except OSError:
+            return False
+    return False
+
+
+def _elsewhere(root: Path) -> str:
+    others = [place for place in roots(root)[1:] if recorded_below(place)]
+    return "".join(f"; {place} holds runs that could not be written where they belong" for place in others)
+
+
+def _known(root: Path) -> str:
+    names = [path.name for path in sorted(recorded_below(root), key=last_written)[-5:]]
+    return f"The newest runs there: {', '.join(reversed(names))}." if names else "Nothing was recorded there."

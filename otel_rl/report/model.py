@@ -1,0 +1,271 @@
+"""The report as data; ``docs/report.schema.json`` is generated from these classes, so their docstrings document it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+FORMAT: Final = "otel_rl.report/1"
+"""Changes when a field goes or changes its meaning; a new field does not change it."""
+
+State = Literal["alive", "finished", "failed", "killed", "unknown"]
+Wall = Literal["step", "stage"]
+VerdictKind = Literal["nothing", "straggler", "idle", "comm", "other", "stage"]
+MemoryKind = Literal["host rss", "device allocated", "device reserved"]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Rank:
+    """One process of the training, by role and rank."""
+
+    role: str
+    rank: int
+
+
+@dataclass(frozen=True, slots=True)
+class RankSeconds:
+    """One rank's own time in a stage, mean per averaged step."""
+
+    role: str
+    rank: int
+    own_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """One start of the job; a run that was resumed has several."""
+
+    id: str
+    state: State
+    """`failed`: an exception ended the last step; `killed`: the processes are gone and left stages open; `finished`:
+    tear-down recorded; `unknown`: none of them."""
+    begin_ns: int
+    end_ns: int
+    """Last recorded time, ns since 1970."""
+    steps: int
+    ranks: int
+    setup_s: float | None
+    """From the start of the slowest rank's process to its first step; null when that was not recorded."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """An exception that ended a step on one rank."""
+
+    attempt: str
+    rank: Rank
+    step: int
+    stage: str
+    """The innermost stage that it passed through."""
+    error: str
+    """Class of the exception."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTimes:
+    """Step times in seconds over the averaged steps of all ranks."""
+
+    recorded: int
+    """Finished steps, each counted once however many ranks took part."""
+    averaged: int
+    """Of them those that averages are made of."""
+    warmup: int
+    """First steps after set-up that averages leave out, over all attempts."""
+    first: int | None
+    """Number of the first step, as the framework counts."""
+    last: int | None
+    median_s: float
+    p95_s: float
+    total_s: float
+    """Mean over the ranks of their summed step times."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageRow:
+    """One stage over the averaged steps; `rl.other` is what lies under no stage."""
+
+    stage: str
+    inside: str | None
+    """The stage around it; null for a stage directly in the step."""
+    calls: int
+    """Calls of all ranks."""
+    share: float
+    """Of the step time, 0..1; overlapping calls count once, so only stages that overlap each other exceed 1 in sum."""
+    median_s: float
+    """Of one call; for `rl.other` of one step of one rank."""
+    p95_s: float
+    total_s: float
+    """Mean over the ranks of the time that each spent in it."""
+    comm_share: float
+    """Of the stage's summed calls, the part inside collectives that Python sees."""
+    is_comm_hidden: bool
+    """Collectives run inside that cannot be separated, so own times are upper bounds and name nobody."""
+    is_host_clock: bool
+    """The times are those of launching device work, not of the work."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BalanceRow:
+    """Own times of one stage by rank: its calls without the collectives inside them."""
+
+    stage: str
+    own: list[RankSeconds]
+    is_comparable: bool
+    """False where hidden collectives or launch times forbid to compare ranks."""
+    straggler: Rank | None
+    """The slow rank, where the rule of the verdict finds one."""
+    ratio: float | None
+    """Longest own time over the median of the other ranks; null below two ranks or where that is 0."""
+    excess_s: float | None
+    """Longest own time minus that median, per step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkRow:
+    """What one rank handled in all finished training steps; evaluation is not in it."""
+
+    role: str
+    rank: int
+    samples: int
+    """Generated samples."""
+    prompt_tokens: int
+    response_tokens: int
+    padding_tokens: int
+    """Padding positions of every training forward."""
+    train_tokens: int
+    """Tokens of every training forward."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rate:
+    """Work per second of all ranks together, over the averaged steps."""
+
+    work: Literal["rollout", "train"]
+    unit: Literal["response tokens", "tokens", "samples"]
+    wall: Wall
+    """What it was divided by: whole step time, or only the time inside the stage that does the work."""
+    per_second: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryPeak:
+    """Highest memory of one rank, and the stage in which it last rose."""
+
+    role: str
+    rank: int
+    kind: MemoryKind
+    bytes: int
+    is_exact: bool
+    """False: a lower bound, because the peak may lie between two readings."""
+    stage: str
+    """The stage that last raised it by more than 0.1 %, as its own peak or its readings at both ends show."""
+    iteration: int | None
+    """Step in which that was; null outside of any step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """One number over the steps: mean of the finite values of the ranks that reported it."""
+
+    name: str
+    qualifiers: dict[str, str]
+    """Attributes that tell it apart from others of the same name."""
+    unit: str
+    first: float | None
+    """First finite value."""
+    last: float | None
+    """Last finite value."""
+    low: float | None
+    high: float | None
+    nonfinite: int
+    """Recorded values of single ranks that were NaN or infinite."""
+    steps: list[int | None]
+    """Number of the step of each value; null where a value belongs to no finished step."""
+    values: list[float | None]
+    """One per step; null where no rank had a finite value."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenStage:
+    """A stage without an end: where a rank is now, or was when it died."""
+
+    role: str
+    rank: int
+    stage: str
+    inside: list[str]
+    """The open stages around it, outermost first."""
+    since_ns: int
+    open_s: float
+    """Until now for a living process, until its last record for a dead one."""
+    is_alive: bool
+    iteration: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loss:
+    """Records that were given up, or errors inside otel_rl, as the processes counted them."""
+
+    what: Literal["dropped", "error"]
+    signal: str
+    """`traces`, `metrics` or `logs`; empty for errors."""
+    reason: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DamagedFile:
+    """Bytes of a journal that could not be read."""
+
+    writer: str
+    places: int
+    bytes: int
+    reason: str
+    """Of the first place."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What holds the run back: the first rule of docs/report.md that applies."""
+
+    kind: VerdictKind
+    sentence: str
+    stage: str | None
+    share: float | None
+    """Of the step time."""
+    rank: Rank | None
+    ratio: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """Everything that `otel-rl report` says about a run; times in seconds, sizes in bytes, shares 0..1."""
+
+    format: str
+    run: str
+    path: str
+    state: State
+    """Of the last attempt."""
+    system: str
+    """The training framework; empty when unknown."""
+    system_version: str
+    algorithm: str
+    model: str
+    begin_ns: int
+    end_ns: int
+    duration_s: float
+    """From the first to the last record, of all attempts together."""
+    ranks: list[Rank]
+    attempts: list[Attempt]
+    steps: StepTimes
+    stages: list[StageRow]
+    balance: list[BalanceRow]
+    work: list[WorkRow]
+    rates: list[Rate]
+    memory: list[MemoryPeak]
+    series: list[Series]
+    failures: list[Failure]
+    """Exceptions that ended steps; such a step is not finished."""
+    open_stages: list[OpenStage]
+    losses: list[Loss]
+    damage: list[DamagedFile]
+    verdict: Verdict

@@ -1,0 +1,152 @@
+"""The verdict in the terminal: one screen from the sentence to the details."""
+
+from __future__ import annotations
+
+from dataclasses import fields, is_dataclass, replace
+from typing import Any, Final
+
+from rich.console import Console, Group, RenderableType
+from rich.text import Text
+
+from otel_rl.report.balance_table import balance_table
+from otel_rl.report.format import clock, count, plural, printable, seconds
+from otel_rl.report.model import OpenStage, Report
+from otel_rl.report.series_table import series_table
+from otel_rl.report.stage_table import stage_table
+from otel_rl.report.style import GOOD, HEADING, NOTE, WARNING, rank_name
+from otel_rl.report.work_table import memory_table, rate_lines, work_table
+
+STATES: Final = {
+    "alive": ("running", GOOD),
+    "finished": ("finished", GOOD),
+    "failed": ("failed", WARNING),
+    "killed": ("killed", WARNING),
+    "unknown": ("ended, no tear-down recorded", WARNING),
+}
+RECORDS: Final = {"traces": "span", "metrics": "metric point", "logs": "log record"}
+OPEN_ROWS: Final = 16
+"""Open stages that are listed; a cluster that hangs has one per rank."""
+
+
+def render(report: Report, console: Console) -> None:
+    """Print a report; colours and width are the console's."""
+    console.print(document(report, console.width), highlight=False)
+
+
+def document(report: Report, width: int) -> RenderableType:
+    """Lay a report out for a terminal of ``width`` columns; texts of the journal cannot order that terminal about."""
+    report = _printable(report)
+    sections: list[RenderableType | None] = [
+        _header(report, width),
+        _sentence(report),
+        _failures(report),
+        _open_stages(report),
+        stage_table(report, width),
+        balance_table(report, width),
+        series_table(report, width),
+        work_table(report),
+        memory_table(report),
+        _trust(report),
+        Text(report.path, style=NOTE, overflow="fold"),
+    ]
+    parts: list[RenderableType] = []
+    for section in sections:
+        if section is not None:
+            parts += [section, Text()]
+    return Group(*parts[:-1])
+
+
+def _printable(value: Any) -> Any:
+    """Make every text in a report printable."""
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, list):
+        return [_printable(item) for item in value]
+    if isinstance(value, dict):
+        return {_printable(key): _printable(item) for key, item in value.items()}
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(value, **{field.name: _printable(getattr(value, field.name)) for field in fields(value)})
+    return value
+
+
+def _header(report: Report, width: int) -> Text:
+    state, style = STATES[report.state]
+    title = Text(f"otel_rl  {report.run}", style="bold")
+    title.truncate(max(1, width - len(state) - 2), overflow="ellipsis")
+    title.append(" " * max(2, width - title.cell_len - len(state)))
+    title.append(state, style=style)
+    system = f"{report.system} {report.system_version}".strip()
+    facts = [system, report.algorithm, report.model, plural(len(report.ranks), "rank"), _steps(report)]
+    setup = report.attempts[-1].setup_s if report.attempts else None
+    lasted = "running for" if report.state == "alive" else "lasted"
+    times = [f"started {clock(report.begin_ns)}", f"{lasted} {seconds(report.duration_s)}"] if report.begin_ns else []
+    times += [f"set-up {seconds(setup)}"] if setup is not None else []
+    lines = [" · ".join(fact for fact in facts if fact), " · ".join(times), *rate_lines(report)]
+    lines += [_attempts(report)] if len(report.attempts) > 1 else []
+    return Text("\n").join([title, *(Text(line) for line in lines if line)])
+
+
+def _failures(report: Report) -> Text | None:
+    """Say which exceptions ended steps, the last ones."""
+    lines = []
+    for failure in report.failures[-OPEN_ROWS:]:
+        who = rank_name(report, failure.rank.role, failure.rank.rank)
+        what = f"{who} failed with {failure.error} inside {failure.stage}, step {failure.step}"
+        lines.append(Text(what, style=WARNING))
+    return Text("\n").join(lines) if lines else None
+
+
+def _steps(report: Report) -> str:
+    steps = report.steps
+    if not steps.recorded:
+        return "no finished step"
+    span = f" ({steps.first}-{steps.last})" if steps.last != steps.first else f" ({steps.first})"
+    return plural(steps.recorded, "step") + span
+
+
+def _attempts(report: Report) -> str:
+    parts = [f"{STATES[attempt.state][0]} after {plural(attempt.steps, 'step')}" for attempt in report.attempts]
+    return f"{len(report.attempts)} attempts: {', then '.join(parts)}"
+
+
+def _sentence(report: Report) -> Text:
+    return Text(report.verdict.sentence, style=HEADING)
+
+
+def _open_stages(report: Report) -> Text | None:
+    rows = sorted(report.open_stages, key=lambda row: -row.open_s)
+    if not rows:
+        return None
+    lines = [_open_line(report, row) for row in rows[:OPEN_ROWS]]
+    if len(rows) > OPEN_ROWS:
+        lines.append(Text(f"and {len(rows) - OPEN_ROWS} more", style=NOTE))
+    return Text("\n").join(lines)
+
+
+def _open_line(report: Report, row: OpenStage) -> Text:
+    who = rank_name(report, row.role, row.rank)
+    where = "".join(f", in {outer}" for outer in reversed(row.inside))
+    where += f", step {row.iteration}" if row.iteration is not None else ""
+    since = f"{seconds(row.open_s)} (since {clock(row.since_ns)}{where})"
+    if row.is_alive:
+        return Text(f"{who} has been inside {row.stage} for {since}")
+    return Text(f"{who} died inside {row.stage} after {since}", style=WARNING)
+
+
+def _trust(report: Report) -> Text | None:
+    """Say what the numbers above lack."""
+    lines = [
+        f"{plural(loss.count, RECORDS.get(loss.signal, 'record'))} dropped ({loss.reason})"
+        for loss in report.losses
+        if loss.what == "dropped"
+    ]
+    lines += [
+        f"{plural(loss.count, 'error')} inside otel_rl: could not {loss.reason}"
+        for loss in report.losses
+        if loss.what == "error"
+    ]
+    lines += [
+        f"{row.writer}: {count(row.bytes)} bytes unreadable in {plural(row.places, 'place')} ({row.reason})"
+        for row in report.damage
+    ]
+    return Text("\n".join(lines), style=WARNING) if lines else None

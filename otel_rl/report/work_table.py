@@ -1,0 +1,58 @@
+"""Throughput, and what each rank handled and held in memory."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rich.console import RenderableType
+
+from otel_rl.report.format import count, number, size
+from otel_rl.report.model import Rate, Report, Wall
+from otel_rl.report.style import plain_table, rank_name
+
+WALLS: Final[dict[Wall, str]] = {"step": "per step time", "stage": "per rollout time"}
+
+
+def rate_lines(report: Report) -> list[str]:
+    """Say how fast the run is, one line per wall time; each rate names its kind."""
+    walls = {wall: [_rate(rate) for rate in report.rates if rate.wall == wall] for wall in WALLS}
+    return [f"{WALLS[wall]}: {', '.join(rates)}" for wall, rates in walls.items() if rates]
+
+
+def _rate(rate: Rate) -> str:
+    value = count(rate.per_second) if rate.per_second >= 100 else number(rate.per_second)
+    return f"{value} {'trained tokens' if rate.work == 'train' else rate.unit}/s"
+
+
+def work_table(report: Report) -> RenderableType | None:
+    """Show samples and tokens by rank; None where nothing was counted."""
+    if not any(row.samples or row.train_tokens or row.response_tokens for row in report.work):
+        return None
+    table = plain_table()
+    table.add_column("handled in training", no_wrap=True)
+    for name in ("samples", "prompt tok.", "response tok.", "padding", "trained tok."):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in report.work:
+        numbers = (row.samples, row.prompt_tokens, row.response_tokens, row.padding_tokens, row.train_tokens)
+        table.add_row(rank_name(report, row.role, row.rank), *map(count, numbers))
+    return table
+
+
+def memory_table(report: Report) -> RenderableType | None:
+    """Show the highest memory of each rank and the stage that last raised it."""
+    if not report.memory:
+        return None
+    table = plain_table()
+    table.add_column("memory", no_wrap=True)
+    table.add_column("kind", no_wrap=True)
+    table.add_column("peak", justify="right", no_wrap=True)
+    table.add_column("last raised by")
+    for row in report.memory:
+        where = f", step {row.iteration}" if row.iteration is not None else ""
+        table.add_row(
+            rank_name(report, row.role, row.rank),
+            row.kind,
+            f"{'' if row.is_exact else '>= '}{size(row.bytes)}",
+            f"{row.stage}{where}",
+        )
+    return table
