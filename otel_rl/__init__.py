@@ -1,0 +1,55 @@
+"""OpenTelemetry for reinforcement-learning post-training of language models.
+
+``instrument()`` records every stage of every step on every rank; ``step``, ``stage`` and ``record`` do it by hand where
+no framework is known. Importing this package loads neither torch, nor Ray, nor the OpenTelemetry SDK.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from otel_rl.config import ConfigurationError
+    from otel_rl.entry import NotPossibleError, flush, instrument, uninstrument
+    from otel_rl.metrics import record
+    from otel_rl.spans import stage
+    from otel_rl.steps import step
+    from otel_rl.version import __version__
+
+_HOME = {
+    "ConfigurationError": "otel_rl.config",
+    "NotPossibleError": "otel_rl.entry",
+    "__version__": "otel_rl.version",
+    "flush": "otel_rl.entry",
+    "instrument": "otel_rl.entry",
+    "record": "otel_rl.metrics",
+    "stage": "otel_rl.spans",
+    "step": "otel_rl.steps",
+    "uninstrument": "otel_rl.entry",
+}
+
+__all__ = [
+    "ConfigurationError",
+    "NotPossibleError",
+    "__version__",
+    "flush",
+    "instrument",
+    "record",
+    "stage",
+    "step",
+    "uninstrument",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'otel_rl' has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(_HOME[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

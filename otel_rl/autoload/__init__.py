@@ -1,0 +1,1 @@
+"""The directory that `otel-rl run` puts first on PYTHONPATH."""

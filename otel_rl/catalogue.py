@@ -1,0 +1,97 @@
+"""The reference of everything that otel_rl emits, as Markdown, made from vocabulary and settings.
+
+``python -m otel_rl.catalogue`` writes ``docs/catalogue.md`` anew; a test compares the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Final
+
+from otel_rl.config import settings as all_settings
+from otel_rl.vocabulary import ROWS, Attribute, Event, Metric, Stage
+
+PREAMBLE: Final = """\
+# What otel_rl emits
+
+Made from `otel_rl/vocabulary.py` and `config.py` by `python -m otel_rl.catalogue`; do not edit by hand.
+
+Units are UCUM: `s` seconds, `By` bytes, `1` a ratio or a plain number, `{token}` a count of tokens. Sources other than
+`otel_rl` are names that exist elsewhere and mean the same here.
+"""
+ATTRIBUTE_PLACES: Final = {
+    "resource": ("Resource", "Of every span, metric point and log record of a process."),
+    "span": ("Attributes of spans", ""),
+    "metric": ("Attributes of metric points", ""),
+    "log": ("Attributes of log records", ""),
+}
+
+
+def render() -> str:
+    """Write the whole catalogue as Markdown."""
+    sections = [PREAMBLE, spans(), attributes("span"), metrics(), attributes("metric"), events(), attributes("log")]
+    return "\n".join([*sections, attributes("resource"), settings()])
+
+
+def spans() -> str:
+    """Write the section of span names."""
+    rows = (
+        (code(row.name), code(row.duration) if row.duration else "", row.meaning, row.source)
+        for row in ROWS
+        if isinstance(row, Stage)
+    )
+    return section(
+        "Spans",
+        "The histogram beside a span counts the duration of every such span (`s`), sampled or not.",
+        ("span", "histogram", "meaning", "source"),
+        rows,
+    )
+
+
+def metrics() -> str:
+    """Write the section of metrics."""
+    rows = (
+        (code(row.name), row.kind, code(row.unit), row.meaning, row.source) for row in ROWS if isinstance(row, Metric)
+    )
+    return section("Metrics", "", ("metric", "kind", "unit", "meaning", "source"), rows)
+
+
+def events() -> str:
+    """Write the section of log records."""
+    rows = ((code(row.name), row.meaning, row.source) for row in ROWS if isinstance(row, Event))
+    return section("Log records", "", ("event name", "meaning", "source"), rows)
+
+
+def attributes(where: str) -> str:
+    """Write the section of attributes that belong to one place."""
+    title, text = ATTRIBUTE_PLACES[where]
+    rows = (
+        (code(row.key), row.type, row.meaning, row.source)
+        for row in ROWS
+        if isinstance(row, Attribute) and row.where == where
+    )
+    return section(title, text, ("attribute", "type", "meaning", "source"), rows)
+
+
+def settings() -> str:
+    """Write the section of environment variables."""
+    rows = ((code(row.variable), code(row.value) if row.value else "", row.meaning) for row in all_settings({}))
+    return section("Settings", "Environment variables that otel_rl reads.", ("variable", "default", "meaning"), rows)
+
+
+def section(title: str, text: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Write a heading, a sentence where there is one, and a table."""
+    head = [f"## {title}", "", *([text, ""] if text else [])]
+    table = [columns, ["---"] * len(columns), *rows]
+    lines = ("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in table)
+    return "\n".join([*head, *lines, ""])
+
+
+def code(text: str) -> str:
+    """Mark ``text`` as a name."""
+    return f"`{text}`"
+
+
+if __name__ == "__main__":
+    (Path(__file__).parent.parent / "docs" / "catalogue.md").write_text(render(), encoding="utf-8")

@@ -1,0 +1,314 @@
+"""instrument() and uninstrument(): they wire the parts together, and nothing else does."""
+
+from __future__ import annotations
+
+import atexit
+import importlib
+import multiprocessing
+import multiprocessing.util
+import os
+import threading
+from collections.abc import Iterable
+from dataclasses import replace
+from importlib.metadata import PackageNotFoundError, version
+from math import inf
+from pathlib import Path
+from time import monotonic, monotonic_ns
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from packaging.specifiers import SpecifierSet
+
+from otel_rl import vocabulary
+from otel_rl.config import Config, ConfigurationError, unknown_variables
+from otel_rl.flusher import Flusher
+from otel_rl.guard import guard, say
+from otel_rl.integrations import MODULES
+from otel_rl.journal.wire import Request
+from otel_rl.patching import Patches
+from otel_rl.probes.memory import use_memory_reader
+from otel_rl.runtime import state
+from otel_rl.spans import Stage
+from otel_rl.steps import Phase, open_setup, report_alone
+
+EXIT_LIMIT_S = 2.0
+"""How long an exit waits for a journal that makes no progress."""
+BACKLOG_LIMIT_S = 30.0
+"""How long it waits for one that does: a healthy disk gets everything."""
+COLLECT_S = 10.0
+"""How often metrics of other libraries are collected."""
+FORK_LIMIT_S = 0.05
+AUTO = "auto"
+
+
+class NotPossibleError(RuntimeError):
+    """Something was asked for that cannot be done here; the message says why and what to do."""
+
+
+class Status(NamedTuple):
+    """How one integration stands."""
+
+    name: str
+    state: str
+    """``applies``, ``absent`` (package not installed), ``unsupported`` (its version) or ``off``."""
+    detail: str
+
+
+class _Fork(threading.local):
+    """The fork that is going on in this thread: two threads may fork at once."""
+
+    held: Flusher | None = None
+    """The flusher whose lock it holds."""
+
+
+class _Parts:
+    """What ``instrument`` made and ``uninstrument`` takes apart."""
+
+    def __init__(self) -> None:
+        self.patches = Patches()
+        self.flusher: Flusher | None = None
+        self.providers: Any = None
+        self.collected_at = monotonic()
+        self.fork = _Fork()
+        self.hooked = False
+        """Exit and fork handlers are registered once per process; they cannot be taken back."""
+
+
+_parts = _Parts()
+
+
+def instrument(integrations: Iterable[str] | None = None) -> None:
+    """Record this process: patch what is asked for (by default whatever gets imported) and journal what it does.
+
+    Reads ``OTEL_*`` and ``OTEL_RL_*`` (``otel-rl doctor`` lists them). A second call does nothing. Works before and
+    after the frameworks are imported.
+
+    Args:
+        integrations: names of ``otel_rl.integrations``; default: ``OTEL_RL_INTEGRATIONS``.
+
+    Raises:
+        ConfigurationError: a setting has a value that it cannot have.
+        NotPossibleError: an integration was asked for by name, and its package is missing or of an unsupported version.
+
+    Cost: 0.2 s, most of it the import of the OpenTelemetry SDK; then at most 1 % of a 30 ms step (``benchmarks/``).
+    """
+    names = (integrations,) if isinstance(integrations, str) else integrations
+    _instrument(Config.from_env(), None if names is None else tuple(names), is_asked=True)
+
+
+def autoload() -> None:
+    """Like ``instrument()``, for processes that did not ask for it themselves (``otel-rl run``): never raises.
+
+    Nothing is recorded before a framework is used, so that launchers and helpers leave no trace of their own.
+    """
+    with guard("instrument this process"):
+        try:
+            _instrument(Config.from_env(), None, is_asked=False)
+        except (ConfigurationError, NotPossibleError) as error:
+            say("otel_rl: %s; this process is not recorded", error)
+
+
+def _instrument(config: Config, integrations: tuple[str, ...] | None, *, is_asked: bool) -> None:
+    if state.on:
+        _open_setup(is_asked=is_asked)  # `otel-rl run` was first, and did not know whether this process trains
+        return
+    if not config.active:
+        return
+    wanted = _wanted(config.integrations, "OTEL_RL_INTEGRATIONS: ") if integrations is None else _wanted(integrations)
+    for name, nearest in unknown_variables():
+        say("otel_rl: nobody reads %s%s", name, f"; did you mean {nearest}?" if nearest else "")
+    with guard("find the working directory"):  # it may have been removed
+        config = replace(config, directory=Path.cwd() / config.directory)
+    state.start(config, _wake)
+    state.phase = Phase()
+    state.open_setup = open_setup
+    use_memory_reader()
+    _hook_process()
+    from otel_rl.providers import Providers
+
+    _parts.providers = Providers()
+    with guard("stand in for a missing provider"):
+        _parts.providers.place()
+    for module in wanted:
+        for hook in module.HOOKS:
+            _parts.patches.install(hook)
+        for attachment in module.ATTACHMENTS:
+            _parts.patches.attach(attachment)
+    _open_setup(is_asked=is_asked)
+
+
+def _open_setup(*, is_asked: bool) -> None:
+    """Begin the set-up of a process that asked to be recorded; a helper's begins with what it records first."""
+    if is_asked and not state.loops and not _is_worker():
+        open_setup()
+        state.ensure_awake()
+
+
+def uninstrument() -> None:
+    """Undo every patch exactly, journal what was recorded, and stop."""
+    if not state.on:
+        return
+    _finish()
+    state.on = False
+    _parts.patches.undo()
+    _parts.providers.remove()
+    _parts.flusher = None
+    if state.memory_reader is not None:
+        state.memory_reader.close()
+    state.reset()
+
+
+def flush(timeout_s: float = 2.0) -> bool:
+    """Journal everything recorded until now.
+
+    Args:
+        timeout_s: how long to wait for the flusher at most, s.
+
+    Returns:
+        True when it is in the journal; False when time ran out or the disk refuses (nothing is lost by that).
+    """
+    flusher = _parts.flusher
+    if flusher is None or flusher.pid != os.getpid():
+        return not state.queue
+    _parts.collected_at = -inf
+    return flusher.flush(timeout_s)
+
+
+def integrations_status() -> list[Status]:
+    """Say of every integration whether it applies here, and why not."""
+    try:
+        names = Config.from_env().integrations
+    except ConfigurationError:
+        names = (AUTO,)
+    return [_status(name, is_on=AUTO in names or name in names) for name in MODULES]
+
+
+def missing_targets() -> list[str]:
+    """List the functions that an integration looked for in an imported module and did not find."""
+    return list(_parts.patches.missing)
+
+
+# --- integrations -----------------------------------------------------------------------------------------------------
+
+
+def _wanted(names: tuple[str, ...], source: str = "") -> list[ModuleType]:
+    strangers = [name for name in names if name != AUTO and name not in MODULES]
+    if strangers:
+        raise ConfigurationError(
+            f"{source}no integration is called {strangers[0]!r}: there are {', '.join(MODULES)} and {AUTO}"
+        )
+    wanted = []
+    for name, path in MODULES.items():
+        status = _status(name, is_on=AUTO in names or name in names)
+        if status.state == "applies":
+            wanted.append(importlib.import_module(path))
+        elif name in names:
+            raise NotPossibleError(f"the integration {name} was asked for, but {status.detail}")
+        elif status.state == "unsupported":
+            say("otel_rl: %s; it is not instrumented", status.detail)
+    return wanted
+
+
+def _status(name: str, *, is_on: bool) -> Status:
+    module = importlib.import_module(MODULES[name])
+    if not is_on:
+        return Status(name, "off", f"not in OTEL_RL_INTEGRATIONS; supports {module.PACKAGE} {module.SUPPORTS}")
+    try:
+        installed = version(module.PACKAGE)
+    except PackageNotFoundError:
+        return Status(name, "absent", f"{module.PACKAGE} is not installed; supports {module.SUPPORTS}")
+    if not SpecifierSet(module.SUPPORTS).contains(installed, prereleases=True):
+        return Status(name, "unsupported", f"{module.PACKAGE} {installed} is not supported: it takes {module.SUPPORTS}")
+    return Status(name, "applies", f"{module.PACKAGE} {installed}; supports {module.SUPPORTS}")
+
+
+# --- process life -----------------------------------------------------------------------------------------------------
+
+
+def _wake() -> None:
+    """Start a flusher for this process."""
+    flusher = Flusher(_foreign)
+    _parts.flusher = flusher
+    flusher.start()
+
+
+def _foreign(spans: list[Any], resource: Any) -> list[Request]:
+    providers = _parts.providers
+    if providers is None:
+        return []
+    requests: list[Request] = providers.encode(spans, resource) if spans else []
+    if monotonic() - _parts.collected_at > COLLECT_S:
+        _parts.collected_at = monotonic()
+        requests += providers.collect(resource)
+    return requests
+
+
+def _hook_process() -> None:
+    if _parts.hooked:
+        return
+    _parts.hooked = True
+    atexit.register(_finish)
+    multiprocessing.util.register_after_fork(_parts, _finish_in_worker)
+    if _is_worker():
+        _finish_in_worker(_parts)
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(
+            before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child
+        )
+
+
+def _is_worker() -> bool:
+    """Whether multiprocessing started this process; while that imports the program again it names no parent yet."""
+    is_starting = getattr(multiprocessing.current_process(), "_inheriting", False)
+    return is_starting or multiprocessing.parent_process() is not None
+
+
+def _finish_in_worker(parts: object) -> None:
+    """A multiprocessing child ends with os._exit, which runs these finalizers but no atexit handler."""
+    multiprocessing.util.Finalize(None, _finish, exitpriority=100)
+
+
+def _finish() -> None:
+    """Close what is open and journal it."""
+    if not state.on:
+        return
+    with guard("finish"):
+        if state.training.loop is not None:
+            state.training.loop.end()
+        if state.awake:
+            report_alone()
+        state.phase.close(monotonic_ns())
+        for left in tuple(state.open):
+            if isinstance(left, Stage):  # of a thread that still runs, or that nobody ended
+                left.set_attribute(vocabulary.TRUNCATED, True)
+                left.close(monotonic_ns())
+        _parts.collected_at = -inf  # what others counted since the last time must not be lost
+    if _parts.flusher is not None and _parts.flusher.pid == os.getpid():
+        with guard("close the journal"):
+            _parts.flusher.stop(EXIT_LIMIT_S, BACKLOG_LIMIT_S)
+
+
+def _before_fork() -> None:
+    """Let a cycle of the flusher end, so that the child does not inherit half of one; never wait for a slow disk."""
+    flusher = _parts.flusher
+    if flusher is not None and flusher.lock.acquire(timeout=FORK_LIMIT_S):
+        _parts.fork.held = flusher
+
+
+def _after_fork_in_parent() -> None:
+    held, _parts.fork.held = _parts.fork.held, None
+    if held is not None:
+        held.lock.release()
+
+
+def _after_fork_in_child() -> None:
+    _parts.fork.held = None
+    _parts.patches.in_child()
+    if _parts.flusher is not None:
+        _parts.flusher.abandon()
+        _parts.flusher = None
+    if state.on:
+        state.phase = Phase()
+        use_memory_reader(state.read_device)
+        if _parts.providers is not None:
+            _parts.providers.in_child()

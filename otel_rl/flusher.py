@@ -1,0 +1,398 @@
+"""The flusher: one thread that folds, encodes and journals what the hot threads recorded."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from time import monotonic
+from typing import Any
+
+from otel_rl import directories, vocabulary
+from otel_rl.collectives import Collective, InStage
+from otel_rl.complete import clock_attributes, memory_attributes
+from otel_rl.guard import errors, guard, say
+from otel_rl.identity import folder_name
+from otel_rl.journal.encode import Request, SpanEncoder
+from otel_rl.journal.identity import WriterIdentity
+from otel_rl.journal.write import Writer
+from otel_rl.metrics import Count, Fold, Labels, Point, labels_of
+from otel_rl.records import Log
+from otel_rl.runtime import state
+from otel_rl.spans import Stage
+from otel_rl.steps import report_alone
+from otel_rl.version import __version__
+
+PERIOD_S = 0.5
+"""A killed process loses at most this and the time of one cycle."""
+SLICE = 5_000
+"""Records that one cycle takes at most: what was recorded first is on disk soon, however much waits."""
+HEARTBEAT_S = 5.0
+REPEAT_S = 60.0
+"""How often the journal says again that a stage is open."""
+FREEZE_S = 10.0
+"""So long after the first record the resource is final even without a step. Set-up itself may take longer: importing
+torch and TRL on a cold machine does, and only then is it known what trains."""
+HOLD_LIMIT = 20_000
+"""Spans that may wait for the attempt to become known; then a rank above 0 reports alone."""
+STEP_DURATION = vocabulary.STAGES[vocabulary.LOOP].duration
+LABELS = (vocabulary.LOGPROB_KIND, vocabulary.REWARD_FUNCTION, vocabulary.IDLE_REASON, vocabulary.MODE)
+"""The span attributes that a stage's duration keeps: few values each, never a step or a sample."""
+
+
+class _Answer(threading.Event):
+    """Set when a cycle that somebody asked for is over."""
+
+    def __init__(self, *, is_last: bool) -> None:
+        super().__init__()
+        self.is_last = is_last
+        """The journal is closed after it."""
+        self.written = False
+        """Whether everything is on disk."""
+
+
+class Flusher:
+    """Owns the journal of this process; a forked child makes a new one."""
+
+    def __init__(self, foreign: Callable[[Any, Any], list[Request]]) -> None:
+        """Prepare; nothing is opened before ``start``.
+
+        Args:
+            foreign: encodes spans and metrics of other libraries with the given resource.
+        """
+        self.pid = os.getpid()
+        self.lock = threading.Lock()
+        """Held during a cycle; a fork waits for it a moment, so that a child never sees a half-done one."""
+        self.fold = Fold(state.now())
+        self.recorded: Counter[str] = Counter()
+        self._foreign = foreign
+        self._encoder: SpanEncoder | None = None
+        self._writer: Writer | None = None
+        self._identity: Any = None
+        self._stopping = self._given_up = False
+        self._wake = threading.Event()
+        self._asked: deque[_Answer] = deque()
+        self._held: list[Stage] = []
+        self._in_stage: dict[Stage | None, InStage] = {}
+        self._opened: dict[Any, tuple[float, bool]] = {}
+        """Open stages that the journal names as open: since when, and whether their trace was known then."""
+        self._metric_of: dict[str, tuple[str, Labels]] = {}
+        self._first = 0.0
+        """When the first span was journaled."""
+        self._done = 0
+        """Cycles that are over."""
+        self._beat = monotonic()
+        self._thread = threading.Thread(target=self._run, name="otel_rl-flusher", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def flush(self, timeout_s: float) -> bool:
+        """Journal what was recorded until now; True when it is on disk, False when time ran out or the disk refuses."""
+        answer = self._ask(_Answer(is_last=False), timeout_s)
+        return answer.is_set() and answer.written
+
+    def stop(self, timeout_s: float, limit_s: float) -> bool:
+        """Journal everything and close the journal; what cannot be written is said.
+
+        Args:
+            timeout_s: how long to wait at most for a journal that makes no progress, s.
+            limit_s: how long to wait at most for one that does, s.
+        """
+        done, deadline = self._done, monotonic() + limit_s
+        answer = self._ask(_Answer(is_last=True), timeout_s)
+        while not answer.is_set() and self._done > done and monotonic() < deadline:
+            done = self._done
+            answer.wait(timeout_s)
+        if not answer.is_set():
+            self._given_up = True
+            say("otel_rl: the journal did not answer for %.1f s; %d records are lost", timeout_s, len(state.queue))
+        return answer.is_set() and answer.written
+
+    def _ask(self, answer: _Answer, timeout_s: float) -> _Answer:
+        """Have the thread do a cycle now, since a disk that hangs must not hold up who asks."""
+        self._asked.append(answer)
+        self._wake.set()
+        if not self._thread.is_alive():
+            self._serve()
+        answer.wait(max(timeout_s, 0))
+        return answer
+
+    def abandon(self) -> None:
+        """Let go of what a fork inherited: files and counts are the parent's."""
+        if self._writer is not None:
+            self._writer.close_in_child()
+
+    # --- one cycle ----------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        is_last = False
+        while not is_last:
+            self._wake.wait(PERIOD_S)
+            self._wake.clear()
+            is_last = self._serve()
+
+    def _serve(self) -> bool:
+        """Do a cycle and answer all who asked before it; the last one closes the journal. Says whether it was that."""
+        with self.lock:
+            asked = [self._asked.popleft() for _ in range(len(self._asked))]
+            is_last = self._stopping = any(answer.is_last for answer in asked)
+            written = False
+            with guard("journal what was recorded"):
+                self._cycles()
+                written = self._writer is not None and not self._writer.stats.pending_bytes
+            if is_last:
+                with guard("close the journal"):
+                    written = self._close()
+        for answer in asked:
+            answer.written = written
+            answer.set()
+        return is_last
+
+    def _cycles(self) -> None:
+        """Journal what waits now, slice by slice."""
+        for _ in range(len(state.queue) // SLICE + 1):
+            if self._given_up:
+                return
+            self._cycle()
+            self._done += 1
+
+    def _cycle(self) -> None:
+        """Journal what was recorded until now; one record that cannot be handled takes no other with it."""
+        encoder, writer = self._target()
+        opened, records = self._drain()
+        spans: list[Stage] = []
+        logs: list[Log] = []
+        foreign: list[Any] = []
+        waiting = iter(records)
+        while not self._take_all(waiting, spans, logs, foreign):
+            pass  # behind the record that could not be counted
+        with guard("count collectives"):
+            self._sweep(spans)
+        with guard("journal log records"):
+            logs += self._open_logs(opened, records)
+            self._write(writer, encoder.encode_logs(logs))
+        with guard("journal spans"):  # they ended before what they are in: the journal gets parents first
+            self._write(writer, encoder.encode(reversed(self._release(spans))))
+        with guard("journal spans and metrics of others"):
+            self._write(writer, self._foreign(foreign, state.identity.resource(state.config.service)))
+        if self._metrics_due():
+            with guard("journal metrics"):
+                self._count_self(writer, encoder)
+                self._write(writer, encoder.encode_metrics(self.fold.take(state.now())))
+        self._care_for(writer)
+
+    def _take_all(self, records: Iterator[Any], spans: list[Stage], logs: list[Log], foreign: list[Any]) -> bool:
+        """Take records until one fails or none is left; say whether none is left."""
+        with guard("count a record"):
+            for record in records:
+                self._take(record, spans, logs, foreign)
+            return True
+        return False
+
+    def _take(self, record: Any, spans: list[Stage], logs: list[Log], foreign: list[Any]) -> None:
+        kind = type(record)
+        if kind is Stage:
+            self._finish(record, spans)
+        elif kind is Collective:
+            self._collective(record)
+        elif kind is Count:
+            self.fold.count(*record)
+        elif kind is Point:
+            self.fold.point(record)
+        elif kind is Log:
+            logs.append(record)
+        else:
+            foreign.append(record)
+
+    def _drain(self) -> tuple[tuple[Any, ...], list[Any]]:
+        """Take the open stages and the finished ones so that the parent of a finished one is in either.
+
+        A stage that ends between the two looks would be in none, and a kill right then would orphan its children; so
+        look again until nothing ended meanwhile. New stages are no matter: their children have not ended before them.
+        """
+        queue = state.queue
+        opened: tuple[Any, ...] = ()
+        waiting = 0
+        for _ in range(8):
+            waiting = len(queue)
+            opened = tuple(state.open)
+            if len(queue) == waiting:
+                break
+        return opened, [queue.popleft() for _ in range(min(waiting, len(queue), SLICE))]
+
+    def _finish(self, stage: Stage, spans: list[Stage]) -> None:
+        """Count a finished stage and, if its step is sampled, complete its span."""
+        self._opened.pop(stage, None)
+        metric, labels = self._metric_of.get(stage.name) or self._name_metric(stage.name)
+        attributes = stage.attributes or {}
+        if metric and (metric != STEP_DURATION or vocabulary.ITERATION in attributes):
+            self.fold.duration(metric, (stage.ended - stage.began) / 1e9, labels + labels_of(attributes, LABELS))
+        inside = self._in_stage.pop(stage, None)
+        if stage.trace is None or not stage.trace.sampled:
+            return
+        added = memory_attributes(stage.before, stage.after) | clock_attributes(stage.name, stage.after)
+        if inside is not None:
+            added.update(inside.attributes())
+            spans.extend(inside.spans())
+        if added:
+            stage.attributes = {**(stage.attributes or {}), **added}
+        spans.append(stage)
+
+    def _name_metric(self, name: str) -> tuple[str, Labels]:
+        """Name the histogram of a stage: a stage of the vocabulary has its own, a user's is told by a label.
+
+        A step is counted by the containers of the ranks, not by its root, which only rank 0 has.
+        """
+        word = name.partition(" ")[0]
+        row = vocabulary.STAGES.get(word)
+        found: tuple[str, Labels] = (
+            (row.duration, ()) if row else (vocabulary.STAGE_DURATION, ((vocabulary.STAGE, name),))
+        )
+        if word in (vocabulary.RANK_SPAN, vocabulary.LOOP):
+            found = (STEP_DURATION if word == vocabulary.RANK_SPAN else "", ())
+        if len(self._metric_of) < HOLD_LIMIT:
+            self._metric_of[name] = found
+        return found
+
+    def _collective(self, collective: Collective) -> None:
+        label = ((vocabulary.COMM_OPERATION, collective.operation),)
+        self.fold.duration(vocabulary.COMM_DURATION, (collective.ended - collective.began) / 1e9, label)
+        if collective.bytes:
+            self.fold.count(vocabulary.COMM_IO, collective.bytes, label)
+        self._opened.pop(collective, None)
+        inside = self._in_stage.get(collective.stage)
+        if inside is None:
+            inside = self._in_stage[collective.stage] = InStage()
+        inside.add(collective)
+
+    def _sweep(self, spans: list[Stage]) -> None:
+        """Emit collectives whose stage ended before them (another thread's), instead of keeping them for ever."""
+        for stage in [stage for stage in self._in_stage if stage is None or (stage.ended and stage not in state.open)]:
+            inside = self._in_stage.pop(stage)
+            if stage is not None and stage.trace is not None and stage.trace.sampled:
+                spans.extend(inside.spans())
+
+    def _open_logs(self, opened: tuple[Any, ...], records: list[Any]) -> list[Log]:
+        """Say of the open stages that they are; one that ended during the look may be among the records already."""
+        logs = []
+        for stage in opened:
+            with guard("name an open stage"):
+                log = None if stage.ended and stage in records else self._open_log(stage)
+                if log is not None:
+                    logs.append(log)
+        return logs
+
+    def _open_log(self, stage: Stage | Collective) -> Log | None:
+        """Say that a stage is open: once, again when its trace has become known, and again every minute.
+
+        The repetition outlives the size cap, which removes old segments.
+        """
+        of = stage if isinstance(stage, Stage) else stage.stage
+        if of is None or of.trace is None or not of.trace.sampled:
+            return None
+        said = self._opened.get(stage)
+        if said is not None and said[1] == of.trace.known and monotonic() - said[0] < REPEAT_S:
+            return None
+        self._opened[stage] = (monotonic(), of.trace.known)
+        if isinstance(stage, Collective):
+            stage = stage.as_stage()
+        attributes = {
+            **(stage.attributes or {}),
+            vocabulary.STAGE: stage.name,
+            vocabulary.START_TIME: stage.start_ns,
+            vocabulary.PARENT_ID: f"{stage.parent_id:016x}" if stage.parent_id else "",
+        }
+        return Log(
+            vocabulary.OPEN,
+            state.now(),
+            attributes,
+            stage.name,
+            9,
+            of.trace.trace_id if of.trace.known else 0,
+            stage.span_id,
+        )
+
+    # --- attempt, resource, journal -----------------------------------------------------------------------------------
+
+    def _release(self, spans: list[Stage]) -> list[Stage]:
+        """Hold back the spans of a set-up whose attempt is not known yet, up to a limit."""
+        both, self._held = self._held + spans, []
+        if self._identity.known:
+            return both
+        self._held = both
+        if len(both) > HOLD_LIMIT:
+            report_alone()
+        return []
+
+    def _target(self) -> tuple[SpanEncoder, Writer]:
+        """Return encoder and writer for the identity as it is known now."""
+        identity = state.identity
+        if self._encoder is None or self._writer is None:
+            self._encoder = SpanEncoder(
+                identity.resource(state.config.service), __version__, max_text=state.config.attribute_length
+            )
+            writer_identity = WriterIdentity.current(identity.role, identity.rank, __version__)
+            self._writer = Writer(directories.run_directory(), writer_identity, state.config.journal_max_bytes)
+        elif identity is not self._identity:
+            self._encoder.set_resource(identity.resource(state.config.service))
+            if identity.run_id != self._identity.run_id:
+                self._writer.move(directories.run_directory())
+        self._identity = identity
+        state.directory = self._writer.stats.directory
+        return self._encoder, self._writer
+
+    def _write(self, writer: Writer, requests: list[Request]) -> None:
+        for request in requests:
+            self.recorded[request.signal] += request.count
+            writer.append(request.signal, request.payload, request.count, request.first_ns, request.last_ns)
+
+    def _metrics_due(self) -> bool:
+        """Points wait for the final resource, so that a series keeps its labels when the framework becomes known."""
+        if not self._first and self.recorded["traces"]:
+            self._first = monotonic()
+        waited = bool(self._first) and monotonic() - self._first > FREEZE_S
+        state.frozen = state.frozen or self._stopping or waited
+        return state.frozen and state.identity.known
+
+    def _count_self(self, writer: Writer, encoder: SpanEncoder) -> None:
+        """Put our own counts among the metrics: what was recorded is journaled, waiting or dropped."""
+        stats = writer.stats
+        dropped = Counter(state.dropped) + Counter(encoder.dropped) + Counter(stats.dropped)
+        if self.fold.overflow:
+            dropped["metrics", "too_many_series"] += self.fold.overflow
+        for signal, number in self.recorded.items():
+            self.fold.total(vocabulary.SELF_RECORDED, number, ((vocabulary.SIGNAL, signal),))
+        for (signal, reason), number in dropped.items():
+            self.fold.total(vocabulary.SELF_DROPPED, number, ((vocabulary.REASON, reason), (vocabulary.SIGNAL, signal)))
+        for reason, number in list(errors.items()):
+            self.fold.total(vocabulary.SELF_ERRORS, number, ((vocabulary.REASON, reason),))
+        self.fold.total(vocabulary.SELF_BYTES, stats.bytes)
+
+    def _care_for(self, writer: Writer) -> None:
+        """Retry what the disk refused, tell readers that we live, and say a lasting trouble once."""
+        writer.retry()
+        if monotonic() - self._beat > HEARTBEAT_S:
+            self._beat = monotonic()
+            writer.heartbeat()
+        failure = writer.stats.failure
+        if failure and not state.said_failure:
+            state.said_failure = True
+            say("otel_rl: %s; up to 64 MiB of records wait in memory and training goes on", failure)
+
+    def _close(self) -> bool:
+        """Close the journal; what still cannot be written goes to the temporary folder instead."""
+        writer = self._writer
+        if writer is None:
+            return True
+        if writer.stats.pending_bytes:
+            fallback = directories.fallback_root() / folder_name(state.identity.run_id)
+            say("otel_rl: %s; the records that wait go to %s", writer.stats.failure, fallback)
+            writer.redirect(fallback)
+        writer.close()
+        lost = sum(number for (_, reason), number in writer.stats.dropped.items() if reason == "unwritten")
+        if lost:
+            say("otel_rl: %d records could not be written anywhere and are lost", lost)
+        return not lost

@@ -1,0 +1,324 @@
+"""The only code that replaces attributes of other packages. Every replacement is undone exactly."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from time import monotonic_ns
+from types import ModuleType
+from typing import Any
+
+import wrapt
+
+from otel_rl.collectives import Collective, input_bytes
+from otel_rl.guard import guard
+from otel_rl.records import Value
+from otel_rl.runtime import state
+from otel_rl.spans import Stage, current_stage
+
+Capture = Callable[[tuple[Any, ...], dict[str, Any], Any], Mapping[str, Any] | None]
+"""``(args, kwargs, result) -> attributes``; runs guarded after the host's call."""
+Before = Callable[[tuple[Any, ...], dict[str, Any]], object]
+"""``(args, kwargs)``; runs guarded before the host's call. For a ``stage``: its name, or None for no stage now."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hook:
+    """One function of another package and what to record around it.
+
+    The host's arguments, result and exception pass through unchanged; whatever we do around them is guarded. A call
+    below a stage of the same name belongs to that stage (nested and recomputed calls count once).
+    """
+
+    target: str
+    """``"package.module:function"`` or ``"package.module:Class.method"``."""
+    stage: str | Before | None = None
+    """Name of the stage around the call, or a function that says it."""
+    attributes: tuple[tuple[str, Value], ...] = ()
+    """What every such stage says, however the call ends."""
+    before: Before | None = None
+    capture: Capture | None = None
+    after: Capture | None = None
+    """Like ``capture``, behind the end of the stage; its result is ignored."""
+    failed: Callable[[tuple[Any, ...], dict[str, Any], BaseException], object] | None = None
+    """Called with the host's exception."""
+    collective: int | None = None
+    """This is a collective: a row instead of a stage; the number is the position of this rank's input."""
+    optional: bool = False
+    """The target need not exist in every supported version."""
+
+    @cached_property
+    def doing(self) -> dict[str, str]:
+        """What each part of the work is called if it fails; made once, since a hook runs several times a step."""
+        return {part: f"{part} {self.target}" for part in ("begin", "describe", "end", "follow")}
+
+    def like(self, other: Hook) -> bool:
+        """Whether the other hook does the same with a function of the same name elsewhere."""
+        names = {hook.target.replace(":", ".").rpartition(".")[2] for hook in (self, other)}
+        return len(names) == 1 and replace(self, target="") == replace(other, target="")
+
+
+@dataclass(frozen=True)
+class Attachment:
+    """What is registered with a package by its own means, once its module is imported."""
+
+    module: str
+    attach: Callable[[ModuleType], Callable[[], object]]
+    """Registers and returns what takes it back."""
+
+
+@dataclass(frozen=True)
+class Patch:
+    """One replacement, with what is needed to undo it."""
+
+    hook: Hook
+    owner: Any
+    name: str
+    original: Any
+    replacement: Any
+    inherited: bool
+    """The owner had the attribute from a base class only."""
+
+
+class Patches:
+    """The hooks of this process: waiting for their modules, in place, or without a target."""
+
+    def __init__(self) -> None:
+        self.applied: list[Patch] = []
+        self.missing: list[str] = []
+        """Targets that the installed version does not have."""
+        self._wanted: set[Hook | Attachment] = set()
+        self._detach: list[Callable[[], object]] = []
+        self._lock = threading.RLock()
+
+    def in_child(self) -> None:
+        """Forget a lock that another thread of the parent held when it forked."""
+        self._lock = threading.RLock()
+
+    def install(self, hook: Hook) -> None:
+        """Replace the hook's target now, or as soon as somebody imports its module."""
+        self._wanted.add(hook)
+        module = hook.target.partition(":")[0]
+        wrapt.register_post_import_hook(functools.partial(self._imported, hook), module)
+
+    def attach(self, attachment: Attachment) -> None:
+        """Attach now, or as soon as somebody imports the module."""
+        self._wanted.add(attachment)
+        wrapt.register_post_import_hook(functools.partial(self._attach, attachment), attachment.module)
+
+    def undo(self) -> None:
+        """Restore every target that still holds our replacement, also where modules imported it from.
+
+        Where somebody else replaced the target after us, theirs stays; our part of it only passes calls on.
+        """
+        with self._lock:
+            self._wanted.clear()
+            for patch in reversed(self.applied):
+                with guard("undo a patch"):
+                    _undo(patch)
+            with guard("undo imported names"):
+                _restore_imported({id(patch.replacement): patch for patch in self.applied})
+            for detach in reversed(self._detach):
+                with guard("undo an attachment"):
+                    detach()
+            self.applied.clear()
+            self.missing.clear()
+            self._detach.clear()
+
+    def _attach(self, attachment: Attachment, module: ModuleType) -> None:
+        with guard(f"attach to {attachment.module}"), self._lock:
+            if attachment in self._wanted:
+                self._wanted.discard(attachment)
+                self._detach.append(attachment.attach(module))
+
+    def _imported(self, hook: Hook, module: ModuleType) -> None:
+        with guard(f"patch {hook.target}"), self._lock:
+            if hook not in self._wanted:
+                return  # uninstrumented before the module was imported
+            self._wanted.discard(hook)
+            found = find(hook.target)
+            if found is None:
+                if not hook.optional:
+                    self.missing.append(hook.target)
+                return
+            owner, name = found
+            inherited = name not in vars(owner)
+            original = inspect.getattr_static(owner, name)
+            # A module that imported the name after it had been replaced in its home holds that replacement.
+            original = next((patch.original for patch in self.applied if patch.replacement is original), original)
+            # One function under two names stays one: torch.compile finds collectives in a table, by identity.
+            same = (patch for patch in self.applied if patch.original is original and patch.hook.like(hook))
+            shared = next(same, None)
+            replacement = shared.replacement if shared else wrap(hook, original)
+            setattr(owner, name, replacement)
+            self.applied.append(Patch(hook, owner, name, original, replacement, inherited))
+
+
+def find(target: str) -> tuple[Any, str] | None:
+    """Find the object that holds a target and the target's name in it; None where it does not exist."""
+    module_name, _, path = target.partition(":")
+    owner: Any = sys.modules.get(module_name) or importlib.import_module(module_name)
+    *outer, name = path.split(".")
+    for step in outer:
+        owner = getattr(owner, step, None)
+    return (owner, name) if owner is not None and hasattr(owner, name) else None
+
+
+def wrap(hook: Hook, original: Any) -> Any:
+    """Make the replacement of a function or a static or class method; a plain closure, so that Ray can pickle it."""
+    if isinstance(original, (staticmethod, classmethod)):
+        return type(original)(wrap(hook, original.__func__))
+    if hook.collective is not None:
+        return _wrap_collective(hook, original)
+    return _wrap_async(hook, original) if inspect.iscoroutinefunction(original) else _wrap_sync(hook, original)
+
+
+def _wrap_sync(hook: Hook, original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def around(*args: Any, **kwargs: Any) -> Any:
+        if not state.on or state.is_compiling():
+            return original(*args, **kwargs)
+        span = _open(hook, args, kwargs)
+        try:
+            result = original(*args, **kwargs)
+        except BaseException as error:
+            _fail(hook, span, args, kwargs, error)
+            raise
+        _close(hook, span, args, kwargs, result)
+        return result
+
+    return around
+
+
+def _wrap_async(hook: Hook, original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    async def around(*args: Any, **kwargs: Any) -> Any:
+        if not state.on:
+            return await original(*args, **kwargs)
+        span = _open(hook, args, kwargs)
+        try:
+            result = await original(*args, **kwargs)
+        except BaseException as error:
+            _fail(hook, span, args, kwargs, error)
+            raise
+        _close(hook, span, args, kwargs, result)
+        return result
+
+    return around
+
+
+def _wrap_collective(hook: Hook, original: Callable[..., Any]) -> Callable[..., Any]:
+    position = hook.collective or 0
+    operation = hook.target.rpartition(":")[2].rpartition(".")[2]
+    is_asynchronous = _asynchronous(original)
+
+    @functools.wraps(original)
+    def around(*args: Any, **kwargs: Any) -> Any:
+        # An asynchronous collective returns at once: its duration would be that of its launch.
+        if not state.on or state.is_compiling():
+            return original(*args, **kwargs)
+        if hook.before is not None:
+            with guard(hook.doing["begin"]):
+                hook.before(args, kwargs)
+        if state.in_collective.active or state.identity.world_size < 2 or is_asynchronous(args, kwargs):
+            return original(*args, **kwargs)
+        row = None
+        with guard("open a collective"):
+            row = Collective(operation, input_bytes(args, position))
+        state.in_collective.active = True
+        try:
+            return original(*args, **kwargs)
+        finally:
+            state.in_collective.active = False
+            if row is not None:
+                with guard("close a collective"):
+                    row.close()
+
+    return around
+
+
+def _asynchronous(original: Callable[..., Any]) -> Callable[[tuple[Any, ...], dict[str, Any]], bool]:
+    """Make the function that says whether a call asks a collective to return before it has ended."""
+    names = list(inspect.signature(original).parameters)
+    position = names.index("async_op") if "async_op" in names else sys.maxsize
+    return lambda args, kwargs: bool(args[position] if len(args) > position else kwargs.get("async_op"))
+
+
+def _open(hook: Hook, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Stage | None:
+    with guard(hook.doing["begin"]):
+        if hook.before is not None:
+            hook.before(args, kwargs)
+        name = hook.stage(args, kwargs) if callable(hook.stage) else hook.stage
+        if name is None:
+            return None
+        around = current_stage()
+        if around is not None and around.name == name:
+            return None
+        return Stage(str(name), dict(hook.attributes) if hook.attributes else None, coarse=True).__enter__()
+    return None
+
+
+def _close(hook: Hook, span: Stage | None, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+    if span is not None:
+        with guard(hook.doing["end"]):
+            end = monotonic_ns()
+            if hook.capture is not None:
+                with guard(hook.doing["describe"]):
+                    _describe(span, hook.capture(args, kwargs, result))
+            span.close(end)
+    if hook.after is not None:
+        with guard(hook.doing["follow"]):
+            hook.after(args, kwargs, result)
+
+
+def _describe(span: Stage, attributes: Mapping[str, Any] | None) -> None:
+    if attributes:
+        span.set_attributes(attributes)
+
+
+def _fail(hook: Hook, span: Stage | None, args: tuple[Any, ...], kwargs: dict[str, Any], error: BaseException) -> None:
+    if span is not None:
+        with guard(hook.doing["end"]):
+            span.__exit__(type(error), error, error.__traceback__)
+    if hook.failed is not None:
+        with guard(hook.doing["follow"]):
+            hook.failed(args, kwargs, error)
+
+
+def _undo(patch: Patch) -> None:
+    if inspect.getattr_static(patch.owner, patch.name, None) is not patch.replacement:
+        return
+    if patch.inherited:
+        delattr(patch.owner, patch.name)
+    else:
+        setattr(patch.owner, patch.name, patch.original)
+
+
+def _restore_imported(patches: Mapping[int, Patch]) -> None:
+    """Restore what other modules took of a replaced function while it was replaced: names, and keys of their tables.
+
+    torch.compile keeps such a table, by which it knows collectives. Cost: 50 ms.
+    """
+    modules: list[object] = list(sys.modules.values()) if patches else []  # some programs put other things there
+    for module in modules:
+        names = vars(module) if isinstance(module, ModuleType) else {}
+        for name, value in list(names.items()):
+            patch = patches.get(id(value))
+            if patch is not None and value is patch.replacement:
+                setattr(module, name, patch.original)
+            elif type(value) is dict and value is not sys.modules:
+                _restore_keys(value, patches)
+
+
+def _restore_keys(table: dict[Any, Any], patches: Mapping[int, Patch]) -> None:
+    found = [key for key in list(table) if id(key) in patches and key is patches[id(key)].replacement]
+    if found:
+        items = [(patches[id(key)].original if id(key) in patches else key, value) for key, value in table.items()]
+        table.clear()
+        table.update(items)

@@ -1,0 +1,1 @@
+"""Read one thing about the process or the machine."""

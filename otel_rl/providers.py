@@ -1,0 +1,243 @@
+"""Other people's OpenTelemetry: the only module that imports the SDK.
+
+Where the program set no provider, ours serve the spans and metrics of vLLM, Ray, HTTP clients and the user into the
+journal. They are put in place without using up OpenTelemetry's set-once guard, so that a provider that the program sets
+later still wins; that needs two private attributes of the API, which ``tests/test_providers.py`` watches.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from inspect import signature
+from typing import Any
+
+import opentelemetry.metrics._internal as metrics_api
+from opentelemetry import trace as trace_api
+from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
+from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
+from opentelemetry.proto.resource.v1.resource_pb2 import Resource as ResourceMessage
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import MetricReader, MetricsData
+from opentelemetry.sdk.trace import ReadableSpan, SpanLimits, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.id_generator import IdGenerator
+
+from otel_rl.ids import random_bits
+from otel_rl.journal.clean import UNENCODABLE
+from otel_rl.journal.wire import Request
+from otel_rl.records import Attributes, Value
+from otel_rl.runtime import state
+from otel_rl.vocabulary import EXCEPTION_MESSAGE, EXCEPTION_STACKTRACE
+
+BATCH = 512
+CONTENT = (
+    EXCEPTION_MESSAGE,
+    EXCEPTION_STACKTRACE,
+    "gen_ai.prompt",
+    "gen_ai.completion",
+    "gen_ai.input.messages",
+    "gen_ai.output.messages",
+    "gen_ai.system_instructions",
+    "gen_ai.tool.call.",
+    "gen_ai.event.content",
+    "llm.prompts",
+    "llm.completions",
+    "input.value",
+    "output.value",
+)
+"""Begins of attribute keys that hold contents, of OpenTelemetry's conventions and the usual GenAI instrumentations."""
+
+
+class Ids(IdGenerator):
+    """Ids from our private generator: the SDK's draws from ``random``, which is the training program's."""
+
+    def generate_span_id(self) -> int:
+        """Draw a span id."""
+        return random_bits(64) or 1
+
+    def generate_trace_id(self) -> int:
+        """Draw a trace id."""
+        return random_bits(128) or 1
+
+
+class ToQueue(SpanProcessor):
+    """Hands finished spans of other libraries to the flusher."""
+
+    def on_end(self, span: ReadableSpan) -> None:
+        """Queue a sampled span."""
+        if state.on and span.context is not None and span.context.trace_flags.sampled:
+            state.add(span)
+
+
+class Following(trace_api.Tracer):
+    """A tracer that a library took while ours stood in: it serves the provider that the program sets later."""
+
+    def __init__(self, own: trace_api.Tracer, *args: Any) -> None:
+        self._own = own
+        self._args = args
+        self._theirs: tuple[Any, trace_api.Tracer] = (None, own)
+
+    def start_span(self, *args: Any, **kwargs: Any) -> trace_api.Span:
+        """Start a span."""
+        return self._current().start_span(*args, **kwargs)
+
+    def start_as_current_span(self, *args: Any, **kwargs: Any) -> Any:
+        """Start a span and make it current."""
+        return self._current().start_as_current_span(*args, **kwargs)
+
+    def _current(self) -> trace_api.Tracer:
+        provider = trace_api._TRACER_PROVIDER
+        if provider is None or isinstance(provider, OurTracerProvider):
+            return self._own
+        if provider is not self._theirs[0]:
+            self._theirs = provider, provider.get_tracer(*self._args)
+        return self._theirs[1]
+
+
+class OurTracerProvider(TracerProvider):
+    """The SDK's tracer provider, known as ours."""
+
+    def get_tracer(self, *args: Any, **kwargs: Any) -> trace_api.Tracer:
+        """Make a tracer for one library."""
+        bound = signature(TracerProvider.get_tracer).bind(self, *args, **kwargs)
+        return Following(super().get_tracer(*args, **kwargs), *bound.args[1:])
+
+
+class OurMeterProvider(MeterProvider):
+    """The SDK's meter provider, known as ours."""
+
+
+class Collected(MetricReader):
+    """A reader that keeps what one collection found."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._data: MetricsData | None = None
+
+    def take(self) -> MetricsData | None:
+        """Collect now."""
+        self.collect()
+        data, self._data = self._data, None
+        return data
+
+    def _receive_metrics(self, metrics_data: MetricsData, timeout_millis: float = 10_000, **kwargs: Any) -> None:
+        self._data = metrics_data
+
+    def shutdown(self, timeout_millis: float = 30_000, **kwargs: Any) -> None:
+        """Nothing is open here."""
+
+
+class Providers:
+    """Our providers while they stand in for missing ones."""
+
+    def __init__(self) -> None:
+        self.reader: Collected | None = None
+
+    def place(self) -> None:
+        """Put our providers where the program has none; a provider named by OTEL_PYTHON_*_PROVIDER is the program's."""
+        if trace_api._TRACER_PROVIDER is None and "OTEL_PYTHON_TRACER_PROVIDER" not in os.environ:
+            limits = SpanLimits(max_attribute_length=state.config.attribute_length)
+            ours = OurTracerProvider(id_generator=Ids(), shutdown_on_exit=False, span_limits=limits)
+            ours.add_span_processor(ToQueue())
+            trace_api._TRACER_PROVIDER = ours
+        if metrics_api._METER_PROVIDER is None and "OTEL_PYTHON_METER_PROVIDER" not in os.environ:
+            self.reader = Collected()
+            metrics_api._METER_PROVIDER = OurMeterProvider([self.reader], shutdown_on_exit=False)
+
+    def remove(self) -> None:
+        """Take our providers away again; a program's own stays."""
+        if isinstance(trace_api._TRACER_PROVIDER, OurTracerProvider):
+            trace_api._TRACER_PROVIDER = None
+        if isinstance(metrics_api._METER_PROVIDER, OurMeterProvider):
+            metrics_api._METER_PROVIDER = None
+        self.reader = None
+
+    def in_child(self) -> None:
+        """A forked child does not report the parent's counters as its own."""
+        self.reader = None
+
+    def encode(self, spans: list[ReadableSpan], resource: Attributes) -> list[Request]:
+        """Encode other libraries' spans with the stock encoder and the resource of this process. Cost: 40 us a span."""
+        requests = []
+        for first in range(0, len(spans), BATCH):
+            batch = spans[first : first + BATCH]
+            try:
+                requests.append(_spans_request(batch, resource))
+            except UNENCODABLE:
+                requests += _one_by_one(batch, resource)
+        return requests
+
+    def collect(self, resource: Attributes) -> list[Request]:
+        """Collect the metrics that other libraries recorded through our meter provider."""
+        if self.reader is None:
+            return []
+        data = self.reader.take()
+        if data is None or not data.resource_metrics:
+            return []
+        message = encode_metrics(data)
+        count = 0
+        for part in message.resource_metrics:
+            part.resource.CopyFrom(_resource(resource))
+            count += sum(_points(metric) for scope in part.scope_metrics for metric in scope.metrics)
+        now = state.now()
+        return [Request("metrics", message.SerializeToString(), count, now, now)] if count else []
+
+
+def _spans_request(spans: list[ReadableSpan], resource: Attributes) -> Request:
+    message = encode_spans(spans)
+    for part in message.resource_spans:
+        part.resource.CopyFrom(_resource(resource))
+    if not state.config.capture_content:
+        _leave_out_content(message)
+    first_ns = min(span.start_time or 0 for span in spans)
+    last_ns = max(span.end_time or 0 for span in spans)
+    return Request("traces", message.SerializeToString(), len(spans), first_ns, last_ns)
+
+
+def _leave_out_content(message: ExportTraceServiceRequest) -> None:
+    """Remove what other libraries record of contents by themselves: prompts, answers, texts and traces of exceptions.
+
+    The SDK repeats the text of an exception as the description of the status. What is not in ``CONTENT`` stays:
+    libraries have names of their own, and the Collector's redaction is the place for them.
+    """
+    for part in message.resource_spans:
+        for span in (span for scope in part.scope_spans for span in scope.spans):
+            span.status.message = ""
+            for holder in (span, *span.events):
+                kept = [pair for pair in holder.attributes if not pair.key.startswith(CONTENT)]
+                if len(kept) < len(holder.attributes):
+                    del holder.attributes[:]
+                    holder.attributes.extend(kept)
+
+
+def _one_by_one(spans: list[ReadableSpan], resource: Attributes) -> list[Request]:
+    """Encode spans of which at least one cannot be: the stock encoder gives up the whole batch for it."""
+    requests = []
+    for span in spans:
+        try:
+            requests.append(_spans_request([span], resource))
+        except UNENCODABLE:
+            state.dropped["traces", "unencodable"] += 1
+    return requests
+
+
+def _points(metric: Any) -> int:
+    return len(getattr(metric, metric.WhichOneof("data")).data_points) if metric.WhichOneof("data") else 0
+
+
+def _resource(attributes: Attributes) -> ResourceMessage:
+    return ResourceMessage(attributes=_pairs(attributes))
+
+
+def _pairs(attributes: Attributes) -> Iterable[KeyValue]:
+    return [KeyValue(key=key, value=_value(value)) for key, value in attributes.items()]
+
+
+def _value(value: Value) -> AnyValue:
+    if isinstance(value, bool):
+        return AnyValue(bool_value=value)
+    if isinstance(value, int):
+        return AnyValue(int_value=value)
+    return AnyValue(double_value=value) if isinstance(value, float) else AnyValue(string_value=str(value))

@@ -1,0 +1,419 @@
+"""Stages: light spans that OpenTelemetry takes for its own. This file is the hot path; read it line by line."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from contextvars import Token
+from time import monotonic_ns
+from types import TracebackType
+from typing import Any, TypeVar, cast
+
+from opentelemetry.context import Context, attach, get_current
+from opentelemetry.trace import INVALID_SPAN, Span, SpanContext, TraceFlags
+from opentelemetry.trace.propagation import set_span_in_context
+from opentelemetry.trace.status import Status, StatusCode
+
+from otel_rl import vocabulary
+from otel_rl.guard import errors, guard
+from otel_rl.ids import random_bits
+from otel_rl.probes.memory import Reading
+from otel_rl.records import Log, SpanEvent, SpanLink, Value
+from otel_rl.runtime import Trace, state
+from otel_rl.values import NUMBERS, clean, clean_all, clean_key
+from otel_rl.vocabulary import SHORT_NAMES
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+SPAN_KEY = next(iter(set_span_in_context(INVALID_SPAN, Context())))
+"""The key under which OpenTelemetry keeps the current span; its public API is asked once, each time costs 0.5 us."""
+MAX_KEYS = 1024
+MAX_KEPT = 1024
+"""Attributes, events and links that an open stage keeps; the encoder keeps 128 of them and counts the others."""
+FRESH_NS = 1_000_000
+"""A memory reading younger than this serves again, so that tight loops do not pay for readings."""
+COARSE_FRESH_NS = 100_000
+"""The same for the begin of stages that integrations open: one begins where the one before it ended."""
+SAMPLED = TraceFlags(TraceFlags.SAMPLED)
+NOT_SAMPLED = TraceFlags(TraceFlags.DEFAULT)
+
+
+class Stage(Span):
+    """One span of a step: a context manager, a decorator, and an ``opentelemetry.trace.Span``.
+
+    It is current in the OpenTelemetry context while it is open, so spans of other libraries nest below it. Cost of
+    ``with``: at most 3 us without memory readings (``benchmarks/hotpath.py``); nothing is encoded or written here.
+    """
+
+    __slots__ = (
+        "after", "attributes", "before", "began", "coarse", "ended", "events", "kind", "links", "name", "parent_id",
+        "span_id", "status", "token", "trace",
+    )  # fmt: skip
+
+    def __init__(self, name: str, attributes: dict[str, Value] | None = None, *, coarse: bool = False) -> None:
+        self.name = name
+        self.attributes = attributes
+        self.coarse = coarse
+        """Coarse stages read memory when they end, however young the last reading is."""
+        self.trace: Trace | None = None
+        self.span_id = 0
+        self.parent_id = 0
+        self.began = 0
+        """Monotonic, ns."""
+        self.ended = 0
+        """Monotonic, ns; 0 while open."""
+        self.token: Token[Context] | None = None
+        self.before: Reading | None = None
+        self.after: Reading | None = None
+        self.events: list[SpanEvent] | None = None
+        self.links: list[SpanLink] | None = None
+        self.status: tuple[int, str] | None = None
+        self.kind = 1
+
+    # --- context manager ----------------------------------------------------------------------------------------------
+
+    def __enter__(self) -> Stage:
+        if self.trace is not None:  # two spans cannot share one object
+            errors["open a stage a second time"] += 1
+        elif state.on:
+            context = get_current()
+            self.place(context.get(SPAN_KEY))
+            self.token = attach(Context({**context, SPAN_KEY: self}))
+            self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        end = monotonic_ns()
+        if error is not None:
+            with guard("record an exception"):
+                self.fail(error)
+        self.close(end)
+
+    def __call__(self, function: Function) -> Function:
+        """Decorate a function or a coroutine function: every call is a stage of its own."""
+        name, attributes, coarse = self.name, self.attributes, self.coarse
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise TypeError(
+                f"stage({name!r}) cannot decorate the generator {function.__name__}: open the stage inside it"
+            )
+        if inspect.iscoroutinefunction(function):
+
+            @functools.wraps(function)
+            async def in_stage_async(*args: Any, **kwargs: Any) -> Any:
+                with Stage(name, attributes and dict(attributes), coarse=coarse):
+                    return await function(*args, **kwargs)
+
+            return cast("Function", in_stage_async)
+
+        @functools.wraps(function)
+        def in_stage(*args: Any, **kwargs: Any) -> Any:
+            if state.is_compiling():
+                return function(*args, **kwargs)
+            with Stage(name, attributes and dict(attributes), coarse=coarse):
+                return function(*args, **kwargs)
+
+        return cast("Function", in_stage)
+
+    # --- recording ----------------------------------------------------------------------------------------------------
+
+    def place(self, parent: object) -> None:
+        """Take a place below ``parent``: a stage, somebody else's span, or (None) the container of this rank."""
+        above = parent if isinstance(parent, Stage) and not parent.ended else _stage_for(parent)
+        self.trace = above.trace
+        self.parent_id = above.span_id
+        self.span_id = random_bits(64) or 1
+
+    def start(self, begin: int = 0) -> None:
+        """Begin now, or at ``begin`` (monotonic, ns)."""
+        now = monotonic_ns()
+        self.began = begin or now  # before anybody can find it among the open ones
+        if state.exhausted:
+            state.exhausted = 0  # the program goes on: another error may get the same id
+        state.open.add(self)
+        if now - state.probe_ns > (COARSE_FRESH_NS if self.coarse else FRESH_NS):
+            state.reading = state.read_memory()
+            state.probe_ns = now = monotonic_ns()
+            self.began = begin or now
+        self.before = state.reading
+
+    def close(self, end: int) -> None:
+        """End at ``end`` (monotonic, ns); a second call does nothing, nor does one in a forked child."""
+        token = self.token
+        if token is not None:
+            self.token = None
+            try:
+                token.var.reset(token)
+            except ValueError:  # in another task or thread than it began in there is nothing to restore
+                errors["end a stage where it began"] += 1
+        if self not in state.open:
+            return
+        self.ended = end if end > self.began else self.began
+        if self.coarse or end - state.probe_ns > FRESH_NS:
+            state.reading = state.read_memory()
+            state.probe_ns = end
+        self.after = state.reading
+        state.add(self)  # first this: at every moment the flusher finds it in the queue or among the open ones
+        state.open.discard(self)
+
+    def fail(self, error: BaseException) -> None:
+        """Note how the stage ended; an iterator's end and a coroutine's are not failures."""
+        if self not in state.open or isinstance(error, (StopIteration, StopAsyncIteration, GeneratorExit, SystemExit)):
+            return
+        self.set_attribute(vocabulary.ERROR_TYPE, type(error).__qualname__)
+        if self.status is None:
+            self.status = (2, _text_of(error) if state.config.capture_content else "")
+        self.record_exception(error)
+        if is_out_of_memory(error) and state.exhausted != id(error):
+            state.exhausted = id(error)  # never the error itself: it would keep every tensor of its frames alive
+            record_exhausted()
+
+    # --- as the encoder reads it --------------------------------------------------------------------------------------
+
+    @property
+    def trace_id(self) -> int:
+        """Trace id, 0 before the stage was opened."""
+        return self.trace.trace_id if self.trace else 0
+
+    @property
+    def start_ns(self) -> int:
+        """Begin on the wall clock, ns since 1970."""
+        return self.began + self.trace.anchor if self.trace else 0
+
+    @property
+    def end_ns(self) -> int:
+        """End on the wall clock, ns since 1970."""
+        return self.ended + self.trace.anchor if self.trace else 0
+
+    # --- opentelemetry.trace.Span -------------------------------------------------------------------------------------
+
+    def end(self, end_time: int | None = None) -> None:
+        """End now, or at ``end_time`` (ns since 1970); what is to come counts as now."""
+        now = monotonic_ns()
+        if end_time is not None and self.trace is not None:
+            with guard("read the end of a span"):
+                now = min(now, int(end_time) - self.trace.anchor)
+        self.close(now)
+
+    def get_span_context(self) -> SpanContext:
+        """Return what propagates to other threads, processes and machines."""
+        if self.trace is None:
+            return INVALID_SPAN.get_span_context()
+        return SpanContext(
+            self.trace.trace_id,
+            self.span_id,
+            is_remote=False,
+            trace_flags=SAMPLED if self.trace.sampled else NOT_SAMPLED,
+        )
+
+    def set_attribute(self, key: str, value: Any) -> None:
+        """Set one attribute; any value is taken, a tensor on a device is described and not read."""
+        cleaned = value if type(value) in NUMBERS else clean(value)
+        if type(key) is not str:
+            key = clean_key(key)
+        if cleaned is None or not key:
+            return
+        if self.attributes is None:
+            self.attributes = {}
+        elif len(self.attributes) >= MAX_KEPT and key not in self.attributes:
+            errors["keep more than 1,024 attributes of a stage"] += 1
+            return
+        self.attributes[key] = cleaned
+
+    def set_attributes(self, attributes: Mapping[str, Any]) -> None:
+        """Set several attributes."""
+        with guard("set attributes"):
+            for key, value in attributes.items():
+                self.set_attribute(key, value)
+
+    def add_event(self, name: str, attributes: Mapping[str, Any] | None = None, timestamp: int | None = None) -> None:
+        """Add a point in time; ``timestamp`` in ns since 1970."""
+        time_ns = timestamp or monotonic_ns() + (self.trace.anchor if self.trace else 0)
+        with guard("add an event"):
+            self.events = _with_room(self.events)
+            self.events.append(SpanEvent(clean_key(name), time_ns, clean_all(attributes)))
+
+    def add_link(self, context: SpanContext, attributes: Mapping[str, Any] | None = None) -> None:
+        """Refer to another span."""
+        with guard("add a link"):
+            self.links = _with_room(self.links)
+            self.links.append(SpanLink(context.trace_id, context.span_id, clean_all(attributes)))
+
+    def update_name(self, name: str) -> None:
+        """Rename the span."""
+        self.name = clean_key(name)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy or a pickle of a stage is a new one of the same name: where it was open, it is not."""
+        return Stage, (self.name,)
+
+    def is_recording(self) -> bool:
+        """Whether the stage is open and what is set on it will be kept."""
+        return self in state.open
+
+    def set_status(self, status: Status | StatusCode, description: str | None = None) -> None:
+        """Set the status; ok is final and unset says nothing, as OpenTelemetry wants it.
+
+        OpenTelemetry itself puts the text of the exception that is being handled there: that is content.
+        """
+        code, text = (status.status_code, status.description) if isinstance(status, Status) else (status, description)
+        is_final = self.status is not None and self.status[0] == StatusCode.OK.value
+        if not is_final and code in (StatusCode.OK, StatusCode.ERROR):
+            description = str(clean(text) or "") if code is StatusCode.ERROR else ""
+            self.status = (code.value, "" if _is_content(description) else description)
+
+    def record_exception(
+        self,
+        exception: BaseException,
+        attributes: Mapping[str, Any] | None = None,
+        timestamp: int | None = None,
+        escaped: bool = False,
+    ) -> None:
+        """Add an exception event; text and traceback are content, so only with ``OTEL_RL_CAPTURE_CONTENT``."""
+        values: dict[str, Any] = {vocabulary.EXCEPTION_TYPE: type(exception).__qualname__, **(attributes or {})}
+        if state.config.capture_content:
+            import traceback
+
+            values[vocabulary.EXCEPTION_MESSAGE] = _text_of(exception)
+            values[vocabulary.EXCEPTION_STACKTRACE] = "".join(traceback.format_exception(exception))
+        self.add_event("exception", values, timestamp)
+
+
+def _is_content(description: str) -> bool:
+    """Whether a description repeats the text of the exception that is being handled, and texts are not to be kept."""
+    error = sys.exc_info()[1]
+    text = "" if error is None or state.config.capture_content else _text_of(error)
+    return bool(text) and text in description
+
+
+def _with_room(items: list[Any] | None) -> list[Any]:
+    """Forget the oldest events or links of a stage that collects them without end."""
+    if items is None:
+        return []
+    if len(items) >= MAX_KEPT:
+        errors["keep more than 1,024 events or links of a stage"] += 1
+        del items[0]
+    return items
+
+
+class _NoStage:
+    """What ``stage`` returns while ``torch.compile`` traces: nothing that a graph would have to break for."""
+
+    def __enter__(self) -> _NoStage:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        return None
+
+    def set_attribute(self, key: str, value: object) -> None:
+        """Ignore the attribute."""
+
+    def set_attributes(self, attributes: Mapping[str, Any]) -> None:
+        """Ignore the attributes."""
+
+
+_NO_STAGE = cast("Stage", _NoStage())
+
+
+def stage(name: str, /, **attributes: Any) -> Stage:
+    """Open a stage of the current step: ``with otel_rl.stage("reward", batch_size=64) as span:``, or a decorator.
+
+    Args:
+        name: a name of the vocabulary without its ``rl.`` (``"reward"`` opens ``rl.reward``), or one of your own.
+        attributes: keyword ``k`` becomes the attribute ``rl.k``; any value is taken.
+
+    Raises:
+        TypeError: the decorator was written without its name.
+
+    Returns:
+        The span. Without ``instrument()``, and inside a compiled region, it records nothing.
+
+    Emits: a span, and its duration (histogram, s). Cost: at most 3 us (``benchmarks/hotpath.py``).
+    """
+    if state.is_compiling():
+        return _NO_STAGE
+    if type(name) is not str:
+        if callable(name):
+            raise TypeError(f'otel_rl.stage takes a name: write @otel_rl.stage("reward") before {name!r}')
+        name = clean_key(name)
+    values: dict[str, Any] | None = None
+    if attributes:
+        values = {_KEYS[k]: v if type(v) in NUMBERS else clean(v) for k, v in attributes.items()}
+        if None in values.values():
+            values = {key: value for key, value in values.items() if value is not None}
+    return Stage(SHORT_NAMES.get(name, name) or "unnamed", values)
+
+
+class _Keys(dict[str, str]):
+    def __missing__(self, key: str) -> str:
+        if len(self) < MAX_KEYS:
+            self[key] = f"rl.{key}"
+        return f"rl.{key}"
+
+
+_KEYS = _Keys()
+"""Keyword to attribute key; a dict, because a call costs more than all else that ``stage`` does with an attribute."""
+
+
+def current_stage() -> Stage | None:
+    """Return the innermost open stage of this thread or task, else the container of this rank."""
+    span = get_current().get(SPAN_KEY)
+    return span if isinstance(span, Stage) else cast("Stage | None", state.container)
+
+
+def record_finished(name: str, begin: int, end: int, attributes: dict[str, Value] | None = None) -> None:
+    """Record a stage that is already over (monotonic, ns), below the current one; it was never current itself."""
+    finished = Stage(name, attributes)
+    finished.place(get_current().get(SPAN_KEY))
+    finished.began, finished.ended = begin, max(begin, end)
+    state.add(finished)
+
+
+def _stage_for(parent: Any) -> Stage:
+    """Find or make the stage that stands for a parent that is none of ours, or that has ended."""
+    if isinstance(parent, Stage) and not _is_container(parent):
+        return parent
+    with guard("find the parent of a stage"):
+        context = None if parent is None or isinstance(parent, Stage) else parent.get_span_context()
+        if context is not None and context.is_valid:
+            return _stand_in(context.trace_id, context.span_id, sampled=context.trace_flags.sampled)
+        if state.container is None:
+            state.open_setup()
+    return state.container or _stand_in(random_bits(128), 0, sampled=True)
+
+
+def _is_container(stage: Stage) -> bool:
+    """A container that ended may be current again: behind a stage that began inside its step and outlived it."""
+    return stage.name.startswith(f"{vocabulary.RANK_SPAN} ")
+
+
+def _stand_in(trace_id: int, span_id: int, *, sampled: bool) -> Stage:
+    stand_in = Stage("")
+    stand_in.trace = Trace(trace_id, state.clock.anchor, sampled=sampled)
+    stand_in.span_id = span_id
+    return stand_in
+
+
+def _text_of(error: BaseException) -> str:
+    with guard("read the text of an exception"):
+        return str(error)
+    return ""
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether host or device memory ran out; torch's class is known by name, so that torch need not be loaded."""
+    return isinstance(error, MemoryError) or any(cls.__name__ == "OutOfMemoryError" for cls in type(error).__mro__)
+
+
+def record_exhausted() -> None:
+    """Log, for every open stage, what it held and what it was working on when memory ran out."""
+    from otel_rl.complete import memory_attributes
+
+    reading = state.read_memory()
+    for opened in tuple(state.open):
+        values = {**(opened.attributes or {}), **memory_attributes(opened.before, reading)}
+        values[vocabulary.STAGE] = opened.name
+        state.add(Log(vocabulary.OUT_OF_MEMORY, state.now(), values, opened.name, 17, opened.trace_id, opened.span_id))

@@ -1,0 +1,285 @@
+"""The traces of a rank: set-up, one per step, tear-down. Steps tile the loop: where one ends the next begins."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from contextvars import Token
+from time import monotonic_ns
+from types import TracebackType
+from typing import cast
+
+from opentelemetry.context import Context, attach, get_current
+from opentelemetry.trace import Span
+
+from otel_rl import ids, vocabulary
+from otel_rl.guard import errors, guard, say
+from otel_rl.metrics import gauge
+from otel_rl.probes.memory import host, peak_rss, use_memory_reader
+from otel_rl.records import Value
+from otel_rl.runtime import Trace, state
+from otel_rl.spans import SPAN_KEY, Stage
+
+
+class Tree:
+    """The two spans that hold one trace of this rank: the root, which only rank 0 emits, and the rank's container."""
+
+    __slots__ = ("container", "peak", "root", "token")
+
+    def __init__(self, name: str, loop: str, number: int, begin: int, attributes: dict[str, Value]) -> None:
+        identity = state.identity
+        # Of an unknown attempt nothing can be derived: spans of others that take this id must not collide.
+        trace_id = ids.trace_id(identity.attempt_id or f"{ids.random_bits(128):x}", loop, number)
+        trace = Trace(trace_id, state.clock.anchor, sampled=state.sampled(trace_id), known=identity.known)
+        root_id = ids.root_id(identity.attempt_id, loop, number)
+        self.token: Token[Context] | None = None
+        self.root: Stage | None = None
+        if identity.rank == 0:
+            self.root = Stage(name, dict(attributes), coarse=True)
+            self.root.trace, self.root.span_id = trace, root_id
+            self.root.start(begin)
+        self.container = Stage(f"{vocabulary.RANK_SPAN} {identity.rank}", attributes, coarse=True)
+        self.container.trace, self.container.parent_id = trace, root_id
+        self.container.span_id = ids.random_bits(64) or 1
+        self.container.start(begin)
+        state.container = self.container
+        self.peak = peak_rss()
+
+    def make_current(self) -> None:
+        """Make the container current in this thread, so that a user's own spans nest below it.
+
+        A span that happens to be current belongs to another trace: the step links to it.
+        """
+        context = get_current()
+        outer = context.get(SPAN_KEY)
+        if isinstance(outer, Span) and outer.__class__ is not Stage and outer.get_span_context().is_valid:
+            self.container.add_link(outer.get_span_context())
+        self.token = attach(Context({**context, SPAN_KEY: self.container}))
+
+    def leave(self) -> None:
+        """Be current no more, but stay open."""
+        token, self.token = self.token, None
+        if token is not None:
+            try:
+                token.var.reset(token)
+            except ValueError:  # in another task or thread than it began in there is nothing to restore
+                errors["leave a step where it began"] += 1
+        if state.container is self.container:
+            state.container = None
+
+    def close(self, end: int, error: BaseException | None = None) -> None:
+        """End container and root at ``end`` (monotonic, ns)."""
+        self.container.token, self.token = self.token, None
+        peak = peak_rss()
+        self.container.set_attribute(vocabulary.RSS_PEAK, peak)
+        self.container.set_attribute(vocabulary.RSS_PEAK_EXACT, peak > self.peak)
+        for span in (self.container, self.root):
+            if span is not None:
+                if error is not None:
+                    span.fail(error)
+                span.close(end)
+        if state.container is self.container:
+            state.container = None
+
+
+class Phase:
+    """Set-up, tear-down and the time between two loops: what is open while no step is."""
+
+    __slots__ = ("tree",)
+
+    def __init__(self) -> None:
+        self.tree: Tree | None = None
+
+    def open(self, name: str, number: int, begin: int) -> None:
+        """Open the phase's trace."""
+        self.close(begin)
+        self.tree = Tree(name, name, number, begin, {})
+
+    def close(self, end: int, error: BaseException | None = None) -> None:
+        """End the phase if one is open."""
+        tree, self.tree = self.tree, None
+        if tree is not None:
+            tree.close(end, error)
+
+    def attempt_known(self) -> None:
+        """Give the open phase the trace that the attempt derives, now that the attempt is known."""
+        tree = self.tree
+        if tree is None or tree.container.trace is None or tree.container.trace.known:
+            return
+        attempt = state.identity.attempt_id
+        tree.container.parent_id = ids.root_id(attempt, vocabulary.SETUP, 0)
+        tree.container.trace.trace_id = ids.trace_id(attempt, vocabulary.SETUP, 0)
+        tree.container.trace.known = True
+
+
+def open_setup() -> None:
+    """Give what has no place one: the step that was left last, or set-up, which begins with the process."""
+    if state.training.loop is not None:
+        state.training.loop.resume()
+    elif state.phase.tree is None:
+        state.phase.open(vocabulary.SETUP, 0, state.started_ns)
+
+
+def know_attempt(attempt_id: str = "", run_id: str = "") -> None:
+    """Take in the attempt of the job, or (without arguments) make one of our own where nobody told us."""
+    if attempt_id:
+        state.identify(attempt_id=attempt_id, run_id=run_id)
+    else:
+        state.found_attempt()
+    state.phase.attempt_known()
+
+
+def report_alone() -> None:
+    """Make an attempt of our own if nobody told us the job's, and say so."""
+    if not state.identity.known:
+        know_attempt()
+        say("otel_rl: rank %d found no process group to learn the attempt from and reports alone", state.identity.rank)
+
+
+class Loop:
+    """One training loop of this process: ``train``, then ``train.2`` and so on."""
+
+    def __init__(self) -> None:
+        state.loops += 1
+        self.name = "train" if state.loops == 1 else f"train.{state.loops}"
+        self.tree: Tree | None = None
+        self.last: Tree | None = None
+        """The step that began last, open or not."""
+        self.number = -1
+        self.left = 0
+        """When the open step was left (monotonic, ns); 0 while it goes on."""
+        self.began = 0
+        """When the step that is not counted yet began (monotonic, ns); 0 where there is none."""
+        self.at_end: list[Callable[[int, int], None]] = []
+        """Called with begin and end (monotonic, ns) of every step; integrations add what they count."""
+
+    def begin(self, number: int) -> None:
+        """Begin step ``number`` now; the one before it ends at the same moment.
+
+        A number that is open already goes on: its batch was asked for twice, because an epoch ended.
+        """
+        if self.tree is not None and number == self.number:
+            return
+        now = monotonic_ns()
+        report_alone()
+        state.frozen = True
+        jump = state.clock.re_anchor()
+        if jump:
+            state.log(vocabulary.CLOCK_STEPPED, f"the wall clock was set by {jump / 1e9:.3f} s", {})
+        attributes: dict[str, Value] = {vocabulary.ITERATION: number, vocabulary.LOOP_NAME: self.name}
+        tree = Tree(vocabulary.LOOP, self.name, number, now, attributes)
+        # What was open ends behind the new tree: other threads find a container at every moment.
+        self.close(now)
+        self.count(now)
+        state.phase.close(now)
+        self.tree = self.last = tree
+        tree.make_current()
+        self.number, self.began, self.left = number, now, 0
+
+    def leave(self, now: int) -> None:
+        """Let what follows have its own context; the step lasts until the next one begins, or ends here as the last."""
+        if self.tree is not None:
+            self.tree.leave()
+            self.left = now
+
+    def resume(self) -> None:
+        """Go on with the step that was left: evaluation and checkpoints behind it belong to it."""
+        if self.last is not None and state.container is None:
+            self.left = 0
+            state.container = self.last.container
+
+    def close(self, now: int, error: BaseException | None = None) -> None:
+        """End the open step's spans; an error closes them with its status and leaves the step uncounted."""
+        tree, self.tree = self.tree, None
+        if tree is not None:
+            tree.close(now, error)
+            if error is not None:
+                self.began = 0
+
+    def count(self, now: int) -> None:
+        """Record the numbers of the step that lasted until ``now``."""
+        began, self.began = self.began, 0
+        if began:
+            time_ns = now + state.clock.anchor
+            gauge(vocabulary.STEP_TIME, (now - began) / 1e9, time_ns=time_ns)
+            with guard("record memory"):
+                record_memory(time_ns)
+            for at_end in self.at_end:
+                with guard("count a step"):
+                    at_end(began, now)
+
+    def end(self, error: BaseException | None = None) -> None:
+        """End the loop and its open step now; tear-down begins."""
+        now = self.left or monotonic_ns()
+        open_until_now = self.tree is not None
+        self.close(now, error)
+        self.count(now)
+        if open_until_now:
+            state.phase.open(vocabulary.TEARDOWN, state.loops, now)
+
+
+def record_memory(time_ns: int) -> None:
+    """Record what the process and its device hold at the end of a step. Cost: 5 us."""
+    if state.memory_reader is not None and not state.memory_reader.is_own():
+        use_memory_reader(state.read_device)
+    reading = state.read_memory()
+    if reading is None:
+        return
+    virtual, resident = host(reading[0])
+    if resident:
+        gauge(vocabulary.RSS, resident, time_ns=time_ns)
+        gauge(vocabulary.VMS, virtual, time_ns=time_ns)
+    device = reading[1]
+    if device is not None:
+        gauge(vocabulary.ALLOCATED, device.allocated, time_ns=time_ns)
+        gauge(vocabulary.RESERVED, device.reserved, time_ns=time_ns)
+
+
+class step:
+    """Hold one step of a loop without a framework: ``with otel_rl.step(7):``, on every rank.
+
+    Steps tile the loop: a step goes on behind its block until the next one begins (evaluation, a checkpoint), and only
+    the last one, and one that raises, end with theirs.
+    The step's trace has the same id on every rank. A span of somebody else that happens to be current is linked to. A
+    number that does not rise begins another loop (``train.2``), since two steps of one loop must not share a trace.
+
+    Args:
+        number: the step as your loop counts it, 0 or above.
+
+    Raises:
+        ValueError: the number is not a whole number, 0 or above.
+
+    Emits: ``rl.loop`` (rank 0), ``rl.rank N``, ``rl.step.time``. Cost: 30 us (``benchmarks/hotpath.py``).
+    """
+
+    __slots__ = ("number",)
+
+    def __init__(self, number: int) -> None:
+        try:
+            self.number = operator.index(number)
+        except TypeError:
+            self.number = -1
+        if self.number < 0:
+            raise ValueError(f"step({number!r}): the number of a step is a whole number, 0 or above")
+
+    def __enter__(self) -> Stage | None:
+        if not state.on:
+            return None
+        with guard("begin a step"):
+            loop = state.training.loop
+            if loop is None or self.number <= loop.number:
+                if loop is not None:
+                    loop.end()
+                loop = state.training.loop = Loop()
+            loop.begin(self.number)
+        return cast("Stage | None", state.container)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with guard("end a step"):
+            loop, now = state.training.loop, monotonic_ns()
+            if loop is not None and error is None:
+                loop.leave(now)
+            elif loop is not None:
+                loop.close(now, error)
