@@ -1,0 +1,82 @@
+"""accelerate: its optimizer between and at the end of an accumulation, and where it skips its update."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("accelerate")
+
+import accelerate
+import torch
+
+import otel_rl
+from otel_rl import vocabulary as v
+from tests.programs.recorded import Recorded
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> Iterator[Callable[[], Recorded]]:
+    """Record this process; calling it ends the recording and reads it."""
+    otel_rl.instrument(["torch", "accelerate"])
+
+    def end() -> Recorded:
+        otel_rl.uninstrument()
+        return Recorded(tmp_path / "runs")
+
+    yield end
+    otel_rl.uninstrument()
+    accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)
+
+
+def test_an_accumulation_has_one_update(recorded: Callable[[], Recorded]) -> None:
+    """Between its micro-batches the optimizer does nothing, which is no stage; torch's own step is inside the last."""
+    accelerator = accelerate.Accelerator(cpu=True, gradient_accumulation_steps=2)
+    model: Any = torch.nn.Linear(4, 1)
+    model, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=0.25))
+    with otel_rl.step(1):
+        for _ in range(4):
+            with accelerator.accumulate(model):
+                accelerator.backward(model(torch.ones(2, 4)).sum())
+                optimizer.step()
+                optimizer.zero_grad()
+    one = recorded()
+    (step,) = one.steps().values()
+    assert [v.BACKWARD, v.BACKWARD, v.OPTIMIZER] * 2 == step.outline()
+    assert [False, False] == [node.attributes[v.OPTIMIZER_SKIPPED] for node in step.find(v.OPTIMIZER)]
+    assert (2, 0) == (one.total(v.TRAIN_STEPS), one.total(v.TRAIN_STEPS_SKIPPED))
+    assert {1: [0.25, 0.25]} == one.values(v.LEARNING_RATE)
+
+
+def test_a_skipped_update_says_so(recorded: Callable[[], Recorded]) -> None:
+    """A gradient that is infinite makes the scaler skip the step: counted apart, and said on the stage."""
+    accelerate.Accelerator(cpu=True)
+    parameter = torch.nn.Parameter(torch.ones(1))
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
+    optimizer = accelerate.optimizer.AcceleratedOptimizer(torch.optim.SGD([parameter], lr=0.5), scaler=scaler)
+    with otel_rl.step(1):
+        for factor in (1.0, float("inf"), 1.0):
+            optimizer.zero_grad()
+            scaler.scale((parameter * factor).sum()).backward()
+            optimizer.step()
+    one = recorded()
+    (step,) = one.steps().values()
+    assert [False, True, False] == [node.attributes[v.OPTIMIZER_SKIPPED] for node in step.find(v.OPTIMIZER)]
+    assert (2, 1) == (one.total(v.TRAIN_STEPS), one.total(v.TRAIN_STEPS_SKIPPED))
+
+
+def test_a_single_process_has_no_collectives(recorded: Callable[[], Recorded]) -> None:
+    """Its gathers return at once and would only be noise."""
+    accelerator = accelerate.Accelerator(cpu=True)
+    with otel_rl.step(1):
+        accelerator.gather(torch.ones(2))
+        accelerate.utils.gather_object([1])
+        accelerator.wait_for_everyone()
+    one = recorded()
+    assert [[]] == [step.children for step in one.steps().values()]
+    assert [] == list(one.run.points(v.COMM_DURATION))

@@ -1,0 +1,315 @@
+"""torch: backward, optimizers, checkpoints, data loading, compiled regions and collectives."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+
+import otel_rl
+from otel_rl import vocabulary as v
+from tests.programs.launch import HERE, launcher, run
+from tests.programs.recorded import COLLECTIVE, Node, Recorded
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> Iterator[Callable[[], Recorded]]:
+    """Record this process with torch alone; calling it ends the recording and reads it."""
+    otel_rl.instrument(["torch"])
+
+    def end() -> Recorded:
+        otel_rl.uninstrument()
+        return Recorded(tmp_path / "runs")
+
+    yield end
+    otel_rl.uninstrument()
+
+
+def model() -> Any:
+    """Make two layers."""
+    return torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
+
+
+# --- backward and optimizers ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_a_checkpointed_backward_counts_once(recorded: Callable[[], Recorded], reentrant: bool) -> None:
+    """Recomputing calls the backward of torch again, from inside the first one."""
+    from torch.utils.checkpoint import checkpoint
+
+    layers, batch = model(), torch.ones(4, 8, requires_grad=True)
+    with otel_rl.step(1):
+        for _ in range(2):
+            checkpoint(
+                lambda x: checkpoint(layers, x, use_reentrant=reentrant), batch, use_reentrant=reentrant
+            ).sum().backward()
+    assert [v.BACKWARD] * 2 == recorded().steps()[1].outline()
+
+
+def test_both_ways_to_call_the_backward_are_seen(recorded: Callable[[], Recorded]) -> None:
+    """``loss.backward()`` and ``torch.autograd.backward(loss)``; ``autograd.grad`` is no update."""
+    layers, batch = model(), torch.ones(4, 8, requires_grad=True)
+    with otel_rl.step(1):
+        layers(batch).sum().backward()
+        torch.autograd.backward(layers(batch).sum())
+        torch.autograd.grad(layers(batch).sum(), batch)
+    assert [v.BACKWARD] * 2 == recorded().steps()[1].outline()
+
+
+def test_an_optimizer_without_a_framework_is_a_stage(recorded: Callable[[], Recorded]) -> None:
+    """Each step once, with a scheduler attached, for an optimizer made before and one after."""
+    layers = model()
+    one, two = torch.optim.SGD(layers.parameters(), lr=0.1), torch.optim.AdamW(layers.parameters())
+    scheduler = torch.optim.lr_scheduler.LinearLR(one)
+    with otel_rl.step(1):
+        layers(torch.ones(4, 8)).sum().backward()
+        one.step()
+        scheduler.step()
+        two.step()
+    assert [v.BACKWARD, v.OPTIMIZER, v.OPTIMIZER] == recorded().steps()[1].outline()
+
+
+def test_an_optimizer_inside_the_backward_belongs_to_it(recorded: Callable[[], Recorded]) -> None:
+    """One optimizer per parameter, stepped as its gradient arrives: no stage of their own."""
+    layers = model()
+    optimizers = {p: torch.optim.SGD([p], lr=0.1) for p in layers.parameters()}
+    for parameter in layers.parameters():
+        parameter.register_post_accumulate_grad_hook(lambda p: optimizers[p].step())
+    with otel_rl.step(1):
+        layers(torch.ones(4, 8)).sum().backward()
+    assert [v.BACKWARD] == recorded().steps()[1].outline()
+
+
+def test_an_error_in_the_backward_is_the_hosts_own(recorded: Callable[[], Recorded]) -> None:
+    """And closes the stage with its type; the message is content."""
+    with otel_rl.step(1), pytest.raises(RuntimeError, match="does not require grad"):
+        torch.ones(1).backward()
+    (backward,) = recorded().steps()[1].children
+    assert (2, "RuntimeError") == (backward.span.status_code, backward.attributes[v.ERROR_TYPE])
+
+
+# --- checkpoints ------------------------------------------------------------------------------------------------------
+
+alone = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+
+
+@alone
+def test_saving_is_a_checkpoint(recorded: Callable[[], Recorded], tmp_path: Path) -> None:
+    """With torch.save, also where its name was imported before, and with torch.distributed.checkpoint."""
+    import torch.distributed.checkpoint as dcp
+
+    with otel_rl.step(1):
+        torch.save(model().state_dict(), tmp_path / "model.pt")
+        torch.serialization.save(model().state_dict(), tmp_path / "model.pt")
+        dcp.save({"model": model().state_dict()}, checkpoint_id=str(tmp_path / "dcp"))
+    saved = recorded().steps()[1].children
+    assert [(v.CHECKPOINT, "torch.save")] * 2 + [(v.CHECKPOINT, "dcp")] == [
+        (node.name, node.attributes[v.CHECKPOINT_FORMAT]) for node in saved
+    ]
+    assert (tmp_path / "model.pt").exists()
+
+
+@alone
+def test_an_asynchronous_checkpoint_ends_with_its_future(recorded: Callable[[], Recorded], tmp_path: Path) -> None:
+    """The call is its staging; what comes next is outside it, although it goes on."""
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint import FileSystemWriter
+
+    written = threading.Event()
+
+    class Slow(FileSystemWriter):
+        def finish(self, *args: Any, **kwargs: Any) -> Any:
+            written.wait(30)
+            return super().finish(*args, **kwargs)
+
+    with otel_rl.step(1):
+        future = dcp.async_save({"model": model().state_dict()}, storage_writer=Slow(str(tmp_path / "dcp")))
+        with otel_rl.stage("next"):
+            written.set()
+            future.result()
+            threading.Event().wait(0.05)  # callbacks run behind result()
+    (checkpoint, following) = recorded().steps()[1].children
+    assert (v.CHECKPOINT, "next") == (checkpoint.name, following.name)
+    assert {v.CHECKPOINT_ASYNC: True, v.CHECKPOINT_FORMAT: "dcp"}.items() <= checkpoint.attributes.items()
+    assert [v.CHECKPOINT_STAGING] == checkpoint.outline()
+    assert following.span.start_ns < checkpoint.span.end_ns < following.span.end_ns
+
+
+@alone
+def test_an_asynchronous_checkpoint_that_fails_says_so(recorded: Callable[[], Recorded], tmp_path: Path) -> None:
+    """In its call, and in its future."""
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint import FileSystemWriter
+    from torch.distributed.checkpoint.api import CheckpointException
+
+    class Full(FileSystemWriter):
+        def finish(self, *args: Any, **kwargs: Any) -> Any:
+            raise OSError("no space")
+
+    with otel_rl.step(1):
+        future = dcp.async_save({"model": model().state_dict()}, storage_writer=Full(str(tmp_path / "dcp")))
+        with pytest.raises(CheckpointException, match="no space"):
+            future.result()
+        threading.Event().wait(0.05)
+        with pytest.raises(TypeError):
+            dcp.async_save(no_such_argument=1)
+        with otel_rl.stage("next"):
+            pass
+    (first, second, following) = recorded().steps()[1].children
+    assert [(v.CHECKPOINT, 2), (v.CHECKPOINT, 2), ("next", 0)] == [
+        (node.name, node.span.status_code) for node in (first, second, following)
+    ]
+
+
+# --- compiled regions -------------------------------------------------------------------------------------------------
+
+
+def test_compiled_regions_do_not_know_us(recorded: Callable[[], Recorded]) -> None:
+    """A function with stages in it compiles into one graph, gives the same result, and records nothing."""
+
+    @otel_rl.stage("decorated")
+    def decorated(x: Any) -> Any:
+        return x + 1
+
+    def function(x: Any) -> Any:
+        with otel_rl.stage("inside") as span:
+            span.set_attribute("rl.tokens", 1)
+            return decorated(torch.sin(x)) * 2
+
+    compiled = torch.compile(function, backend="eager", fullgraph=True)
+    batch = torch.ones(4)
+    with otel_rl.step(1):
+        assert torch.equal(compiled(batch), (torch.sin(batch) + 1) * 2)
+        with otel_rl.stage("outside"):
+            compiled(batch)
+    assert ["outside"] == recorded().steps()[1].outline()
+
+
+# --- data loading -----------------------------------------------------------------------------------------------------
+
+
+def test_waiting_for_data_is_idle(recorded: Callable[[], Recorded]) -> None:
+    """Each batch that is asked for, and the end; nothing counts as an error."""
+    loader = torch.utils.data.DataLoader(list(range(6)), batch_size=2)
+    with otel_rl.step(1):
+        assert [2, 2, 2] == [len(batch) for batch in loader]
+    waits = recorded().steps()[1].children
+    assert [(v.IDLE, "data", 0)] * 4 == [
+        (node.name, node.attributes[v.IDLE_REASON], node.span.status_code) for node in waits
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_loader_workers_record_for_themselves(tmp_path: Path, method: str) -> None:
+    """Two workers whose data set opens a stage for each item: journals of their own, all items, the parent's waits."""
+    run(tmp_path, str(HERE / "loader.py"), method)
+    recorded = [Recorded(directory.parent, directory.name) for directory in (tmp_path / "runs").glob("[!.]*")]
+    nodes = [node for one in recorded for node in one.nodes]
+    items = [node for node in nodes if node.name == "item"]
+    assert Counter({number: 1 for number in range(8)}) == Counter(node.attributes["rl.number"] for node in items)
+    writers = {node.span.resource[v.PROCESS_PID] for node in items}
+    assert 2 == len(writers)
+    assert 2 == len({node.span.resource["service.instance.id"] for node in items})
+    (main,) = {node.span.resource[v.PROCESS_PID] for node in nodes if node.name == v.IDLE}
+    assert main not in writers
+    assert [[]] * len(recorded) == [one.orphans for one in recorded]
+    steps = {point.resource[v.PROCESS_PID] for one in recorded for point in one.run.points(v.STEP_TIME)}
+    assert {main} == steps
+
+
+# --- collectives ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def collectives(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Recorded]:
+    """Two gloo ranks that call every collective."""
+    directory = tmp_path_factory.mktemp("collectives")
+    run(directory, *launcher(2), str(HERE / "collectives.py"), str(directory / "error-{rank}.json"))
+    return directory, Recorded(directory / "runs")
+
+
+def operations(node: Node) -> list[str]:
+    """Name the collectives among the children of a span."""
+    return [child.attributes[v.COMM_OPERATION] for child in node.children if child.name == COLLECTIVE]
+
+
+EVERY = [
+    "all_reduce", "reduce", "broadcast", "all_gather", "all_gather_into_tensor", "reduce_scatter_tensor", "barrier",
+    "all_gather_object", "gather_object", "broadcast_object_list",
+]  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 1])
+def test_every_collective_is_a_row_of_its_stage(collectives: tuple[Path, Recorded], rank: int) -> None:
+    """Once each, by the name it was called by, with this rank's bytes; an asynchronous one is not timed."""
+    (stage,) = collectives[1].steps(rank)[1].children
+    assert EVERY == operations(stage)
+    sizes = {child.attributes[v.COMM_OPERATION]: child.attributes.get(v.COMM_BYTES, 0) for child in stage.children}
+    tensors = EVERY[:6]
+    assert {**dict.fromkeys(EVERY, 0), **dict.fromkeys(tensors, 4096)} == sizes
+    assert len(EVERY) == stage.attributes[v.COMM_COUNT]
+    total_s = sum((child.span.end_ns - child.span.start_ns) / 1e9 for child in stage.children)
+    assert stage.attributes[v.COMM_TIME] == pytest.approx(total_s, abs=1e-8)
+
+
+@pytest.mark.slow
+def test_the_longest_collectives_are_spans_and_all_are_counted(collectives: tuple[Path, Recorded]) -> None:
+    """Of forty, 32 are spans, those for which this rank waited among them; metrics count every one."""
+    (stage,) = collectives[1].steps(0)[2].children
+    assert (40, 40) == (stage.attributes[v.COMM_COUNT], len(stage.children) + stage.attributes[v.COMM_OMITTED])
+    assert len(stage.children) in (32, 33)  # one more where the journal had named it as open already
+    waits = sorted(child.span.end_ns - child.span.start_ns for child in stage.children)[-5:]
+    assert min(waits) > 2_000_000
+    counts = {
+        point.attributes[v.COMM_OPERATION]: point.count
+        for point in collectives[1].last(v.COMM_DURATION)
+        if point.resource[v.RANK] == 0
+    }
+    assert 41 == counts["all_reduce"]
+    assert 40 * 16 + 4096 == collectives[1].total(v.COMM_IO, rl_comm_operation="all_reduce")
+
+
+@pytest.mark.slow
+def test_sharded_models_show_their_gathers(collectives: tuple[Path, Recorded]) -> None:
+    """FSDP2's own calls of torch.distributed are rows of the stage or of the backward; the backward hides others."""
+    (stage,) = collectives[1].steps(0)[3].children
+    (backward,) = [child for child in stage.children if child.name == v.BACKWARD]
+    assert backward.attributes[v.COMM_HIDDEN] is True
+    gathers = [name for name in operations(stage) if name.startswith("all_gather")]
+    assert len(gathers) >= 2
+    assert {name.rpartition("_")[0] for name in operations(backward)} <= {
+        "all_gather",
+        "reduce_scatter",
+        "all_gather_into",
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 1])
+def test_collectives_outside_a_stage_lie_below_the_rank(collectives: tuple[Path, Recorded], rank: int) -> None:
+    """One that raises is over as well, and the exception is torch's own."""
+    directory, recorded = collectives
+    assert ["barrier", "broadcast"] == operations(recorded.steps(rank)[6])
+    assert json.loads((directory / f"error-{rank}.json").read_text()) in ("ValueError", "RuntimeError")
+    assert ([], [], {}) == (recorded.orphans, recorded.run.open_stages(), recorded.errors())
+    assert 1 == len({step.span.trace_id for step in (recorded.steps(0)[6], recorded.steps(1)[6])})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_compiled_collective_is_torchs_alone(collectives: tuple[Path, Recorded], rank: int) -> None:
+    """One graph with a collective in it compiles as without us, sums right and has no row."""
+    (stage,) = collectives[1].steps(rank)[5].children
+    assert (True, []) == (stage.attributes["right"], operations(stage))

@@ -1,0 +1,165 @@
+"""The loop of transformers' trainer: its steps, however a training begins, goes on, repeats or is disturbed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+pytest.importorskip("trl")
+
+from otel_rl import vocabulary as v
+from tests.programs.launch import Trainings
+from tests.programs.recorded import Recorded, outside, overlapping
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def trainings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trainings]:
+    """One process that has imported the frameworks, from which every training is forked."""
+    server = Trainings(tmp_path_factory.mktemp("transformers"))
+    yield server
+    server.close()
+
+
+def whole(recorded: Recorded) -> None:
+    """Nothing is orphaned, left open, outside its parent or on top of its neighbour, and traces are told apart."""
+    assert ([], [], {}) == (recorded.orphans, recorded.run.open_stages(), recorded.errors())
+    assert [] == [names for node in recorded.nodes for names in (*overlapping(node), *outside(node))]
+    assert len(recorded.roots) == len({node.span.trace_id for node in recorded.nodes})
+    assert [] == recorded.run.damage
+
+
+def tiled(recorded: Recorded) -> list[str]:
+    """Name the roots, each of which must begin where the one before ended."""
+    assert all(a.span.end_ns == b.span.start_ns for a, b in pairwise(recorded.roots))
+    return [
+        f"{root.attributes[v.LOOP_NAME]} {root.attributes[v.ITERATION]}"
+        if v.ITERATION in root.attributes
+        else root.name
+        for root in recorded.roots
+    ]
+
+
+def test_a_data_set_that_ends_begins_anew(trainings: Trainings) -> None:
+    """Epochs of two steps: the numbers go on, and no step begins without a batch."""
+    result = trainings.train("epochs", prompts=2, config={"max_steps": 5})
+    recorded = Recorded(result.runs)
+    whole(recorded)
+    assert [v.SETUP, *[f"train {number}" for number in range(1, 6)], v.TEARDOWN] == tiled(recorded)
+    assert [1, 2, 3, 4, 5] == result.truth["steps"]
+    assert recorded.total(v.TRAIN_STEPS) == 5
+
+
+def test_an_incomplete_accumulation_ends_its_epoch(trainings: Trainings) -> None:
+    """Three batches accumulated by two: the second step of each epoch has one micro-batch, and its loss is right."""
+    result = trainings.train(
+        "remainder", prompts=3, config={"gradient_accumulation_steps": 2, "steps_per_generation": 1, "max_steps": 4}
+    )
+    recorded = Recorded(result.runs)
+    whole(recorded)
+    forwards = [sum(c.name == v.FORWARD for c in step.children) for step in recorded.steps().values()]
+    assert [2, 1, 2, 1] == forwards
+    logged = {entry["step"]: entry["loss"] for entry in result.truth["logs"] if "loss" in entry}
+    assert logged == pytest.approx({n: x for n, (x,) in recorded.values(v.LOSS).items()}, abs=1e-6)
+
+
+def test_a_resumed_training_goes_on_with_its_numbers(trainings: Trainings) -> None:
+    """In the same process it is a second loop; the steps until the checkpoint are not repeated."""
+    config = {"max_steps": 3, "save_strategy": "steps", "save_steps": 3}
+    recorded = Recorded(trainings.train("resumed", play="train_resumed", config=config).runs)
+    whole(recorded)
+    expected = [v.SETUP, "train 1", "train 2", "train 3", v.TEARDOWN, "train.2 4", "train.2 5", "train.2 6", v.TEARDOWN]
+    assert expected == tiled(recorded)
+    assert v.IDLE in {child.name for child in recorded.steps(loop="train.2")[4].children}
+
+
+def test_resuming_in_another_process_is_another_attempt(trainings: Trainings) -> None:
+    """Of the same run, if it has the same name: one directory, and no trace id twice."""
+    env = {"OTEL_RL_RUN_ID": "long training"}
+    config = {"max_steps": 2, "save_strategy": "steps", "save_steps": 2}
+    result = trainings.train("first", config=config, env=env)
+    again = {**env, "OTEL_RL_DIR": str(result.runs)}
+    resume = str(result.directory / "checkpoints" / "checkpoint-2")
+    trainings.train("second", config={"max_steps": 4}, env=again, resume=resume, work=str(result.directory))
+    recorded = Recorded(result.runs)
+    whole(recorded)
+    attempts = {node.span.resource[v.ATTEMPT_ID] for node in recorded.nodes}
+    loops = [root for root in recorded.roots if root.name == v.LOOP]
+    assert (2, [1, 2, 3, 4]) == (len(attempts), [root.attributes[v.ITERATION] for root in loops])
+    assert len(recorded.roots) == len({root.span.trace_id for root in recorded.roots})
+    assert {"long training"} == {node.span.resource[v.RUN_ID] for node in recorded.nodes}
+
+
+def test_a_second_training_is_a_second_loop(trainings: Trainings) -> None:
+    """Equal numbers of two loops never share a trace, and each value lies in its own step."""
+    result = trainings.train("twice", play="train_twice", config={"max_steps": 2})
+    recorded = Recorded(result.runs)
+    whole(recorded)
+    assert [
+        v.SETUP, "train 1", "train 2", v.TEARDOWN, "train.2 1", "train.2 2", v.TEARDOWN,
+    ] == tiled(recorded)  # fmt: skip
+    losses = [entry["loss"] for entry in result.truth["logs"] if "loss" in entry]
+    found = [x for loop in ("train", "train.2") for (x,) in recorded.values(v.LOSS, loop=loop).values()]
+    assert losses == pytest.approx(found, abs=1e-6)
+
+
+def test_stages_of_other_threads_find_a_place_at_every_moment(trainings: Trainings) -> None:
+    """A thread that records all the time belongs to the step that is open, also while one step follows another."""
+    recorded = Recorded(trainings.train("noisy", play="with_noisy_threads", config={"max_steps": 12}).runs)
+    assert ([], [], {}) == (recorded.orphans, recorded.run.open_stages(), recorded.errors())
+    assert [v.SETUP, *[f"train {number}" for number in range(1, 13)], v.TEARDOWN] == tiled(recorded)
+    places = {recorded.by_id[node.span.parent_id].name for node in recorded.nodes if node.name == "prefetch"}
+    assert places <= {f"{v.RANK_SPAN} 0"}
+
+
+def test_a_slow_set_up_does_not_hide_what_is_trained(trainings: Trainings) -> None:
+    """The trainer is made long after the start; everything is still known as its work."""
+    recorded = Recorded(trainings.train("frozen", play="train_frozen").runs)
+    whole(recorded)
+    assert {("trl", "GRPO")} == {
+        (step.span.resource.get(v.SYSTEM), step.span.resource.get(v.ALGORITHM)) for step in recorded.steps().values()
+    }
+    assert {"trl-trainer"} == {point.resource[v.SERVICE_NAME] for point in recorded.run.points(v.STEP_TIME)}
+
+
+def test_a_users_own_stages_spans_and_threads_nest(trainings: Trainings) -> None:
+    """A stage and a span of OpenTelemetry inside a reward function lie below it; a number that is NaN is kept."""
+    recorded = Recorded(trainings.train("own", play="own_spans", config={"max_steps": 2}).runs)
+    whole(recorded)
+    for step in recorded.steps().values():
+        (reward,) = [child for child in step.children if child.name == v.REWARD]
+        assert ["rl.reward digits_in_threads", "  judge", "    http"] == reward.outline()
+        assert reward.children[0].children[0].attributes[v.BATCH_SIZE] == 4
+    assert ["nan", "nan"] == [str(point.value) for point in recorded.run.points("judge.score")]
+
+
+def test_the_norm_is_known_without_clipping(trainings: Trainings) -> None:
+    """With ``max_grad_norm=0`` the trainer measures the norm without clipping, and logs it."""
+    result = trainings.train("unclipped", config={"max_steps": 2, "max_grad_norm": 0.0})
+    recorded = Recorded(result.runs)
+    logged = {entry["step"]: entry["grad_norm"] for entry in result.truth["logs"] if "grad_norm" in entry}
+    assert logged == pytest.approx({n: x for n, (x,) in recorded.values(v.GRAD_NORM).items()}, rel=1e-5)
+
+
+def test_callbacks_that_somebody_listens_to_are_stages(trainings: Trainings) -> None:
+    """Those of the frameworks and of the user; an event that nobody hears has none."""
+    recorded = Recorded(trainings.train("heard", listens=["on_step_begin", "on_pre_optimizer_step"]).runs)
+    whole(recorded)
+    names = [child.name for child in recorded.steps()[2].children]
+    assert [v.IDLE, v.LOG, v.SAMPLE] == names[:3]
+    assert [v.CLIP, v.LOG, v.OPTIMIZER, v.LOG, v.LOG] == names[-5:]
+
+
+def test_a_plain_trainer_has_its_steps_too(trainings: Trainings) -> None:
+    """Supervised training with transformers alone: data wait, forward, backward, clip, optimizer, log."""
+    result = trainings.train("plain", play="supervised", config={"max_steps": 2})
+    recorded = Recorded(result.runs)
+    whole(recorded)
+    update = [v.IDLE, v.FORWARD, v.BACKWARD, v.CLIP, v.OPTIMIZER, v.LOG]
+    steps: Any = {number: step.outline() for number, step in recorded.steps().items()}
+    assert {1: [*update, "rl.log"], 2: [*update, "rl.log", "rl.log"]} == steps
+    assert {"transformers-trainer"} == {step.span.resource[v.SERVICE_NAME] for step in recorded.steps().values()}

@@ -1,0 +1,459 @@
+"""TRL: GRPO and RLOO as they really train, read back from the journal and compared with what the program itself saw."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("trl")
+
+from otel_rl import vocabulary as v
+from otel_rl.integrations.trl_metrics import CANONICAL, PER_RANK
+from tests.programs.launch import Trained, Trainings
+from tests.programs.recorded import Node, Recorded, outside, overlapping
+
+pytestmark = pytest.mark.slow
+
+SCORED = """
+rl.reward
+  rl.reward digits
+  rl.reward short
+  rl.reward ends
+rl.advantage
+rl.log
+rl.sample.process
+"""
+LOGPROBS = "rl.logprob old\nrl.logprob ref\n"
+ROLLOUT = "rl.sample\nrl.sample.process\n" + LOGPROBS + SCORED.lstrip()
+UPDATE = """
+rl.train.forward
+rl.train.backward
+rl.train.clip
+rl.train.optimizer
+rl.log
+"""
+"""Of the callbacks around a step somebody listens to the last alone."""
+LOGGED = "rl.log\n"
+MEMORY = {v.RSS_START, v.RSS_END, v.VMS_START, v.VMS_END}
+TOKENS = {v.TOKENS, v.TOKENS_PROMPT, v.TOKENS_RESPONSE}
+KEYS: dict[str, set[str]] = {
+    v.IDLE: {v.IDLE_REASON},
+    v.SAMPLE: {v.MODE, v.ROLLOUT_ID, v.POLICY_VERSION, v.SAMPLE_BATCH_SIZE, v.GROUP_SIZE} | TOKENS,
+    v.SAMPLE_PROCESS: {v.MODE},
+    v.LOGPROB: {v.MODE, v.LOGPROB_KIND, v.BATCH_SIZE, v.ROLLOUT_ID, v.TOKENS, v.TOKENS_PADDING},
+    v.REWARD: {v.MODE, v.BATCH_SIZE},
+    v.ADVANTAGE: {v.MODE, v.BATCH_SIZE},
+    v.FORWARD: {v.MODE, v.TRAIN_BATCH_SIZE, v.GROUP_SIZE, v.POLICY_VERSION, v.ROLLOUT_ID, v.TOKENS_PADDING} | TOKENS,
+    v.OPTIMIZER: {v.OPTIMIZER_SKIPPED},
+    f"{v.RANK_SPAN} 0": {v.ITERATION, v.LOOP_NAME, v.RSS_PEAK, v.RSS_PEAK_EXACT},
+    v.LOOP: {v.ITERATION, v.LOOP_NAME},
+}
+"""What a stage says besides memory."""
+
+
+def lines(*texts: str, below: int = 0) -> list[str]:
+    """Join outlines, indented."""
+    return ["  " * below + line for text in texts for line in text.strip("\n").splitlines()]
+
+
+@pytest.fixture(scope="module")
+def trainings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trainings]:
+    """One process that has imported the frameworks, from which every training is forked."""
+    server = Trainings(tmp_path_factory.mktemp("trl"))
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="module", params=["grpo", "rloo"])
+def trained(request: pytest.FixtureRequest, trainings: Trainings) -> tuple[Trained, Recorded]:
+    """Two updates to a rollout, three reward functions, an evaluation and a checkpoint after every second step."""
+    config = {"steps_per_generation": 2, "eval_strategy": "steps", "eval_steps": 2, "save_strategy": "steps"}
+    result = trainings.train(
+        f"whole-{request.param}",
+        trainer=request.param,
+        config={**config, "save_steps": 2, "num_generations_eval": 2}
+        if request.param == "grpo"
+        else {**config, "save_steps": 2},
+        rewards=["digits", "short", "ends"],
+    )
+    return result, Recorded(result.runs)
+
+
+def test_every_stage_of_every_step_is_a_span(trained: tuple[Trained, Recorded]) -> None:
+    """Steps with and without a rollout, with evaluation and checkpoint, have exactly their stages in this order."""
+    result, recorded = trained
+    batches = [rollout["mode"] for rollout in result.truth["rollouts"] if rollout["step"] == 3].count("eval")
+    one_batch = lines("rl.idle", ROLLOUT, "rl.train.forward", below=1)
+    evaluation = ["rl.evaluate", *one_batch * batches, *lines(LOGGED, below=1)]
+    evaluation.insert(1, "  rl.idle")  # accelerate asks for the second batch before it gives the first
+    rolled = lines("rl.idle", ROLLOUT, UPDATE)
+    reused = lines("rl.idle", UPDATE)
+    assert {
+        1: [*rolled, "rl.log"],
+        2: [*reused, "rl.log", *evaluation, "rl.checkpoint"],
+        3: [*rolled, "rl.log"],
+        4: [*reused, "rl.log", *evaluation, "rl.checkpoint", "rl.log"],
+    } == {number: step.outline() for number, step in recorded.steps().items()}
+
+
+def test_the_structure_is_whole(trained: tuple[Trained, Recorded]) -> None:
+    """One root per step, no orphan, nothing outside its parent, nothing overlaps, and the steps tile the loop."""
+    result, recorded = trained
+    steps = list(recorded.steps().values())
+    assert [v.SETUP, *[v.LOOP] * 4, v.TEARDOWN] == [root.name for root in recorded.roots]
+    assert ([], {}) == (recorded.orphans, recorded.errors())
+    assert [] == [names for node in recorded.nodes for names in (*overlapping(node), *outside(node))]
+    edges = [(node.span.start_ns, node.span.end_ns) for node in recorded.roots]
+    assert [end for _, end in edges[:-1]] == [start for start, _ in edges[1:]]
+    assert edges[1:-1] == [(step.span.start_ns, step.span.end_ns) for step in steps]
+    assert result.truth["steps"] == list(recorded.steps())
+    assert len(recorded.roots) == len({node.span.trace_id for node in recorded.nodes})
+
+
+def test_attributes_are_complete(trained: tuple[Trained, Recorded]) -> None:
+    """Each stage has exactly the attributes that belong to it, memory at both ends among them."""
+    _, recorded = trained
+    steps = [root for root in recorded.roots if root.name == v.LOOP]
+    for node in (node for step in steps for node in step.walk()):
+        function = {v.MODE, v.REWARD_FUNCTION} if node.name.startswith(f"{v.REWARD} ") else set()
+        of_rollout = {v.MODE} & set(node.attributes) if node.name == v.LOG else set()
+        assert KEYS.get(node.name, set()) | function | of_rollout | MEMORY == set(node.attributes), node.name
+
+
+def test_token_counts_are_those_of_the_token_ids(trained: tuple[Trained, Recorded]) -> None:
+    """Every rollout's prompt and response tokens, of training and of evaluation, are what the reward function saw."""
+    result, recorded = trained
+    sampled = sorted((node for node in recorded.nodes if node.name == v.SAMPLE), key=lambda node: node.span.start_ns)
+    expected = [
+        {
+            v.MODE: rollout["mode"],
+            v.POLICY_VERSION: rollout["step"] - 1,
+            v.SAMPLE_BATCH_SIZE: len(rollout["completion_ids"]),
+            v.TOKENS: sum(map(len, rollout["prompts"])) + sum(map(len, rollout["completion_ids"])),
+            v.TOKENS_PROMPT: sum(map(len, rollout["prompts"])),
+            v.TOKENS_RESPONSE: sum(map(len, rollout["completion_ids"])),
+        }
+        for rollout in result.truth["rollouts"]
+    ]
+    assert expected == [{key: node.attributes[key] for key in expected[0]} for node in sampled]
+    assert {"train", "eval"} == {rollout["mode"] for rollout in result.truth["rollouts"]}
+
+
+def test_forwards_consume_what_was_rolled_out(trained: tuple[Trained, Recorded]) -> None:
+    """The two updates of a rollout name it, together have its tokens, and the later one links to its span."""
+    _, recorded = trained
+    steps = recorded.steps()
+    for first, second in ((1, 2), (3, 4)):
+        (sample,) = [node for node in steps[first].children if node.name == v.SAMPLE]
+        forwards = [node for n in (first, second) for node in steps[n].children if node.name == v.FORWARD]
+        assert [sample.attributes[v.ROLLOUT_ID]] * 2 == [node.attributes[v.ROLLOUT_ID] for node in forwards]
+        for key in TOKENS:
+            assert sample.attributes[key] == sum(node.attributes[key] for node in forwards)
+        assert [4, 4] == [node.attributes[v.TRAIN_BATCH_SIZE] for node in forwards]
+        assert ([], [sample.span.span_id]) == (links(recorded, steps[first]), links(recorded, steps[second]))
+
+
+def links(recorded: Recorded, node: Node) -> list[bytes]:
+    """Read the span ids that a span links to."""
+    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+    return [
+        link.span_id
+        for _, frame in recorded.run.frames("traces")
+        for group in ExportTraceServiceRequest.FromString(frame.payload).resource_spans
+        for scope in group.scope_spans
+        for span in scope.spans
+        if span.span_id == node.span.span_id
+        for link in span.links
+    ]
+
+
+def test_old_and_reference_log_probabilities_count_the_rollout(trained: tuple[Trained, Recorded]) -> None:
+    """Both handle the tokens of their rollout, and know whose they are."""
+    _, recorded = trained
+    parents = [node for node in recorded.nodes if any(child.name == v.SAMPLE for child in node.children)]
+    for parent in parents:
+        rollout = None
+        for node in parent.children:
+            rollout = node if node.name == v.SAMPLE else rollout
+            if node.name == v.LOGPROB and rollout is not None:
+                keys = (v.ROLLOUT_ID, v.TOKENS, v.MODE)
+                assert [rollout.attributes[key] for key in keys] == [node.attributes[key] for key in keys]
+                assert rollout.attributes[v.SAMPLE_BATCH_SIZE] == node.attributes[v.BATCH_SIZE]
+
+
+def test_evaluation_says_so_everywhere(trained: tuple[Trained, Recorded]) -> None:
+    """What knows a mode is ``eval`` below an evaluation and ``train`` everywhere else."""
+    _, recorded = trained
+    below = {id(node) for evaluation in recorded.nodes if evaluation.name == v.EVALUATE for node in evaluation.walk()}
+    modes = {(id(node) in below, node.attributes[v.MODE]) for node in recorded.nodes if v.MODE in node.attributes}
+    assert {(True, "eval"), (False, "train")} == modes
+
+
+def test_asynchronous_reward_functions_overlap(trained: tuple[Trained, Recorded]) -> None:
+    """Each has a span of its own, as long as it really took, inside the reward stage."""
+    _, recorded = trained
+    for reward in (node for node in recorded.nodes if node.name == v.REWARD):
+        short, ends = reward.children[1].span, reward.children[2].span
+        assert max(short.start_ns, ends.start_ns) < min(short.end_ns, ends.end_ns)
+        assert min(short.end_ns - short.start_ns, ends.end_ns - ends.start_ns) >= 10_000_000
+        assert ["digits", "short", "ends"] == [child.attributes[v.REWARD_FUNCTION] for child in reward.children]
+
+
+def test_counters_are_the_sums_of_training_alone(trained: tuple[Trained, Recorded]) -> None:
+    """Samples and tokens of rollouts, tokens of forwards, updates: what an evaluation does is in none of them."""
+    result, recorded = trained
+    rollouts = [rollout for rollout in result.truth["rollouts"] if rollout["mode"] == "train"]
+    prompt = sum(len(text) for rollout in rollouts for text in rollout["prompts"])
+    response = sum(len(ids) for rollout in rollouts for ids in rollout["completion_ids"])
+    forwards = [node for step in recorded.steps().values() for node in step.children if node.name == v.FORWARD]
+    assert {
+        "samples": 16, "prompt": prompt, "response": response, "trained prompt": prompt, "trained response": response,
+        "padding": sum(node.attributes[v.TOKENS_PADDING] for node in forwards), "updates": 4, "skipped": 0,
+    } == {
+        "samples": recorded.total(v.SAMPLES),
+        "prompt": recorded.total(v.SAMPLE_TOKENS, rl_token_kind="prompt"),
+        "response": recorded.total(v.SAMPLE_TOKENS, rl_token_kind="response"),
+        "trained prompt": recorded.total(v.TRAIN_TOKENS, rl_token_kind="prompt"),
+        "trained response": recorded.total(v.TRAIN_TOKENS, rl_token_kind="response"),
+        "padding": recorded.total(v.TRAIN_TOKENS, rl_token_kind="padding"),
+        "updates": recorded.total(v.TRAIN_STEPS),
+        "skipped": recorded.total(v.TRAIN_STEPS_SKIPPED),
+    }  # fmt: skip
+
+
+def test_the_resource_says_what_is_trained(trained: tuple[Trained, Recorded], request: pytest.FixtureRequest) -> None:
+    """Every record carries framework, algorithm and model; the folder of the model is not given away."""
+    result, recorded = trained
+    expected = {
+        v.SYSTEM: "trl", v.ALGORITHM: "RLOO" if "rloo" in result.directory.name else "GRPO",
+        v.MODEL_NAME: "tiny-qwen2", v.ROLE: "trainer", v.RANK: 0, v.WORLD_SIZE: 1, v.SERVICE_NAME: "trl-trainer",
+    }  # fmt: skip
+    steps = recorded.steps().values()
+    assert all(expected == {key: step.span.resource[key] for key in expected} for step in steps)
+    assert all(expected == {key: point.resource[key] for key in expected} for point in recorded.run.points())
+
+
+def test_histograms_count_every_stage(trained: tuple[Trained, Recorded]) -> None:
+    """Each stage's duration histogram has as many values, and the same sum, as there are spans."""
+    _, recorded = trained
+    spans: Counter[str] = Counter()
+    for node in recorded.nodes:
+        if node.name not in (v.LOOP, v.SETUP, v.TEARDOWN) and v.ITERATION not in node.attributes:
+            spans[f"{node.name.partition(' ')[0]}.duration"] += 1
+    spans.pop(f"{v.RANK_SPAN}.duration")
+    counted: Counter[str] = Counter()
+    for point in recorded.last(None):  # every metric
+        if point.kind == "histogram":
+            counted[point.name] += point.count
+    assert {**spans, f"{v.LOOP}.duration": 4} == {
+        k: n for k, n in counted.items() if not k.startswith((v.SETUP, v.TEARDOWN))
+    }
+
+
+# --- other ways of accumulating and reusing ---------------------------------------------------------------------------
+
+
+def rollouts_of(recorded: Recorded) -> dict[int, list[str]]:
+    """Name the rollouts that each step's forwards consumed, as letters in the order of their appearance."""
+    letters: dict[Any, str] = {}
+    return {
+        number: [
+            letters.setdefault(node.attributes[v.ROLLOUT_ID], chr(ord("a") + len(letters)))
+            for node in step.children
+            if node.name == v.FORWARD
+        ]
+        for number, step in recorded.steps().items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "config", "expected"),
+    [
+        ("accumulation 2", {"gradient_accumulation_steps": 2}, {1: ["a", "a"], 2: ["b", "b"]}),
+        (
+            "two rollouts in an update",
+            {"gradient_accumulation_steps": 4, "steps_per_generation": 2},
+            {1: ["a", "a", "b", "b"], 2: ["c", "c", "d", "d"]},
+        ),
+        (
+            "two iterations with an evaluation between",
+            {"num_iterations": 2, "eval_strategy": "steps", "eval_steps": 1, "max_steps": 3},
+            {1: ["a"], 2: ["a"], 3: ["b"]},
+        ),
+        (
+            "eight updates of a rollout",
+            {"steps_per_generation": 8, "max_steps": 9},
+            {**{number: ["a"] for number in range(1, 9)}, 9: ["b"]},
+        ),
+    ],
+)
+def test_rollouts_and_updates_find_each_other(
+    trainings: Trainings, name: str, config: dict[str, Any], expected: dict[int, list[str]]
+) -> None:
+    """Whatever their ratio, each micro-batch names its rollout, and each step links to the rollouts of others."""
+    result = trainings.train(name.replace(" ", "-"), config={"max_steps": 2, **config})
+    recorded = Recorded(result.runs)
+    assert expected == rollouts_of(recorded)
+    samples = {
+        node.attributes[v.ROLLOUT_ID]: (number, node)
+        for number, step in recorded.steps().items()
+        for node in step.children
+        if node.name == v.SAMPLE
+    }
+    for number, step in recorded.steps().items():
+        used = dict.fromkeys(node.attributes[v.ROLLOUT_ID] for node in step.children if node.name == v.FORWARD)
+        others = [samples[rollout][1].span.span_id for rollout in used if samples[rollout][0] != number]
+        assert others == links(recorded, step), number
+    assert ([], {}) == (recorded.orphans, recorded.errors())
+    assert [] == [names for node in recorded.nodes for names in (*overlapping(node), *outside(node))]
+    assert result.truth["steps"] == list(recorded.steps())
+    logged = {entry["step"]: entry["loss"] for entry in result.truth["logs"] if "loss" in entry}
+    assert logged == pytest.approx(one(recorded.values(v.LOSS)), abs=1e-6)
+
+
+def one(values: dict[int, list[float]]) -> dict[int, float]:
+    """Take the only value of each step."""
+    assert all(len(found) == 1 for found in values.values()), values
+    return {number: found[0] for number, found in values.items()}
+
+
+# --- metrics ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", params=["grpo", "rloo"])
+def measured(request: pytest.FixtureRequest, trainings: Trainings) -> tuple[Trained, Trained, Recorded]:
+    """The same training twice: without otel_rl, logging every step, and with it, logging every ten."""
+    config = {"gradient_accumulation_steps": 2, "max_steps": 7, "eval_strategy": "steps", "eval_steps": 3}
+    job = {"trainer": request.param, "rewards": ["unsure", "digits", "short"]}
+    plain = trainings.train(f"plain-{request.param}", **job, config=config, otel=False)
+    config = {**config, "logging_steps": 10, "report_to": ["otel"]}
+    with_us = trainings.train(f"with-us-{request.param}", **job, config=config)
+    return plain, with_us, Recorded(with_us.runs)
+
+
+CLOCKED = ("step_time", "epoch", "step", "runtime", "samples_per_second", "steps_per_second")
+
+
+def test_recording_changes_nothing(measured: tuple[Trained, Trained, Recorded]) -> None:
+    """Tokens, parameters and random states are those of the training without otel_rl, to the last bit."""
+    plain, with_us, _ = measured
+    for what in ("rollouts", "parameters", "random", "steps", "errors"):
+        assert plain.truth[what] == with_us.truth[what]
+    assert not (plain.directory / "runs").exists()
+
+
+def test_metrics_of_every_step_are_trls_own(measured: tuple[Trained, Trained, Recorded]) -> None:
+    """What TRL would log each step is there each step, under its canonical name; NaN stays NaN and is counted."""
+    plain, _, recorded = measured
+    logged: dict[str, dict[int, float]] = {}
+    for entry in plain.truth["logs"]:
+        if "loss" in entry:
+            for name, value in entry.items():
+                if name not in (*CLOCKED, "loss", "grad_norm", "learning_rate"):
+                    logged.setdefault(name, {})[entry["step"]] = math.nan if value is None else value
+    assert len(logged) > 15
+    for name, expected in logged.items():
+        metric, labels = spelled(name)
+        found = one(recorded.values(metric, rl_scope="global", **labels))
+        assert expected == pytest.approx(found, nan_ok=True), name
+    assert 1 < sum(map(math.isnan, logged["rewards/unsure/mean"].values()))
+    counted = {point.attributes[v.METRIC_NAME]: point.value for point in recorded.last(v.NONFINITE)}
+    assert counted[v.REWARD_SCORE] == sum(math.isnan(point.value) for point in recorded.run.points(v.REWARD_SCORE))
+
+
+def spelled(name: str) -> tuple[str, dict[str, str]]:
+    """Say under which metric and labels a value of TRL is found; an independent spelling of the table."""
+    parts = name.split("/")
+    if parts[0] == "rewards":
+        return v.REWARD_SCORE, {"rl_reward_function": parts[1], "rl_statistic": parts[2]}
+    metric, labels = CANONICAL.get(name, (name, ()))
+    return metric, {key.replace(".", "_"): value for key, value in labels}
+
+
+def test_the_unlabelled_reward_is_the_whole_reward(measured: tuple[Trained, Trained, Recorded]) -> None:
+    """A function's reward is told from the sum by its label alone."""
+    plain, _, recorded = measured
+    points = [p for p in recorded.run.points(v.REWARD_SCORE) if v.REWARD_FUNCTION not in p.attributes]
+    means = [p.value for p in points if p.attributes[v.STATISTIC] == "mean" and v.MODE not in p.attributes]
+    assert [entry["reward"] for entry in plain.truth["logs"] if "reward" in entry] == pytest.approx(means)
+
+
+def test_loss_norm_and_rate_of_every_step_are_the_trainers(measured: tuple[Trained, Trained, Recorded]) -> None:
+    """Read without waiting for the trainer's own log."""
+    plain, _, recorded = measured
+    logs = {entry["step"]: entry for entry in plain.truth["logs"] if "loss" in entry}
+    for metric, name in ((v.LOSS, "loss"), (v.GRAD_NORM, "grad_norm"), (v.LEARNING_RATE, "learning_rate")):
+        expected = {number: entry[name] for number, entry in logs.items()}
+        assert expected == pytest.approx(one(recorded.values(metric)), rel=1e-5, abs=1e-7), name
+
+
+def test_an_evaluations_metrics_are_told_apart(measured: tuple[Trained, Trained, Recorded]) -> None:
+    """They carry ``rl.mode = eval`` and lie in the step after which TRL evaluated."""
+    plain, _, recorded = measured
+    for name in ("reward", "rewards/digits/mean", "completions/mean_length", "entropy"):
+        expected = {e["step"]: e[f"eval_{name}"] for e in plain.truth["logs"] if f"eval_{name}" in e}
+        metric, labels = spelled(name)
+        assert [3, 6, 7] == list(expected)
+        assert expected == pytest.approx(one(recorded.values(metric, **labels, rl_mode="eval"))), name
+
+
+def test_step_time_is_the_length_of_the_step(measured: tuple[Trained, Trained, Recorded]) -> None:
+    """And train time is what evaluation leaves of it."""
+    _, _, recorded = measured
+    lengths = {n: (s.span.end_ns - s.span.start_ns) / 1e9 for n, s in recorded.steps().items()}
+    assert lengths == pytest.approx(one(recorded.values(v.STEP_TIME)), abs=1e-9)
+    outside_s = {
+        number: sum((c.span.end_ns - c.span.start_ns) / 1e9 for c in step.children if c.name == v.EVALUATE)
+        for number, step in recorded.steps().items()
+    }
+    inner = one(recorded.values(v.TRAIN_TIME))
+    assert [3, 6, 7] == [number for number, seconds in outside_s.items() if seconds]
+    assert {n: lengths[n] - outside_s[n] for n in lengths} == pytest.approx(inner, abs=2e-3)
+    assert set(PER_RANK) == {"step_time"}
+    assert set(lengths) == set(recorded.values("step_time", rl_scope="rank"))
+
+
+# --- what goes wrong --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("reward", "error", "code"),
+    [("failing", "LookupError", 1), ("failing_async", "LookupError", 1), ("interrupted", "KeyboardInterrupt", -2)],
+)
+def test_an_exception_in_a_reward_function_closes_what_was_open(
+    trainings: Trainings, reward: str, error: str, code: int
+) -> None:
+    """The host gets its own exception, every open span its status, and the run is whole."""
+    result = trainings.train(f"fails-{reward}", rewards=[reward], code=None)
+    recorded = Recorded(result.runs)
+    said = "LookupError('the judge is away')" if error == "LookupError" else "KeyboardInterrupt()"
+    assert [said] == result.truth["errors"]
+    if error == "LookupError":
+        assert "LookupError: the judge is away" in result.output
+    failed = [node for node in recorded.nodes if node.span.status_code == 2]
+    assert {v.LOOP, f"{v.RANK_SPAN} 0", v.REWARD, f"{v.REWARD} {reward}"} == {node.name for node in failed}
+    assert {error} == {node.attributes[v.ERROR_TYPE] for node in failed}
+    assert [1, 2, 3] == list(recorded.steps())
+    assert ([], [], {}) == (recorded.orphans, recorded.run.open_stages(), recorded.errors())
+    assert [1, 2] == sorted(recorded.values(v.STEP_TIME))
+
+
+def test_running_out_of_memory_names_every_open_stage(trainings: Trainings) -> None:
+    """A record for each, with memory and what it worked on; the next training is not spoiled by what was left over."""
+    config = {"gradient_accumulation_steps": 2, "max_steps": 3}
+    result = trainings.train("exhausted", play="exhausted", config=config)
+    recorded = Recorded(result.runs)
+    assert ["OutOfMemoryError('CUDA out of memory. Tried to allocate 20.00 GiB')"] == result.truth["errors"]
+    records = list(recorded.run.logs(v.OUT_OF_MEMORY))
+    assert Counter([v.LOOP, f"{v.RANK_SPAN} 0", v.FORWARD]) == Counter(record.body for record in records)
+    assert all(MEMORY <= set(record.attributes) for record in records)
+    assert all(record.severity == 17 for record in records)
+    assert {2} == {r.attributes[v.ITERATION] for r in records if v.ITERATION in r.attributes}
+    logged = {entry["step"]: entry["loss"] for entry in result.truth["logs"] if "loss" in entry}
+    assert logged == pytest.approx(one(recorded.values(v.LOSS, loop="train.2")), abs=1e-6)
+    assert [1] == list(recorded.values(v.LOSS))

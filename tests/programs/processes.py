@@ -1,0 +1,169 @@
+"""What processes do to each other: forks, workers, threads, deaths. The first argument names what happens."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+from typing import Any
+
+import otel_rl
+
+MS = 0.001
+
+
+def record(name: str, times: int, **attributes: Any) -> None:
+    """Record a few stages."""
+    for number in range(times):
+        with otel_rl.stage(name, number=number, **attributes):
+            pass
+
+
+def work(number: int) -> None:
+    """Be a worker that instruments itself, as in a program started by spawn."""
+    otel_rl.instrument()
+    record("worked", 3, worker=number)
+
+
+def start_workers(method: str, *, is_instrumented: bool = True) -> None:
+    """Start three workers with one of multiprocessing's methods and wait for them."""
+    if is_instrumented:
+        otel_rl.instrument()
+    context: Any = multiprocessing.get_context(method)
+    workers = [context.Process(target=work, args=(number,)) for number in range(3)]
+    if is_instrumented:
+        with otel_rl.step(1):
+            record("before", 5)
+            run_all(workers)
+    else:
+        run_all(workers)
+    print(*(worker.exitcode for worker in workers))
+
+
+def run_all(processes: list[Any]) -> None:
+    """Start processes and wait for them."""
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(60)
+
+
+def workers(method: str) -> None:
+    """Start workers from a process that records."""
+    start_workers(method)
+
+
+def workers_of_a_stranger(method: str) -> None:
+    """Start workers from a process that does not record."""
+    start_workers(method, is_instrumented=False)
+
+
+def forks(times: str) -> None:
+    """Fork again and again while four threads record and fork themselves, and the flusher works."""
+    otel_rl.instrument()
+    ended = threading.Event()
+
+    def busy() -> None:
+        while not ended.is_set():
+            record("busy", 50)
+            time.sleep(1 * MS)
+
+    def fork_too() -> None:
+        for number in range(int(times) // 4):
+            wait_for(fork(number + 1000))
+
+    threads = [threading.Thread(target=busy) for _ in range(3)]
+    forking = threading.Thread(target=fork_too)
+    with otel_rl.step(1):
+        record("before", 5)
+        for thread in [*threads, forking]:
+            thread.start()
+        for number in range(int(times)):
+            wait_for(fork(number))
+        forking.join()
+        ended.set()
+        for thread in threads:
+            thread.join()
+    assert otel_rl.flush()
+    print("done")
+
+
+def fork(number: int) -> int:
+    """Fork a child that records and leaves in the hardest way that still lets it flush."""
+    pid = os.fork()
+    if not pid:
+        record("child", 1, child=number)
+        os._exit(0 if otel_rl.flush(10) else 1)
+    return pid
+
+
+def wait_for(pid: int) -> None:
+    """Wait for a child, which must have been well."""
+    assert os.waitpid(pid, 0)[1] == 0
+
+
+def leaving_hard(_: str) -> None:
+    """Fork a child that records, waits longer than a cycle of the flusher, records again and is gone."""
+    otel_rl.instrument()
+    with otel_rl.step(1):
+        pid = os.fork()
+        if not pid:
+            record("early", 20)
+            time.sleep(1.3)
+            record("late", 20)
+            os._exit(0)
+        wait_for(pid)
+
+
+def dying(how: str) -> None:
+    """Record a stage every 5 ms and say so, until a signal comes; or end by itself as ``how`` says."""
+    otel_rl.instrument()
+    if how == "handler":
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(3))
+    with otel_rl.step(7), otel_rl.stage("rollout"):
+        for number in range(100_000):
+            with otel_rl.stage("turn", number=number):
+                time.sleep(5 * MS)
+            print(number, time.time_ns(), flush=True)
+
+
+def threads(_: str) -> None:
+    """Record from eight threads and from tasks at once."""
+    import asyncio
+
+    otel_rl.instrument()
+
+    @otel_rl.stage("task")
+    async def task(number: int) -> None:
+        await asyncio.sleep(1 * MS * (number % 3))
+        with otel_rl.stage("inner", number=number):
+            await asyncio.sleep(1 * MS)
+
+    async def tasks() -> None:
+        await asyncio.gather(*(task(number) for number in range(50)))
+
+    with otel_rl.step(1):
+        pool = [threading.Thread(target=record, args=("threaded", 500)) for _ in range(8)]
+        run_all(pool)
+        asyncio.run(tasks())
+
+
+def exits(how: str) -> None:
+    """End in one of the ways in which programs end, right after a stage."""
+    otel_rl.instrument()
+    with otel_rl.step(1):
+        record("last", 10)
+        if how == "exception":
+            raise LookupError("gone")
+        if how == "exit":
+            sys.exit(4)
+        if how == "interrupt":
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(5)
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]](sys.argv[2])

@@ -1,0 +1,348 @@
+"""Trains a tiny model with TRL as the JSON on the command line says, and writes what really happened into a file.
+
+Keys: ``truth`` (where to write it, ``{rank}`` becomes the rank), ``work`` (a directory), ``trainer`` (grpo or rloo),
+``config`` (arguments of TRL's config), ``otel`` (false: without otel_rl), ``rewards`` (names of the functions below),
+``prompts`` (size of the data set) and ``play`` (what happens besides training: a function below).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import json
+import math
+import os
+import random
+import sys
+import threading
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+os.environ.update({"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error", "HF_HUB_DISABLE_PROGRESS_BARS": "1"})
+RANK = int(os.environ.get("RANK", "0"))
+TRUTH: dict[str, Any] = {"rank": RANK, "rollouts": [], "logs": [], "steps": [], "errors": []}
+
+
+# --- reward functions -------------------------------------------------------------------------------------------------
+
+
+def digits(completions: list[str], **_: Any) -> list[float]:
+    """Give the share of digits."""
+    return [sum(c.isdigit() for c in text) / max(len(text), 1) for text in completions]
+
+
+async def short(completion_ids: list[list[int]], **_: Any) -> list[float]:
+    """Give more to short answers, after a wait."""
+    await asyncio.sleep(0.01)
+    return [1.0 / (1 + len(ids)) for ids in completion_ids]
+
+
+async def ends(completion_ids: list[list[int]], **_: Any) -> list[float]:
+    """Give 1 to answers that end by themselves, after a wait."""
+    await asyncio.sleep(0.01)
+    return [float(ids[-1] == 1) for ids in completion_ids]
+
+
+def unsure(completions: list[str], **_: Any) -> list[float | None]:
+    """Give no reward at all in every third rollout."""
+    unsure.calls = getattr(unsure, "calls", 0) + 1  # type: ignore[attr-defined]
+    return [None if unsure.calls % 3 == 0 else 0.5 for _ in completions]  # type: ignore[attr-defined]
+
+
+def failing(completions: list[str], trainer_state: Any, **_: Any) -> list[float]:
+    """Fail in the third step."""
+    if trainer_state.global_step == 2:
+        raise LookupError("the judge is away")
+    return [0.0] * len(completions)
+
+
+async def failing_async(completions: list[str], trainer_state: Any, **_: Any) -> list[float]:
+    """Fail in the third step, in a task."""
+    return failing(completions, trainer_state)
+
+
+def interrupted(completions: list[str], trainer_state: Any, **_: Any) -> list[float]:
+    """Be interrupted in the third step."""
+    if trainer_state.global_step == 2:
+        raise KeyboardInterrupt
+    return [0.0] * len(completions)
+
+
+def hanging(completions: list[str], trainer_state: Any, **_: Any) -> list[float]:
+    """Hang on rank 1 in the third step until the file ``go`` appears."""
+    if trainer_state.global_step == 2 and RANK == 1:
+        while not Path(os.environ["GO"]).exists():
+            time.sleep(0.05)
+    return digits(completions)
+
+
+def exits_once(completions: list[str], trainer_state: Any, **_: Any) -> list[float]:
+    """End rank 1 in the third step of the first attempt."""
+    if trainer_state.global_step == 2 and RANK == 1 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+        sys.exit(3)
+    return digits(completions)
+
+
+def keep(function: Any, trainer_of: Any) -> Any:
+    """Note what a reward function is shown."""
+
+    def note(arguments: dict[str, Any]) -> None:
+        TRUTH["rollouts"].append(
+            {
+                "mode": "train" if trainer_of().model.training else "eval",
+                "step": arguments["trainer_state"].global_step + 1,
+                "prompts": list(arguments["prompts"]),
+                "completion_ids": [list(ids) for ids in arguments["completion_ids"]],
+            }
+        )
+
+    @functools.wraps(function)
+    def kept(**arguments: Any) -> Any:
+        note(arguments)
+        return function(**arguments)
+
+    @functools.wraps(function)
+    async def kept_async(**arguments: Any) -> Any:
+        note(arguments)
+        return await function(**arguments)
+
+    return kept_async if asyncio.iscoroutinefunction(function) else kept
+
+
+# --- training ---------------------------------------------------------------------------------------------------------
+
+
+def make(job: dict[str, Any], **changes: Any) -> Any:
+    """Make the trainer of a job."""
+    import torch
+    import transformers
+    import trl
+
+    from otel_rl.demo import task
+
+    torch.set_num_threads(1)
+    transformers.utils.logging.disable_progress_bar()
+    work = Path(job["work"])
+    kind = job.get("trainer", "grpo").upper()
+    config = {
+        "output_dir": str(work / "checkpoints"), "max_steps": 4, "learning_rate": 1e-3,
+        "per_device_train_batch_size": 4, "per_device_eval_batch_size": 4, "num_generations": 4,
+        "max_completion_length": 8, "beta": 0.04, "logging_steps": 1, "eval_strategy": "no", "save_strategy": "no",
+        "report_to": [], "disable_tqdm": True, "use_cpu": True, "bf16": False, "dataloader_pin_memory": False,
+        **job.get("config", {}), **changes,
+    }  # fmt: skip
+    functions = [globals()[name] for name in job.get("rewards", ["digits"])]
+    holder: list[Any] = []
+    functions[0] = keep(functions[0], lambda: holder[0])
+    trainer = getattr(trl, f"{kind}Trainer")(
+        model=task.model(work / f"rank-{RANK}" / "tiny-qwen2", 0),
+        reward_funcs=functions,
+        args=getattr(trl, f"{kind}Config")(**config),
+        train_dataset=task.prompts(job.get("prompts", 64)),
+        eval_dataset=task.prompts(4),
+        processing_class=task.tokenizer(),
+        callbacks=[callback(), listener(job.get("listens", []))],
+    )
+    trainer.remove_callback(transformers.PrinterCallback)
+    holder.append(trainer)
+    return trainer
+
+
+def callback() -> Any:
+    """Make a callback that notes steps and logs."""
+    from transformers import TrainerCallback
+
+    class Notes(TrainerCallback):
+        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            TRUTH["steps"].append(state.global_step)
+
+        def on_log(self, args: Any, state: Any, control: Any, logs: Any, **_: Any) -> None:
+            TRUTH["logs"].append({"step": state.global_step, **logs})
+
+    return Notes()
+
+
+def listener(events: list[str]) -> Any:
+    """Make a callback that listens to some events and does nothing."""
+    from transformers import TrainerCallback
+
+    return type("Listener", (TrainerCallback,), {event: lambda *_, **__: None for event in events})()
+
+
+def train(job: dict[str, Any]) -> None:
+    """Train once."""
+    TRUTH["trainer"] = make(job)
+    TRUTH["trainer"].train(resume_from_checkpoint=job.get("resume"))
+
+
+def train_twice(job: dict[str, Any]) -> None:
+    """Train twice in one process."""
+    train(job)
+    make(job, max_steps=2).train()
+
+
+def train_resumed(job: dict[str, Any]) -> None:
+    """Train the first steps, then go on from the checkpoint in the same process."""
+    train(job)
+    make(job, max_steps=6).train(resume_from_checkpoint=True)
+
+
+def train_frozen(job: dict[str, Any]) -> None:
+    """Begin to train long after the start, as with a large model."""
+    from otel_rl import flusher
+
+    flusher.FREEZE_S = 0.2  # type: ignore[misc]
+    time.sleep(1.5)
+    train(job)
+
+
+def exhausted(job: dict[str, Any]) -> None:
+    """Run out of device memory in the second micro-batch of the second step, then train again."""
+    import torch
+
+    trainer = make(job)
+    calls = 0
+    logits = trainer.model.forward
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        nonlocal calls
+        calls += trainer.model.training and torch.is_grad_enabled()
+        if calls == 4:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")
+        return logits(*args, **kwargs)
+
+    trainer.model.forward = forward
+    try:
+        trainer.train()
+    except torch.OutOfMemoryError as error:
+        TRUTH["errors"].append(repr(error))
+    TRUTH["logs"].clear()
+    make(job, max_steps=1).train()
+
+
+def with_noisy_threads(job: dict[str, Any]) -> None:
+    """Train while another thread records stages as fast as it can."""
+    import otel_rl
+
+    ended = threading.Event()
+
+    def record() -> None:
+        while not ended.is_set():
+            with otel_rl.stage("prefetch"):
+                time.sleep(0.0002)
+
+    thread = threading.Thread(target=record)
+    trainer = make(job)
+    trainer.add_callback(type("Start", (type(callback()),), {"on_train_begin": lambda *_, **__: thread.start()})())
+    trainer.train()
+    ended.set()
+    thread.join()
+
+
+def own_spans(job: dict[str, Any]) -> None:
+    """Train with a reward function that opens stages, spans of OpenTelemetry and threads of its own."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    from opentelemetry import trace
+
+    import otel_rl
+
+    tracer = trace.get_tracer("mine")
+
+    def digits_in_threads(completions: list[str], **_: Any) -> list[float]:
+        with otel_rl.stage("judge", batch_size=len(completions)), tracer.start_as_current_span("http"):
+            otel_rl.record("judge.score", math.nan)
+            with ThreadPoolExecutor(2) as pool:
+                return list(pool.map(lambda text: float(len(text)), completions))
+
+    globals()["digits_in_threads"] = digits_in_threads
+    train({**job, "rewards": ["digits_in_threads"]})
+
+
+def supervised(job: dict[str, Any]) -> None:
+    """Train on given texts with the trainer of transformers."""
+    import transformers
+
+    from otel_rl.demo import task
+
+    work = Path(job["work"])
+    rows = [dict(input_ids=[3 + i % 8] * 6, attention_mask=[1] * 6, labels=[3 + i % 8] * 6) for i in range(16)]
+    arguments = transformers.TrainingArguments(
+        output_dir=str(work), per_device_train_batch_size=4, logging_steps=1, report_to=[], use_cpu=True,
+        disable_tqdm=True, save_strategy="no", dataloader_pin_memory=False, **job["config"],
+    )  # fmt: skip
+    transformers.Trainer(task.model(work / "tiny-qwen2", 0), arguments, train_dataset=rows).train()
+
+
+# --- program ----------------------------------------------------------------------------------------------------------
+
+
+def digest_of_random() -> dict[str, str]:
+    """Hash the random states."""
+    import pickle
+
+    import numpy as np
+    import torch
+
+    from otel_rl.demo.follow import digest
+
+    states = {"python": random.getstate(), "numpy": np.random.get_state(), "torch": torch.get_rng_state().tolist()}
+    return {name: digest(pickle.dumps(state)) for name, state in states.items()}
+
+
+def serve() -> None:
+    """Import everything once, then do each job of standard input in a forked child; answer with its exit code."""
+    import torch
+    import trl
+
+    from otel_rl.demo import task
+
+    torch.set_num_threads(1)
+    assert task and trl.GRPOTrainer and trl.RLOOTrainer  # asking for them imports them
+    for line in sys.stdin:
+        job = json.loads(line)
+        pid = os.fork()
+        if not pid:
+            os.environ.update(job.pop("env"))
+            output = os.open(job.pop("output"), os.O_WRONLY | os.O_CREAT)
+            os.dup2(output, 1)
+            os.dup2(output, 2)
+            main(job)
+            return
+        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+
+
+def main(job: dict[str, Any]) -> None:
+    """Do one job."""
+    if job.get("otel", True):
+        import otel_rl
+
+        otel_rl.instrument()
+    try:
+        globals()[job.get("play", "train")](job)
+    except BaseException as error:
+        TRUTH["errors"].append(repr(error))
+        TRUTH["traceback"] = traceback.format_exc()
+        raise
+    finally:
+        trainer = TRUTH.pop("trainer", None)
+        if trainer is not None:
+            from otel_rl.demo.follow import digest
+
+            weights = b"".join(value.detach().numpy().tobytes() for value in trainer.model.state_dict().values())
+            TRUTH["parameters"] = digest(weights)
+        TRUTH["random"] = digest_of_random()
+        Path(job["truth"].format(rank=RANK)).write_text(json.dumps(TRUTH, default=str))
+    import torch
+
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "--serve":
+        serve()
+    else:
+        main(json.loads(sys.argv[1]))

@@ -1,0 +1,98 @@
+"""Own time, coverage and paths of stages against sums made by hand and by brute force."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from otel_rl.analysis.stages import Piece, Slice, Tree
+
+ROOT = b"root"
+
+
+def stage(
+    key: str, parent: str, begin: int, end: int, *, comm_ns: int | None = None, hidden: bool = False, comm: bool = False
+) -> Piece:
+    """Make a piece whose label is its key without digits."""
+    label = key.rstrip("0123456789")
+    return Piece(key.encode(), parent.encode(), label, begin, end, is_comm=comm, comm_ns=comm_ns, is_hidden=hidden)
+
+
+def test_own_time_leaves_out_nested_collectives() -> None:
+    """Collectives of a child are no own time of its parent either, and are counted once."""
+    tree = Tree(
+        [
+            stage("evaluate", "root", 0, 100, comm_ns=5),
+            stage("sample", "evaluate", 10, 60, comm_ns=20),
+            stage("comm", "sample", 20, 40, comm=True),
+        ]
+    )
+    slices = tree.slices(ROOT)
+    assert Slice((100,), 100, 75, 25, False, False) == slices[("evaluate",)]
+    assert Slice((50,), 50, 30, 20, False, False) == slices[("evaluate", "sample")]
+    assert {("evaluate",), ("evaluate", "sample")} == set(slices)
+
+
+def test_a_stage_without_a_sum_counts_its_comm_spans() -> None:
+    """Where the writer gave no time of collectives, the spans stand for it."""
+    tree = Tree([stage("forward", "root", 0, 10), stage("comm", "forward", 2, 5, comm=True)])
+    assert Slice((10,), 10, 7, 3, False, False) == tree.slices(ROOT)[("forward",)]
+
+
+def test_a_collective_below_the_container_is_a_row_without_own_time() -> None:
+    """It lies in no stage, so it is one itself."""
+    tree = Tree([stage("comm", "root", 2, 5, comm=True)])
+    assert {("comm",): Slice((3,), 3, 0, 3, False, False)} == tree.slices(ROOT)
+
+
+def test_hidden_collectives_mark_the_stages_around_them() -> None:
+    """Own time of a parent is as uncertain as that of its child."""
+    tree = Tree([stage("train", "root", 0, 9), stage("backward", "train", 1, 8, hidden=True)])
+    assert [part.is_hidden for part in tree.slices(ROOT).values()] == [True, True]
+
+
+def test_overlapping_calls_are_busy_once() -> None:
+    """Busy time is a union, durations and own time belong to the calls."""
+    tree = Tree([stage("reward1", "root", 0, 10), stage("reward2", "root", 5, 20)])
+    assert Slice((10, 15), 20, 25, 0, False, False) == tree.slices(ROOT)[("reward",)]
+
+
+def test_spans_that_point_at_each_other_end() -> None:
+    """A damaged journal may hold a circle; it is walked once."""
+    tree = Tree([stage("a", "b", 0, 1), stage("b", "a", 0, 1)])
+    assert [piece.label for piece in tree.below(b"a")] == ["b"]
+
+
+nested = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 5)), min_size=1, max_size=9)
+
+
+@given(nested)
+def test_own_time_takes_every_collective_away_once(shapes: list[tuple[int, int]]) -> None:
+    """However stages are nested, each loses the collectives of all stages that have it among their ancestors."""
+    parents = [parent if parent < index else None for index, (parent, _) in enumerate(shapes)]
+    pieces = [
+        Piece(bytes([index]), ROOT if parent is None else bytes([parent]), str(index), 0, 1000, comm_ns=comm_ns)
+        for index, (parent, (_, comm_ns)) in enumerate(zip(parents, shapes, strict=True))
+    ]
+
+    def ancestors(index: int | None) -> list[int]:
+        return [] if index is None else [index, *ancestors(parents[index])]
+
+    inside = [sum(shape[1] for other, shape in enumerate(shapes) if i in ancestors(other)) for i in range(len(shapes))]
+    found = {path[-1]: part.own_ns for path, part in Tree(pieces).slices(ROOT, depth=10).items()}
+    assert {str(index): 1000 - comm_ns for index, comm_ns in enumerate(inside)} == found
+
+
+times = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30), st.integers(0, 9)), max_size=9)
+
+
+@given(times)
+def test_coverage_counts_every_level_once(spans: list[tuple[int, int, int]]) -> None:
+    """Covered time of a container is the union of all spans below it, clipped to it, however they are nested."""
+    container = Piece(ROOT, b"", "rank", 5, 25)
+    pieces = [
+        stage(f"s{index}", "root" if parent >= index else f"s{parent}", begin, end)
+        for index, (begin, end, parent) in enumerate(spans)
+    ]
+    expected = {tick for begin, end, _ in spans for tick in range(max(5, begin), min(25, end))}
+    assert len(expected) == Tree(pieces).covered_ns(container)

@@ -1,0 +1,44 @@
+"""Steps tile the loop."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from otel_rl.analysis.steps import Step, tile, warmup
+
+lengths = st.lists(st.tuples(st.integers(1, 50), st.integers(0, 5)), min_size=1, max_size=12)
+
+
+@given(lengths)
+def test_consecutive_steps_leave_no_gap(spans: list[tuple[int, int]]) -> None:
+    """Each step ends where the next begins, so their times add up to the whole loop."""
+    begin, steps = 0, []
+    for number, (length, gap) in enumerate(spans):
+        steps.append(Step(begin, begin + length, "train", number))
+        begin += length + gap
+    tiled = tile(steps[::-1])
+    assert [step.iteration for step in steps] == [step.iteration for step in tiled]
+    assert steps[-1].end_ns - steps[0].begin_ns == sum(step.time_ns for step in tiled)
+
+
+def test_a_lost_step_does_not_lengthen_its_neighbour() -> None:
+    """Where a number is missing the step keeps its own end."""
+    steps = [Step(0, 10, "train", 1), Step(20, 30, "train", 3)]
+    assert steps == tile(steps)
+
+
+def test_a_further_loop_does_not_lengthen_the_last_step() -> None:
+    """The last step of a loop ends by itself."""
+    steps = [Step(0, 10, "train", 1), Step(90, 99, "train.2", 2)]
+    assert steps == tile(steps)
+
+
+def test_no_step_is_no_error() -> None:
+    """Nothing tiles to nothing."""
+    assert tile([]) == []
+
+
+def test_short_runs_leave_fewer_steps_out() -> None:
+    """Two steps stay out of averages, fewer below eight, none below four."""
+    assert [warmup(count) for count in (0, 1, 2, 3, 4, 5, 6, 7, 8, 1000)] == [0, 0, 0, 0, 1, 1, 1, 1, 2, 2]

@@ -1,0 +1,48 @@
+"""`otel-rl demo` around its training; the training itself is tested with the demo."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from otel_rl.cli import app
+from otel_rl.cli import demo as demo_command
+from tests.runs import Plan, write_run
+
+cli = CliRunner()
+module = sys.modules["otel_rl.cli.demo"]
+
+
+def test_the_ranks_are_started_by_torchs_launcher() -> None:
+    """With this interpreter, and with the options that were given."""
+    expected = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "otel_rl.demo.train"]
+    assert [sys.executable, *expected] == module.demo_command(2, None)
+    assert "--steps=7" == module.demo_command(2, 7)[-1]
+
+
+def test_what_is_missing_is_named_with_its_cure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A newcomer is told what to install."""
+    monkeypatch.setattr(module, "find_spec", lambda name: None if name == "trl" else name)
+    result = cli.invoke(app, ["demo"])
+    assert (1, "otel-rl: the demo needs trl: pip install trl\n") == (result.exit_code, result.stderr)
+
+
+@pytest.mark.parametrize(("code", "steps", "expected"), [(0, 12, 0), (9, 3, 1), (0, 0, 3)])
+def test_the_exit_code_says_how_it_went(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, steps: int, expected: int
+) -> None:
+    """0 when trained and recorded, 1 when the training failed, 3 when nothing was recorded."""
+
+    def train(command: list[str], environ: dict[str, str]) -> int:
+        if steps:
+            write_run(Path(environ["OTEL_RL_DIR"]), Plan(steps=steps))
+        return code
+
+    monkeypatch.setattr(module, "run_child", train)
+    result = cli.invoke(app, ["demo", "--dir", str(tmp_path)])
+    assert expected == result.exit_code
+    assert (str(tmp_path / "healthy") in result.stderr) == bool(steps)
+    assert callable(demo_command)

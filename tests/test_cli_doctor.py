@@ -1,0 +1,133 @@
+"""`otel-rl doctor` as a user types it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from google.protobuf.internal import api_implementation
+from typer.testing import CliRunner
+
+from otel_rl import vocabulary as v
+from otel_rl.cli import app
+from otel_rl.cli.checks import Finding, journal_root, protobuf, shown
+from tests.runs import Plan, write_run
+
+cli = CliRunner()
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Begin with no setting but the directory of the runs."""
+    for name in [name for name in os.environ if name.startswith("OTEL_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("OTEL_RL_DIR", str(tmp_path))
+    monkeypatch.setenv("COLUMNS", "200")
+    return tmp_path
+
+
+def test_a_sound_machine_is_exit_code_0(root: Path) -> None:
+    """Python, packages, settings and the journal's place are shown."""
+    result = cli.invoke(app, ["doctor"])
+    assert 0 == result.exit_code, result.stdout
+    assert all(name in result.stdout for name in ("python", "torch", "OTEL_RL_DIR", "[environment]", "is writable"))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("OTEL_RL_ENABLED", "perhaps", "perhaps  [not possible: it takes true or false]"),
+        ("OTEL_RL_RUN_IDD", "x", "no such setting; meant OTEL_RL_RUN_ID?"),
+        ("OTEL_RL_DIR", "/proc/nowhere", "cannot write below /proc/nowhere"),
+    ],
+)
+def test_what_is_wrong_is_exit_code_1(
+    root: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: str, expected: str
+) -> None:
+    """Wrong settings and an unwritable place are named."""
+    monkeypatch.setenv(name, value)
+    result = cli.invoke(app, ["doctor"])
+    assert (1, True) == (result.exit_code, expected in result.stdout), result.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("OTEL_SERVICE_NAME", "mine", "mine  [honoured]"),
+        ("OTEL_BSP_SCHEDULE_DELAY", "abc", "set  [not honoured: has no effect on otel_rl]"),
+        ("OTEL_EXPORTER_OTLP_HEADERS", "authorization=Bearer abc", "set  [not honoured"),
+    ],
+)
+def test_standard_variables_are_judged(
+    root: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: str, expected: str
+) -> None:
+    """Each one that is set is honoured or named as without effect; secrets are hidden."""
+    monkeypatch.setenv(name, value)
+    text = cli.invoke(app, ["doctor"]).stdout
+    assert expected in text
+    assert "abc" not in text
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "https://me:pw@host:4318", "https://(hidden)@host:4318"),
+        ("OTEL_RESOURCE_ATTRIBUTES", "team=rl,api.key=abc", "keys: team, api.key"),
+        ("OTEL_RESOURCE_ATTRIBUTES", "team=rl,abc", "keys: team, set (hidden)"),
+        ("MY_API_KEY", "abc", "set (hidden)"),
+        ("OTEL_RL_DIR", "/srv/keystone", "/srv/keystone"),
+        ("OTEL_RL_RUN_ID", "", ""),
+    ],
+)
+def test_secrets_are_never_shown(name: str, value: str, expected: str) -> None:
+    """By the name of the variable, by the name of a pair in it, or as the user of an address."""
+    assert expected == shown(name, value)
+
+
+def test_trying_to_write_leaves_nothing_behind(tmp_path: Path) -> None:
+    """Directories that were made for the attempt go again."""
+    root = tmp_path / "a" / "b"
+    assert "ok" == journal_root(root)[0].state
+    assert [] == list(tmp_path.iterdir())
+
+
+def test_protobuf_in_python_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A common workaround makes every span 200 times as expensive."""
+    monkeypatch.setattr(api_implementation, "Type", lambda: "python")
+    assert "wrong" == protobuf().state
+    monkeypatch.setattr(api_implementation, "Type", lambda: "upb")
+    assert Finding("ok", "protobuf", "implementation upb") == protobuf()
+
+
+def test_a_run_is_examined(root: Path) -> None:
+    """Its records and its processes are listed."""
+    path = write_run(root)
+    result = cli.invoke(app, ["doctor", str(path)])
+    assert 0 == result.exit_code, result.stdout
+    assert all(text in result.stdout for text in ("390 records journaled", "gone, pid ", "trainer-1-"))
+
+
+def test_a_run_that_lost_something_is_exit_code_1(root: Path) -> None:
+    """Dropped records and damage are wrong."""
+    path = write_run(root, Plan(dropped=7, killed_in=v.SAMPLE))
+    torn = next(path.glob("*.logs.*"))
+    torn.write_bytes(torn.read_bytes()[:-3])
+    result = cli.invoke(app, ["doctor", str(path)])
+    assert 1 == result.exit_code
+    assert all(text in result.stdout for text in ("dropped traces journal_full", " damaged"))
+
+
+def test_nothing_from_outside_orders_the_terminal_about(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Escapes in a setting, in a run's name and in a writer's are replaced."""
+    monkeypatch.setenv("OTEL_SERVICE_NAME", "a\x1b[2Jb\x9b[/x]")
+    path = write_run(root, Plan(run_id="odd\x1b]0;x\x07"))
+    shown = cli.invoke(app, ["doctor", str(path)]).stdout
+    assert "a\ufffd[2Jb\ufffd[/x]" in shown
+    assert set() == set("\x1b\x07\x9b") & set(shown)
+
+
+@pytest.mark.parametrize("name", ["n" * 5000, "/dev/null/below"])
+def test_a_place_that_cannot_be_is_a_finding(name: str) -> None:
+    """Not an error of the doctor."""
+    assert ["wrong"] == [finding.state for finding in journal_root(Path("/tmp", name))]

@@ -1,0 +1,190 @@
+"""`otel-rl report` as a user types it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import otel_rl.cli
+from otel_rl import vocabulary as v
+from otel_rl.cli import app
+from tests.runs import Plan, write_run
+
+cli = CliRunner()
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Keep runs in a directory of the test."""
+    monkeypatch.setenv("OTEL_RL_DIR", str(tmp_path))
+    monkeypatch.setenv("COLUMNS", "100")
+    return tmp_path
+
+
+def test_without_a_name_the_newest_run_is_shown(root: Path) -> None:
+    """A run of a moment ago is what people mean."""
+    write_run(root)
+    result = cli.invoke(app, ["report"])
+    assert 0 == result.exit_code
+    assert "Most time goes into generating rollouts" in result.stdout
+
+
+def test_a_run_is_named_by_its_path(root: Path) -> None:
+    """Any directory with a journal is a run."""
+    path = write_run(root / "elsewhere", Plan(run_id="other"))
+    assert "otel_rl  other" in cli.invoke(app, ["report", str(path)]).stdout
+
+
+def test_joined_segments_are_a_run(root: Path) -> None:
+    """`cat *.otlp > run.otlp` is how a run is sent to somebody."""
+    path = write_run(root)
+    joined = root / "sent.otlp"
+    joined.write_bytes(b"".join(segment.read_bytes() for segment in sorted(path.iterdir())))
+    result = cli.invoke(app, ["report", str(joined)])
+    assert (0, True) == (result.exit_code, "12 steps (1-12)" in result.stdout)
+
+
+def test_json_goes_to_standard_output_alone(root: Path) -> None:
+    """A script parses all of it."""
+    write_run(root)
+    document = json.loads(cli.invoke(app, ["report", "healthy", "--json"]).stdout)
+    assert ("otel_rl.report/1", "healthy", 12) == (document["format"], document["run"], document["steps"]["recorded"])
+
+
+def test_a_run_that_is_over_is_not_followed(root: Path) -> None:
+    """--live of a dead run is its report."""
+    write_run(root, Plan(killed_in=v.SAMPLE))
+    result = cli.invoke(app, ["report", "--live"])
+    assert (0, True) == (result.exit_code, "died inside rl.sample" in result.stdout)
+
+
+def test_a_running_run_is_followed_until_interrupted(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C leaves the last state on the screen."""
+
+    def interrupt(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    write_run(root, Plan(killed_in=v.SAMPLE, is_alive=True))
+    monkeypatch.setattr("time.sleep", interrupt)
+    result = cli.invoke(app, ["report", "--live"])
+    assert 0 == result.exit_code
+    assert "rank 0 has been inside rl.sample for " in result.stdout
+
+
+@pytest.mark.parametrize("arguments", [["report"], ["report", "absent"], ["export", "absent"], ["doctor", "absent"]])
+def test_no_run_is_exit_code_3(root: Path, arguments: list[str]) -> None:
+    """One line on standard error says what was looked for; standard output stays empty."""
+    result = cli.invoke(app, arguments)
+    assert (3, "", 1) == (result.exit_code, result.stdout, result.stderr.count("\n"))
+    assert str(root) in result.stderr
+
+
+def test_an_impossible_setting_is_wrong_usage(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message names the setting and what it takes."""
+    monkeypatch.setenv("OTEL_RL_ENABLED", "perhaps")
+    result = cli.invoke(app, ["report"])
+    assert 2 == result.exit_code
+    assert "OTEL_RL_ENABLED='perhaps' is not possible: it takes true or false" in result.stderr
+
+
+@pytest.mark.parametrize("arguments", [["report", "--json", "--live"], ["report", "--what"], ["nothing"]])
+def test_wrong_usage_is_exit_code_2(root: Path, arguments: list[str]) -> None:
+    """As every command line tool has it."""
+    assert 2 == cli.invoke(app, arguments).exit_code
+
+
+@pytest.mark.parametrize("command", ["run", "demo", "report", "export", "doctor"])
+def test_every_command_explains_itself(command: str) -> None:
+    """Help says what a command does and what its exit codes mean."""
+    result = cli.invoke(app, [command, "--help"])
+    assert (0, True) == (result.exit_code, "Exit code: " in result.stdout)
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    """For bug reports."""
+    assert "otel-rl 0.1.0\n" == cli.invoke(app, ["--version"]).stdout
+
+
+def shell(root: Path, command: str) -> tuple[int, str]:
+    """Run `otel-rl` with redirections; give its exit code and what it said on standard error."""
+    otel_rl = shlex.join([sys.executable, "-c", "from otel_rl.cli import main; main()"])
+    environ = {**os.environ, "OTEL_RL_DIR": str(root)}
+    done = subprocess.run(
+        ["bash", "-c", f"{otel_rl} {command}"], env=environ, capture_output=True, text=True, check=False
+    )
+    return done.returncode, done.stderr
+
+
+@pytest.mark.parametrize("command", ["report", "report --json", "export", "doctor"])
+def test_a_full_disk_below_the_output_is_one_sentence(root: Path, command: str) -> None:
+    """Exit code 1, no traceback, nothing from the interpreter's own last attempt."""
+    write_run(root)
+    assert (1, "otel-rl: No space left on device\n") == shell(root, f"{command} > /dev/full")
+
+
+@pytest.mark.parametrize("command", ["report >&-", "export >&-", "report --json >&-", "report 2>&- >&-"])
+def test_a_closed_output_is_silent(root: Path, command: str) -> None:
+    """Who closes standard output wants nothing on it."""
+    write_run(root)
+    assert (0, "") == shell(root, command)
+
+
+@pytest.mark.parametrize("command", ["report", "doctor"])
+def test_an_encoding_without_our_characters(root: Path, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+    """What it cannot say is a question mark."""
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
+    write_run(root)
+    assert (0, "") == shell(root, command)
+
+
+def test_a_working_directory_that_is_gone(tmp_path: Path) -> None:
+    """A relative root is nowhere then."""
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    otel_rl = shlex.join([sys.executable, "-c", "from otel_rl.cli import main; main()"])
+    done = subprocess.run(
+        ["bash", "-c", f"rmdir {gone}; OTEL_RL_DIR=runs {otel_rl} report"],
+        cwd=gone,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent), "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (3, True) == (done.returncode, done.stderr.startswith("otel-rl: nothing was recorded below runs")), done
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (OSError(5, "Input/output error", "a\x1bb"), "otel-rl: a\ufffdb: Input/output error\n"),
+        (MemoryError(), "otel-rl: there is not enough memory for this\n"),
+        (UnicodeDecodeError("utf-8", b"\xff", 0, 1, "odd"), "odd\n"),
+    ],
+)
+def test_what_the_machine_refuses_is_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception, sentence: str
+) -> None:
+    """And exit code 1."""
+
+    def fail() -> None:
+        raise error
+
+    monkeypatch.setattr(otel_rl.cli, "app", fail)
+    monkeypatch.setenv("COLUMNS", "300")
+    with pytest.raises(SystemExit) as end:
+        otel_rl.cli.main()
+    assert (1, True) == (end.value.code, capsys.readouterr().err.endswith(sentence))
+
+
+def test_a_message_cannot_order_the_terminal_about(root: Path) -> None:
+    """Names in it are printable."""
+    assert "'a\ufffd[2Jb'" in cli.invoke(app, ["report", "a\x9b[2Jb"]).stderr.replace("\\x9b", "\ufffd")
+    write_run(root, Plan(run_id="odd\x9bname"))
+    assert "odd\ufffdname" in cli.invoke(app, ["report", "absent"]).stderr

@@ -1,0 +1,189 @@
+"""`otel-rl run`: the command stays what it was."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from otel_rl.cli import app
+from otel_rl.cli.child import FORWARDED, run_child
+from otel_rl.cli.run import child_environment, conclude, recorded_since
+from tests.runs import Plan, write_run
+
+OTEL_RL = [sys.executable, "-c", "from otel_rl.cli import main; main()"]
+RECORDING = """
+import otel_rl
+otel_rl.instrument()
+for number in (1, 2, 3):
+    with otel_rl.step(number), otel_rl.stage("reward"):
+        pass
+print("result")
+"""
+WAITING = """
+import signal, sys, time
+def leave(number, frame):
+    print("got", number, flush=True)
+    time.sleep(0.2)
+    sys.exit(7)
+for name in ("INT", "TERM", "HUP", "QUIT", "USR1", "USR2", "CONT"):
+    signal.signal(getattr(signal, "SIG" + name), leave)
+print("ready", flush=True)
+time.sleep(60)
+"""
+
+
+def run_python(root: Path, code: str, *options: str) -> subprocess.CompletedProcess[str]:
+    """Run a Python program below `otel-rl run`."""
+    command = [*OTEL_RL, "run", f"--dir={root}", *options, "--", sys.executable, "-c", code]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+
+def test_output_is_the_commands_and_the_verdict_goes_to_stderr(tmp_path: Path) -> None:
+    """Standard output holds what the command printed and nothing else."""
+    result = run_python(tmp_path, RECORDING, "--run-id", "mine")
+    assert (0, "result\n") == (result.returncode, result.stdout)
+    assert "3 steps (1-3)" in result.stderr
+    assert result.stderr.endswith(f"{tmp_path / 'mine'}\n")
+
+
+def test_quiet_prints_the_path_alone(tmp_path: Path) -> None:
+    """No verdict, one line."""
+    result = run_python(tmp_path, RECORDING, "--run-id", "mine", "--quiet")
+    assert f"otel-rl: recorded in {tmp_path / 'mine'}\n" == result.stderr
+
+
+def test_nothing_recorded_is_one_line(tmp_path: Path) -> None:
+    """A command without training leaves no run, and the exit code is its own."""
+    result = run_python(tmp_path, "raise SystemExit(5)")
+    assert (5, "", 1) == (result.returncode, result.stdout, result.stderr.count("\n"))
+    assert result.stderr.startswith("otel-rl: nothing was recorded")
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [("pass", 0), ("raise SystemExit(3)", 3), ("import os; os.kill(os.getpid(), 9)", 137), ("1/0", 1)],
+)
+def test_the_exit_code_is_the_childs(code: str, expected: int) -> None:
+    """128 + the signal where one killed it."""
+    assert expected == run_child([sys.executable, "-c", code], os.environ)
+
+
+@pytest.mark.parametrize("number", FORWARDED, ids=lambda number: number.name)
+def test_signals_are_passed_on_and_the_child_finishes(tmp_path: Path, number: signal.Signals) -> None:
+    """The child gets the signal once and ends in its own way and time."""
+    command = [*OTEL_RL, "run", f"--dir={tmp_path}", "--", sys.executable, "-c", WAITING]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    assert process.stdout is not None
+    assert "ready\n" == process.stdout.readline()
+    process.send_signal(number)
+    with process.stdout:
+        assert f"got {int(number)}\n" == process.stdout.read()
+    assert 7 == process.wait(timeout=30)
+
+
+def test_the_child_has_the_signals_of_a_shell() -> None:
+    """Python's own ignored SIGPIPE and our blocked signals are not inherited."""
+    code = (
+        "import signal; s = signal; "
+        "exit(s.getsignal(s.SIGXFSZ) == s.SIG_DFL and 0 or len(s.pthread_sigmask(s.SIG_BLOCK, [])))"
+    )
+    assert 0 == run_child([sys.executable, "-c", code], os.environ)
+    assert 141 == run_child(["sh", "-c", "kill -PIPE $$"], os.environ)
+
+
+@pytest.mark.parametrize(("command", "code"), [("no-such-command", 127), ("/", 126)])
+def test_a_command_that_cannot_start_is_named(tmp_path: Path, command: str, code: int) -> None:
+    """With the exit codes of a shell."""
+    arguments = [*OTEL_RL, "run", f"--dir={tmp_path}", "--", command]
+    result = subprocess.run(arguments, capture_output=True, text=True, check=False)
+    assert (code, "", True) == (result.returncode, result.stdout, repr(command) in result.stderr)
+
+
+def test_options_of_the_command_stay_with_it(tmp_path: Path) -> None:
+    """Nothing after CMD is an option of otel-rl, with or without `--`."""
+    command = [*OTEL_RL, "run", f"--dir={tmp_path}", "echo", "--quiet", "--help"]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (0, "--quiet --help\n") == (result.returncode, result.stdout)
+
+
+def test_the_environment_is_extended_and_nothing_is_lost(tmp_path: Path) -> None:
+    """The directory comes first on PYTHONPATH, once; what was there stays as it was, empty entries too."""
+    first = child_environment({"PYTHONPATH": ":/a", "HOME": "/h"}, tmp_path, "name", "torch,trl")
+    autoload = first["PYTHONPATH"].removesuffix("::/a")
+    assert Path(autoload, "sitecustomize.py").is_file()
+    assert ("/h", str(tmp_path), "name", "torch,trl") == (
+        first["HOME"],
+        first["OTEL_RL_DIR"],
+        first["OTEL_RL_RUN_ID"],
+        first["OTEL_RL_INTEGRATIONS"],
+    )
+    assert first == child_environment(first, tmp_path)
+    assert {"PYTHONPATH": autoload, "OTEL_RL_DIR": str(tmp_path)} == child_environment({}, tmp_path)
+
+
+def test_only_runs_of_this_command_are_its_runs(tmp_path: Path) -> None:
+    """A run whose processes began before is somebody else's."""
+    write_run(tmp_path, Plan(steps=1, run_id="before"))
+    moment_ns = time.time_ns()
+    mine = write_run(tmp_path, Plan(steps=1, run_id="mine"))
+    assert [mine] == [run.path for run in recorded_since(tmp_path, moment_ns)]
+
+
+@pytest.mark.parametrize("streams", ["2>/dev/full", "2>&-", ">&- 2>&-", ">/dev/full 2>&1", "2>&1 | true"])
+def test_the_exit_code_survives_any_stream(tmp_path: Path, streams: str) -> None:
+    """Whether the verdict can be written or not."""
+    (tmp_path / "circle").symlink_to("circle")
+    write_run(tmp_path, Plan(steps=1))
+    inner = shlex.join([*OTEL_RL, "run", f"--dir={tmp_path}", "--", "sh", "-c", "exit 5"])
+    assert 5 == subprocess.run(["bash", "-o", "pipefail", "-c", f"{inner} {streams}"], check=False).returncode
+
+
+@pytest.mark.guarded
+@pytest.mark.parametrize("error", [OSError, RuntimeError, MemoryError, KeyboardInterrupt, SystemExit])
+def test_the_exit_code_survives_a_failing_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
+) -> None:
+    """Whatever goes wrong after the command has ended."""
+
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(sys.modules["otel_rl.cli.run"], "conclude", fail)
+    result = CliRunner().invoke(app, ["run", f"--dir={tmp_path}", "--", "sh", "-c", "exit 5"])
+    assert 5 == result.exit_code
+
+
+def test_a_signal_that_comes_too_late_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was meant for the command, which has ended."""
+
+    def wait(pid: int, _: object) -> int:
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        signal.raise_signal(signal.SIGUSR1)
+        return code
+
+    monkeypatch.setattr("otel_rl.cli.child._wait", wait)
+    assert 6 == run_child(["sh", "-c", "exit 6"], os.environ)
+    assert set() == signal.sigpending()
+
+
+def test_a_run_that_went_elsewhere_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where its root cannot be written it lies in the folder for temporary files, and that is said."""
+    fallback = tmp_path / "fallback"
+    monkeypatch.setattr("otel_rl.directories.fallback_name", lambda: fallback)
+    monkeypatch.setenv("COLUMNS", "300")
+    lost = write_run(fallback, Plan(steps=1, run_id="lost"))
+    found = recorded_since(tmp_path / "absent", 0)
+    assert [lost] == [run.path for run in found]
+    conclude(found, quiet=True)
+    reason = "is in the folder for temporary files: the directory of its runs could not be written"
+    assert f"otel-rl: recorded in {lost}\notel-rl: {lost} {reason}\n" == capsys.readouterr().err

@@ -1,0 +1,236 @@
+"""Tests of collectives: all of them in metrics, the longest of a stage as spans."""
+
+from __future__ import annotations
+
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import otel_rl
+from otel_rl import collectives, vocabulary
+from otel_rl.collectives import Collective, input_bytes
+from otel_rl.patching import Hook, wrap
+from otel_rl.runtime import state
+from otel_rl.spans import Stage
+from tests.fixtures import Recording, Tree, orphans, trees
+
+
+def collect(recording: Recording, ms: float, operation: str = "all_reduce", size: int = 0) -> None:
+    """Record one collective that takes so long."""
+    collective = Collective(operation, size)
+    recording.tick(ms)
+    collective.close()
+
+
+def test_the_longest_of_a_stage_become_spans(recording: Recording) -> None:
+    """32 of 40; of equal length the earlier; the stage says count, time and how many were left out."""
+    lengths = [5, 1, 7, 2, 3] * 8
+    with otel_rl.step(1), otel_rl.stage("train.backward"):
+        for ms in lengths:
+            collect(recording, ms)
+    run = recording.stop()
+    stage = next(span for span in run.spans(None) if span.name == "rl.train.backward")
+    assert {
+        vocabulary.COMM_COUNT: 40,
+        vocabulary.COMM_TIME: sum(lengths) / 1000,
+        vocabulary.COMM_OMITTED: 8,
+    } == stage.attributes
+    spans = [span for span in run.spans(None) if span.name == "rl.train.comm"]
+    found = sorted((span.end_ns - span.start_ns) // 10**6 for span in spans)
+    assert sorted(lengths)[8:] == found
+    assert {stage.span_id} == {span.parent_id for span in spans}
+    assert {"all_reduce"} == {span.attributes[vocabulary.COMM_OPERATION] for span in spans}
+    (histogram,) = run.last_points(vocabulary.COMM_DURATION)
+    assert (40, {vocabulary.COMM_OPERATION: "all_reduce"}) == (histogram.count, histogram.attributes)
+
+
+def test_of_equal_length_the_earlier_stays(recording: Recording) -> None:
+    """What becomes a span does not depend on chance."""
+    with otel_rl.step(1), otel_rl.stage("reward"):
+        for _ in range(40):
+            collect(recording, 1)
+    step = next(tree for tree in recording.trees() if tree.name == "rl.loop").below[0]
+    assert tuple(Tree("rl.train.comm", i, i + 1) for i in range(32)) == step.below[0].below
+
+
+def test_bytes_are_counted_by_operation(recording: Recording) -> None:
+    """In a counter, and on the span."""
+    with otel_rl.step(1):
+        collect(recording, 1, "all_reduce", 100)
+        collect(recording, 1, "all_reduce", 20)
+        collect(recording, 1, "broadcast", 3)
+        collect(recording, 1, "barrier")
+    run = recording.stop()
+    assert {"all_reduce": 120, "broadcast": 3} == {
+        point.attributes[vocabulary.COMM_OPERATION]: point.value for point in run.last_points(vocabulary.COMM_IO)
+    }
+    spans = {
+        span.attributes[vocabulary.COMM_OPERATION]: span.attributes.get(vocabulary.COMM_BYTES)
+        for span in run.spans(None)
+        if span.name == "rl.train.comm"
+    }
+    assert {"all_reduce": 20, "broadcast": 3, "barrier": None} == spans
+
+
+def test_one_that_was_journaled_as_open_becomes_a_span(recording: Recording) -> None:
+    """However short it is, or its open record would stay for ever."""
+    with otel_rl.step(1), otel_rl.stage("reward") as stage:
+        collective = Collective("barrier", 0)
+        recording.tick(1)
+        assert otel_rl.flush()
+        (opened,) = (s for s in recording.run().open_stages() if s.name == "rl.train.comm")
+        about = {vocabulary.COMM_OPERATION: "barrier", vocabulary.STAGE: "rl.train.comm"}
+        assert (stage.span_id, about) == (
+            int.from_bytes(opened.parent_id, "big"),
+            opened.attributes,
+        )
+        collective.close()
+        for _ in range(40):
+            collect(recording, 5)
+    run = recording.stop()
+    assert [] == run.open_stages()
+    lengths = [span.end_ns - span.start_ns for span in run.spans() if span.name == "rl.train.comm"]
+    assert ([1_000_000], [5_000_000] * 32) == (sorted(lengths)[:1], sorted(lengths)[1:])
+    reward = next(span for span in run.spans(None) if span.name == "rl.reward")
+    assert (41, 8) == (reward.attributes[vocabulary.COMM_COUNT], reward.attributes[vocabulary.COMM_OMITTED])
+
+
+def test_one_that_outlives_its_stage_is_emitted(recording: Recording) -> None:
+    """Another thread's: kept until it ends, and not for ever."""
+    with otel_rl.step(1):
+        with otel_rl.stage("reward"):
+            collective = Collective("barrier", 0)
+        recording.tick(1)
+        assert otel_rl.flush()
+        collective.close()
+        assert otel_rl.flush()
+        assert {} == recording.flusher._in_stage
+    run = recording.stop()
+    assert (1, []) == (sum(span.name == "rl.train.comm" for span in run.spans()), orphans(run))
+
+
+def test_outside_of_every_stage_they_are_counted(stubbed: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is nothing that their spans could hang below."""
+    stubbed.start()
+    state.phase.close(stubbed.clock.ns)
+    collect(stubbed, 1)
+    run = stubbed.stop()
+    assert ("rl.train.comm" not in {span.name for span in run.spans()}, 1) == (
+        True,
+        run.last_points(vocabulary.COMM_DURATION)[0].count,
+    )
+
+
+def test_an_unsampled_step_has_no_comm_spans(stubbed: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+    """But all of them in metrics."""
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER", "always_off")
+    stubbed.start()
+    with otel_rl.step(1), otel_rl.stage("reward"):
+        collect(stubbed, 1)
+        otel_rl.flush()
+        collect(stubbed, 1)
+    run = stubbed.stop()
+    assert ([], [], 2) == (
+        list(run.spans()),
+        list(run.logs()),
+        run.last_points(vocabulary.COMM_DURATION)[0].count,
+    )
+
+
+@pytest.mark.parametrize(
+    ("args", "position", "expected"),
+    [
+        ((np.zeros(4),), 0, 32),
+        ((0, [np.zeros(4), np.zeros(1), None]), 1, 40),
+        ((), 0, 0),
+        (("text",), 0, 0),
+        ((SimpleNamespace(nbytes="many"),), 0, 0),
+        (((np.zeros(1),) * 5000,), 0, 8 * 1024),
+    ],
+)
+def test_the_bytes_of_the_input_are_read_from_shapes(args: tuple[Any, ...], position: int, expected: int) -> None:
+    """What has none counts nothing."""
+    assert expected == input_bytes(args, position)
+
+
+def hooked(function: Any, **options: Any) -> Any:
+    """Wrap a function as a collective."""
+    return wrap(Hook(target="package.module:all_gather", collective=0, **options), function)
+
+
+def test_a_collective_inside_one_belongs_to_it(recording: Recording) -> None:
+    """Object collectives call tensor collectives: one row, and no trace left for the next."""
+    state.identify(world_size=2)
+    inner = hooked(lambda x: recording.tick(1))
+    outer = hooked(lambda x: [inner(x), inner(x)])
+    with otel_rl.step(1), otel_rl.stage("reward"):
+        outer(np.zeros(1))
+        outer(np.zeros(1))
+    run = recording.stop()
+    assert (2, 2, 16) == (
+        sum(span.name == "rl.train.comm" for span in run.spans()),
+        run.last_points(vocabulary.COMM_DURATION)[0].count,
+        run.last_points(vocabulary.COMM_IO)[0].value,
+    )
+
+
+def test_a_collective_on_another_thread_is_its_own(recording: Recording) -> None:
+    """Being inside one is a matter of the thread."""
+    state.identify(world_size=2)
+    inner = hooked(lambda: None)
+
+    def both() -> None:
+        thread = threading.Thread(target=inner)
+        thread.start()
+        thread.join()
+
+    with otel_rl.step(1):
+        hooked(both)()
+    run = recording.stop()
+    assert 2 == run.last_points(vocabulary.COMM_DURATION)[0].count
+
+
+def test_the_error_of_a_collective_passes_and_ends_it(recording: Recording) -> None:
+    """The next one is recorded as ever."""
+    state.identify(world_size=2)
+    error = RuntimeError("timeout")
+
+    def fail() -> None:
+        raise error
+
+    with otel_rl.step(1):
+        for _ in range(2):
+            with pytest.raises(RuntimeError) as caught:
+                hooked(fail)()
+            assert caught.value is error
+    run = recording.stop()
+    assert 2 == run.last_points(vocabulary.COMM_DURATION)[0].count
+    assert set() == state.open
+
+
+def test_asynchronous_and_lonely_collectives_are_not_recorded(recording: Recording) -> None:
+    """The first would be measured by its launch, the second waits for nobody; ``before`` hears of both."""
+    heard = []
+    call = hooked(lambda x=0, async_op=False: (x, async_op), before=lambda args, kwargs: heard.append(kwargs))
+    with otel_rl.step(1):
+        assert (1, False) == call(1)
+        state.identify(world_size=2, rank=0)
+        assert (2, True) == call(2, async_op=True)
+    run = recording.stop()
+    assert ([{}, {"async_op": True}], []) == (heard, run.last_points(vocabulary.COMM_DURATION))
+
+
+def test_rows_are_stages_only_when_they_must(recording: Recording) -> None:
+    """Making a span takes the place of the stage that was current."""
+    with otel_rl.step(1), otel_rl.stage("reward") as stage:
+        collective = Collective("barrier", 5)
+        recording.tick(1)
+        collective.close()
+        span = collective.as_stage()
+    assert isinstance(span, Stage)
+    assert (stage.trace, stage.span_id, span.span_id) == (span.trace, span.parent_id, collective.as_stage().span_id)
+    assert collectives.SPANS_PER_STAGE == 32
+    assert [] == [tree for tree in trees(recording.stop()) if tree.name.startswith("?")]

@@ -1,0 +1,107 @@
+"""Tests of the settings."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import otel_rl
+from otel_rl.config import Config, ConfigurationError, settings, unknown_variables
+
+
+def test_without_variables_everything_has_its_default() -> None:
+    """Two ways to the same settings; empty values count as absent."""
+    assert Config() == Config.from_env({}) == Config.from_env({"OTEL_RL_ENABLED": " ", "OTEL_TRACES_SAMPLER": ""})
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "field", "value"),
+    [
+        ("OTEL_RL_ENABLED", "FALSE", "enabled", False),
+        ("OTEL_RL_ENABLED", "on", "enabled", True),
+        ("OTEL_RL_DIR", "/tmp/runs", "directory", Path("/tmp/runs")),
+        ("OTEL_RL_RUN_ID", " name ", "run_id", "name"),
+        ("OTEL_RL_INTEGRATIONS", "trl, torch,", "integrations", ("trl", "torch")),
+        ("OTEL_RL_JOURNAL_MAX_BYTES", "1000", "journal_max_bytes", 1000),
+        ("OTEL_RL_CAPTURE_CONTENT", "1", "capture_content", True),
+        ("OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT", "10", "attribute_length", 10),
+        ("OTEL_SERVICE_NAME", "mine", "service_name", "mine"),
+        ("OTEL_RESOURCE_ATTRIBUTES", "a=1,b=x%20y", "resource_attributes", (("a", "1"), ("b", "x y"))),
+        ("OTEL_TRACES_SAMPLER", "parentbased_traceidratio", "sampler", "traceidratio"),
+        ("OTEL_TRACES_SAMPLER", "always_off", "sampler", "always_off"),
+        ("OTEL_TRACES_SAMPLER_ARG", "0.25", "sampler_ratio", 0.25),
+        ("OTEL_SDK_DISABLED", "true", "disabled", True),
+    ],
+)
+def test_a_variable_sets_its_field(variable: str, text: str, field: str, value: Any) -> None:
+    """And no other."""
+    assert {field: value} == {
+        row.name: getattr(found, row.name)
+        for found in [Config.from_env({variable: text})]
+        for row in fields(Config)
+        if row.name == field or getattr(found, row.name) != row.default
+    }
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "allowed"),
+    [
+        ("OTEL_RL_ENABLED", "maybe", "true or false"),
+        ("OTEL_RL_CAPTURE_CONTENT", "2", "true or false"),
+        ("OTEL_SDK_DISABLED", "x", "true or false"),
+        ("OTEL_RL_JOURNAL_MAX_BYTES", "0", "a whole number above 0"),
+        ("OTEL_RL_JOURNAL_MAX_BYTES", "-5", "a whole number above 0"),
+        ("OTEL_RL_JOURNAL_MAX_BYTES", "1.5", "a whole number above 0"),
+        ("OTEL_RL_JOURNAL_MAX_BYTES", "\u0663", "a whole number above 0"),
+        ("OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT", "long", "a whole number above 0"),
+        ("OTEL_TRACES_SAMPLER", "sometimes", "always_on, always_off or traceidratio, also with parentbased_ before it"),
+        ("OTEL_TRACES_SAMPLER_ARG", "2", "a number from 0 to 1"),
+        ("OTEL_TRACES_SAMPLER_ARG", "nan", "a number from 0 to 1"),
+        ("OTEL_TRACES_SAMPLER_ARG", "half", "a number from 0 to 1"),
+        ("OTEL_RESOURCE_ATTRIBUTES", "a", "key=value pairs with commas between them"),
+        ("OTEL_RESOURCE_ATTRIBUTES", "=1", "key=value pairs with commas between them"),
+    ],
+)
+def test_a_value_that_is_not_possible_is_named_with_what_is(
+    monkeypatch: pytest.MonkeyPatch, variable: str, text: str, allowed: str
+) -> None:
+    """Variable, value and allowed values, at the first call of instrument()."""
+    shown = "" if variable == "OTEL_RESOURCE_ATTRIBUTES" else f"={text!r}"  # attributes may hold secrets
+    message = f"{variable}{shown} is not possible: it takes {allowed}"
+    monkeypatch.setenv(variable, text)
+    with pytest.raises(ConfigurationError) as caught:
+        otel_rl.instrument()
+    assert message == str(caught.value)
+    row = next(row for row in settings({variable: text}) if row.variable == variable)
+    assert (text, f"not possible: it takes {allowed}") == (row.value, row.source)
+
+
+def test_either_switch_turns_everything_off() -> None:
+    """Ours and OpenTelemetry's."""
+    off = [{"OTEL_RL_ENABLED": "0"}, {"OTEL_SDK_DISABLED": "true"}]
+    assert [False, False, True] == [Config.from_env(environ).active for environ in (*off, {})]
+
+
+def test_every_setting_is_listed_with_its_source() -> None:
+    """One row for each field of the settings."""
+    rows = settings({"OTEL_RL_RUN_ID": "x"})
+    assert [row.metadata["variable"] for row in fields(Config)] == [row.variable for row in rows]
+    assert {"OTEL_RL_RUN_ID": "x"} == {row.variable: row.value for row in rows if row.source == "environment"}
+    assert {"auto"} == {row.value for row in rows if row.variable == "OTEL_RL_INTEGRATIONS"}
+
+
+def test_every_setting_is_documented() -> None:
+    """A variable, a meaning, a parser."""
+    assert all(
+        {"variable", "parse", "meaning"} == set(row.metadata) and row.metadata["meaning"] for row in fields(Config)
+    )
+    assert len(fields(Config)) == len({row.metadata["variable"] for row in fields(Config)})
+
+
+def test_a_variable_that_nobody_reads_is_named_with_its_neighbour() -> None:
+    """Only ours; those of OpenTelemetry belong to others."""
+    environ = {"OTEL_RL_RUNID": "x", "OTEL_RL_ZZZ": "1", "OTEL_RL_DIR": "y", "OTEL_SOMETHING": "z"}
+    assert [("OTEL_RL_RUNID", "OTEL_RL_RUN_ID"), ("OTEL_RL_ZZZ", "")] == unknown_variables(environ)

@@ -1,0 +1,98 @@
+"""Tests of numbers that are read without waiting for their device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import pytest
+
+from otel_rl.probes import deferred
+from otel_rl.runtime import state
+
+torch = pytest.importorskip("torch")
+
+
+class Event:
+    """An event of a device, over when the test says so."""
+
+    all: ClassVar[list[Event]] = []
+
+    def __init__(self) -> None:
+        self.over = False
+        self.all.append(self)
+
+    def record(self) -> None:
+        pass
+
+    def query(self) -> bool:
+        return self.over
+
+
+class OnDevice:
+    """A tensor that stands in for one of a device."""
+
+    def __init__(self, value: float) -> None:
+        self.value = value
+        self.device = torch.device("meta")
+
+    def detach(self) -> Any:
+        return torch.tensor(self.value)
+
+
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A device named meta, with events and host memory that need no device."""
+    module = SimpleNamespace(Event=Event)
+    monkeypatch.setattr(torch, "meta", module, raising=False)
+    empty = torch.empty
+
+    def unpinned(*args: Any, pin_memory: bool, **kwargs: Any) -> Any:
+        return empty(*args, **kwargs)
+
+    monkeypatch.setattr(torch, "empty", unpinned)
+    Event.all = []
+    state.training.deferred.clear()
+    yield module
+    state.training.deferred.clear()
+
+
+def test_tensors_of_the_host_are_numbers_at_once() -> None:
+    """Of any type, also where they need a gradient."""
+    seen: list[list[float]] = []
+    deferred.read([torch.tensor(1.5), torch.tensor(True), torch.tensor([3])], seen.append)
+    deferred.read([torch.tensor(2.0, requires_grad=True).detach()], seen.append)
+    assert [[1.5, 1.0, 3.0], [2.0]] == seen
+
+
+def test_numbers_of_a_device_come_when_it_is_done(device: Any) -> None:
+    """In the order in which they were asked for, and never by waiting."""
+    seen: list[list[float]] = []
+    for value in (1.0, 2.0, 3.0):
+        deferred.read([OnDevice(value), OnDevice(-value)], seen.append)
+    deferred.resolve()
+    assert [] == seen
+    Event.all[1].over = True
+    deferred.resolve()
+    assert [] == seen
+    Event.all[0].over = True
+    deferred.resolve()
+    assert [[1.0, -1.0], [2.0, -2.0]] == seen
+
+
+def test_a_device_that_never_answers_holds_only_so_many(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What comes after is dropped and counted."""
+    monkeypatch.setattr(deferred, "LIMIT", 2)
+    before = state.dropped["metrics", "device_too_late"]
+    for _ in range(5):
+        deferred.read([OnDevice(1.0)], lambda values: None)
+    assert (2, 3) == (len(state.training.deferred), state.dropped["metrics", "device_too_late"] - before)
+    state.dropped.clear()
+
+
+def test_nothing_is_read_while_a_graph_is_captured(device: Any) -> None:
+    """The copy would run again with every replay."""
+    device.is_current_stream_capturing = lambda: True
+    deferred.read([OnDevice(1.0)], lambda values: None)
+    assert 0 == len(state.training.deferred)

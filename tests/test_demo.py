@@ -1,0 +1,195 @@
+"""Tests of the demo's training program: its parts, and the real thing on two ranks."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("trl")
+
+from otel_rl.demo import follow, task, train
+
+LAUNCHER = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+
+
+def run_demo(directory: Path, *options: str, ranks: int = 2) -> str:
+    """Run the training program on ``ranks`` processes and give its output back."""
+    launcher = LAUNCHER if ranks == 2 else ()
+    done = subprocess.run(
+        [sys.executable, *launcher, "-m", "otel_rl.demo.train", *options],
+        env={**os.environ, "OMP_NUM_THREADS": "1", "OTEL_RL_DIR": str(directory / "runs")},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_parity_counts_digits_of_the_wanted_kind() -> None:
+    """Other characters, the other parity and missing characters count as wrong."""
+    texts, wanted = ["024688", "024687", "0246ev", "24", ""], ["even"] * 4 + ["odd"]
+    assert task.parity(texts, wanted) == [1.0, 5 / 6, 4 / 6, 2 / 6, 0.0]
+
+
+def test_the_judge_wants_a_long_enough_answer_that_ends() -> None:
+    """An answer that is cut off, or too short, gets nothing."""
+    answers = [[5] * 6 + [task.EOS], [5] * 7, [5] * 5 + [task.EOS]]
+    assert asyncio.run(task.judge(answers)) == [1.0, 0.0, 0.0]
+
+
+def test_the_tokenizer_has_one_token_for_each_character() -> None:
+    """Every prompt goes through it and back unchanged."""
+    tokenizer = task.tokenizer()
+    texts = task.prompts(40)["prompt"]
+    ids = [tokenizer(text)["input_ids"] for text in texts]
+    assert [len(text) for text in texts] == [len(row) for row in ids]
+    assert list(texts) == tokenizer.batch_decode(ids)
+
+
+def test_the_model_depends_on_the_seed_alone(tmp_path: Path) -> None:
+    """Two ranks that make it for themselves have the same one."""
+    states = [task.model(tmp_path / str(i), seed).state_dict() for i, seed in enumerate((1, 1, 2))]
+    digests = [follow.digest(b"".join(value.numpy().tobytes() for value in state.values())) for state in states]
+    assert [True, False] == [digests[0] == digests[1], digests[0] == digests[2]]
+
+
+def test_the_curve_has_a_bar_for_each_part_of_the_run() -> None:
+    """What lies outside 0..1 is drawn as the nearest bar, and steps to come are blank."""
+    points = [(1, -1.0), (2, 0.5), (3, 2.0)]
+    assert follow.curve(points, 24, "abcd") == "acd" + " " * 21
+    assert follow.curve([(1, 0.0), (2, 0.5)], 48, "abcd") == "b" + " " * 23
+    assert follow.curve([(4, 0.0), (8, 0.5)], 24, "abcd") == "aaaacccc" + " " * 16
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal and knows only ASCII."""
+
+    encoding = "ascii"
+
+    def isatty(self) -> bool:
+        return True
+
+
+def steps_of(progress: follow.Progress, num: int) -> None:
+    """Let ``num`` steps pass, the trainer's log after each."""
+    state: Any = SimpleNamespace(global_step=0)
+    for step in range(1, num + 1):
+        state.global_step = step
+        progress.on_step_end(None, state, None)
+        progress.on_log(None, state, None, {"reward": 0.5})
+    progress.on_log(None, state, None, {"eval_reward": 0.75})
+    progress.on_train_end(None, state, None)
+
+
+def test_progress_is_a_line_in_25_steps_where_nobody_watches() -> None:
+    """A log file gets few lines, the last of them complete."""
+    out = io.StringIO()
+    progress = follow.Progress(30, out)
+    steps_of(progress, 30)
+    first, last = out.getvalue().splitlines()
+    assert first.startswith("step 25/30   reward ")
+    assert last == f"step 30/30   reward {'=' * 24} 0.50   evaluation 0.75"
+    assert progress.summary(1.5) == follow.Summary(30, 1.5, 0.5, 0.5, 0.75)
+
+
+def test_progress_rewrites_one_line_in_a_terminal() -> None:
+    """Each step starts at the line's beginning; only the end of training ends the line."""
+    out = Terminal()
+    steps_of(follow.Progress(2, out), 2)
+    assert out.getvalue().count("\r") == 3
+    assert out.getvalue().endswith("\n")
+    assert out.getvalue().count("\n") == 1
+
+
+def test_a_run_without_a_step_has_no_rewards() -> None:
+    """Nothing is made up."""
+    assert follow.Progress(2, io.StringIO()).summary(0.0) == follow.Summary(0, 0.0, None, None, None)
+
+
+def test_a_watched_reward_function_stays_what_it_was() -> None:
+    """Name and result are the same, and the token ids are kept."""
+    recorder = follow.Recorder()
+    watched = recorder.watch(task.parity)
+    assert watched.__name__ == "parity"
+    assert watched(completion_ids=[[3, 4]], completions=["000000"], wanted=["even"]) == [1.0]
+    assert recorder.tokens == [[3, 4]]
+
+
+def test_the_record_leaves_times_out() -> None:
+    """Two runs never take equally long."""
+    recorder = follow.Recorder()
+    recorder.on_log(None, None, None, {"loss": 0.5, "step_time": 1.0, "train_runtime": 2.0, "samples_per_second": 3.0})
+    assert recorder.steps == [{"loss": 0.5}]
+
+
+def test_the_defaults_train_grpo_with_otel_rl() -> None:
+    """Without options the program is the demo."""
+    options = train.parse([])
+    assert (options.trainer, options.otel, options.record) == ("grpo", True, None)
+
+
+def test_a_run_says_what_it_computed(tmp_path: Path) -> None:
+    """A real run of a single process, without otel_rl, leaves its summary and its record behind."""
+    summary, record, work = (tmp_path / name for name in ("summary.json", "record.json", "work"))
+    options = ("--no-otel", "--steps=4", "--eval-every=0", "--save-every=0", "--log-every=1", "--workdir", str(work))
+    run_demo(tmp_path, *options, "--output", str(summary), "--record", str(record), ranks=1)
+    assert json.loads(summary.read_text())["steps"] == 4
+    recorded = json.loads((tmp_path / "record-rank0.json").read_text())
+    assert sum("loss" in step for step in recorded["steps"]) == 4
+    assert len(recorded["tokens"]) == 4 * 16
+    assert sorted(recorded["random"]) == ["numpy", "python", "torch"]
+    assert (work / "rank-0" / "tiny-qwen2" / "config.json").exists()
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.slow
+def test_the_reward_rises_on_two_ranks(tmp_path: Path) -> None:
+    """The real trainer learns the task, evaluates and writes checkpoints."""
+    summary, work = tmp_path / "summary.json", tmp_path / "work"
+    options = ("--no-otel", "--steps=140", "--save-every=100", "--output", str(summary), "--workdir", str(work))
+    output = run_demo(tmp_path, *options)
+    result = json.loads(summary.read_text())
+    assert result["steps"] == 140
+    assert result["first_reward"] < 0.4
+    assert result["last_reward"] > 0.8
+    assert result["eval_reward"] > result["first_reward"]
+    checkpoints = (work / "checkpoints").glob("checkpoint-*")
+    assert {path.name for path in checkpoints} == {"checkpoint-100", "checkpoint-140"}
+    assert output.splitlines()[-1].startswith("step 140/140   reward ")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "options",
+    [("--trainer=rloo",), ("--beta=0", "--iters=2"), ("--grad-accum=2", "--eval-every=0", "--save-every=0")],
+    ids=["rloo", "no reference, two updates a rollout", "accumulation"],
+)
+def test_a_single_process_trains_in_every_form(tmp_path: Path, options: tuple[str, ...]) -> None:
+    """Whatever the options, all steps are made."""
+    output = run_demo(tmp_path, "--steps=8", "--eval-every=4", "--save-every=4", "--no-otel", *options, ranks=1)
+    assert output.splitlines()[-1].startswith("step 8/8   reward ")
+
+
+@pytest.mark.slow
+def test_training_is_bit_identical_with_and_without_otel_rl(tmp_path: Path) -> None:
+    """Losses, rewards, generated tokens, random states and parameters are the same on every rank."""
+    common = ("--steps=24", "--eval-every=8", "--save-every=10", "--log-every=1")
+    run_demo(tmp_path, *common, "--record", str(tmp_path / "on.json"))
+    run_demo(tmp_path, *common, "--record", str(tmp_path / "off.json"), "--no-otel")
+    assert len([path for path in (tmp_path / "runs").iterdir() if path.name != ".pending"]) == 1
+    for rank in range(2):
+        on, off = (json.loads((tmp_path / f"{name}-rank{rank}.json").read_text()) for name in ("on", "off"))
+        assert off == on
+        assert sum("loss" in step for step in off["steps"]) == 24
+        assert len(off["tokens"]) > 24

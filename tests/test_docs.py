@@ -1,0 +1,58 @@
+"""What the documentation names exists, and what it shows runs."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from otel_rl.integrations import MODULES
+from otel_rl.journal.read import open_run
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def test_links_lead_somewhere() -> None:
+    """Every relative link of a page is a file of the project."""
+    links = [(page, link) for page in PAGES for link in re.findall(r"\]\(([^)#:]+)\)", page.read_text("utf-8"))]
+    assert [] == [(page.name, link) for page, link in links if not (page.parent / link).exists()]
+
+
+def test_paths_in_backticks_exist() -> None:
+    """So do the files and folders that the README names, and the tests of the failure table."""
+    named = re.findall(
+        r"`((?:otel_rl|scripts|docs|examples|benchmarks)/[\w./]*)`", (ROOT / "README.md").read_text("utf-8")
+    )
+    tests = re.findall(r"`((?:integrations/)?test_\w+\.py)`", (ROOT / "docs" / "failures.md").read_text("utf-8"))
+    paths = [ROOT / name for name in named] + [ROOT / "tests" / name for name in tests]
+    assert [] == [str(path) for path in paths if not path.exists()]
+    assert len(tests) > 20
+
+
+def test_reasons_of_the_failure_table_are_those_of_the_code() -> None:
+    """A reason that is counted is explained, and one that is explained is counted."""
+    source = "".join(path.read_text("utf-8") for path in (ROOT / "otel_rl").rglob("*.py"))
+    counted = set(re.findall(r'(?:dropped|_dropped)\["?\w+"?(?:\.\w+)?, "(\w+)"\]', source))
+    counted |= set(re.findall(r'_refuse\(\s*"(\w+)"', source))
+    explained = set(re.findall(r"`([a-z]+(?:_[a-z]+)*)`", (ROOT / "docs" / "failures.md").read_text("utf-8")))
+    assert set() == counted - explained
+
+
+def test_the_readme_names_every_integration() -> None:
+    """A newcomer reads there what is known."""
+    text = (ROOT / "README.md").read_text("utf-8").lower()
+    assert [] == [name for name in MODULES if name not in text]
+
+
+def test_snippets_of_the_readme_run(tmp_path: Path) -> None:
+    """Put together they are a program, and what it records is read back."""
+    snippets = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL)
+    program = tmp_path / "program.py"
+    program.write_text("\n".join(snippets), "utf-8")
+    environ = {**os.environ, "OTEL_RL_DIR": str(tmp_path / "runs"), "OTEL_RL_RUN_ID": "readme"}
+    subprocess.run([sys.executable, str(program)], check=True, cwd=ROOT, env=environ, timeout=120)
+    names = {span.name for span in open_run(tmp_path / "runs" / "readme").spans()}
+    assert {"rl.setup", "rl.loop", "rl.rank 0", "rl.reward", "rl.teardown"} == names

@@ -1,0 +1,270 @@
+"""Tests of instrument() and uninstrument()."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import otel_rl
+from otel_rl import entry, vocabulary
+from otel_rl.entry import integrations_status, missing_targets
+from otel_rl.integrations import MODULES
+from otel_rl.journal.read import open_run
+from otel_rl.patching import Hook
+from otel_rl.runtime import state
+from tests.fixtures import RUN, Recording
+
+
+def threads() -> list[str]:
+    """Name our threads."""
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("otel_rl")]
+
+
+def integration(monkeypatch: pytest.MonkeyPatch, package: str, supports: str, hooks: tuple[Hook, ...] = ()) -> None:
+    """Register an integration called ``fake``."""
+    module: Any = ModuleType("fake_integration")
+    module.PACKAGE, module.SUPPORTS, module.HOOKS, module.ATTACHMENTS = package, supports, hooks, ()
+    monkeypatch.setitem(__import__("sys").modules, "fake_integration", module)
+    monkeypatch.setitem(MODULES, "fake", "fake_integration")
+
+
+def test_a_second_call_does_nothing(recording: Recording) -> None:
+    """One flusher, one set-up, one journal."""
+    before = state.identity, state.phase.tree, recording.flusher, threads()
+    otel_rl.instrument()
+    otel_rl.instrument([])
+    assert before == (state.identity, state.phase.tree, recording.flusher, threads())
+    assert 1 == len(threads())
+
+
+def test_recording_can_be_switched_on_again(stubbed: Recording) -> None:
+    """Each time is a recording of its own; nothing is left between them."""
+    for number in range(3):
+        stubbed.start()
+        with otel_rl.step(number):
+            pass
+        otel_rl.uninstrument()
+        otel_rl.uninstrument()
+        assert (False, 0, set(), None) == (state.on, len(state.queue), state.open, state.container)
+    run = stubbed.run()
+    assert 3 == len(run.journals) == sum(span.name == "rl.loop" for span in run.spans())
+
+
+@pytest.mark.parametrize("variable", ["OTEL_RL_ENABLED", "OTEL_SDK_DISABLED"])
+def test_switched_off_nothing_happens(stubbed: Recording, monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
+    """No patch, no thread, no file."""
+    monkeypatch.setenv(variable, "false" if variable == "OTEL_RL_ENABLED" else "true")
+    otel_rl.instrument()
+    with otel_rl.step(1), otel_rl.stage("reward"):
+        otel_rl.record("x", 1)
+    assert (False, [], [], True) == (state.on, threads(), entry._parts.patches.applied, otel_rl.flush())
+    assert not stubbed.root.exists()
+
+
+def test_an_integration_that_nobody_knows_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the names that there are; by argument and by variable, which is named."""
+    with pytest.raises(otel_rl.ConfigurationError, match=r"no integration is called 'trll'.*torch, .*trl and auto"):
+        otel_rl.instrument(["trl", "trll"])
+    monkeypatch.setenv("OTEL_RL_INTEGRATIONS", "trll")
+    with pytest.raises(otel_rl.ConfigurationError, match=r"OTEL_RL_INTEGRATIONS.*'trll'.*torch, .*trl and auto"):
+        otel_rl.instrument()
+    assert not state.on
+
+
+def test_one_name_may_be_given_as_it_is(stubbed: Recording) -> None:
+    """A string is one name, not its letters."""
+    otel_rl.instrument("auto")
+    assert state.on
+
+
+def test_a_package_that_is_missing_is_refused_only_if_it_was_asked_for(
+    stubbed: Recording, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What finds itself absent is silent."""
+    integration(monkeypatch, "surely-not-installed", ">=1")
+    with pytest.raises(otel_rl.NotPossibleError, match="fake was asked for, but surely-not-installed is not installed"):
+        otel_rl.instrument(["fake"])
+    assert (False, []) == (state.on, threads())
+    otel_rl.instrument(["auto"])
+    assert state.on
+
+
+def test_a_version_that_is_not_supported_is_named_and_left_alone(
+    stubbed: Recording, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Asked for by name it is refused."""
+    integration(monkeypatch, "pytest", "<1", (Hook(target="pytest:fail", stage="x"),))
+    with pytest.raises(
+        otel_rl.NotPossibleError, match=r"fake was asked for, but pytest [\d.]+ is not supported: it takes <1"
+    ):
+        otel_rl.instrument(["fake"])
+    otel_rl.instrument(["auto"])
+    assert "is not supported: it takes <1; it is not instrumented" in caplog.text
+    assert not [patch for patch in entry._parts.patches.applied if patch.owner is pytest]
+
+
+def test_a_prerelease_counts_as_its_release(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nightly builds are what people train with."""
+    integration(monkeypatch, "pytest", ">=2.6")
+    monkeypatch.setattr(entry, "version", lambda package: "2.9.0.dev20260101+cu130")
+    (status,) = (status for status in integrations_status() if status.name == "fake")
+    assert "applies" == status.state
+
+
+def test_every_integration_has_a_status(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is not asked for is off, also when the settings cannot be read."""
+    assert list(MODULES) == [status.name for status in integrations_status()]
+    monkeypatch.setenv("OTEL_RL_INTEGRATIONS", "torch")
+    assert {"torch"} >= {status.name for status in integrations_status() if status.state != "off"}
+    monkeypatch.setenv("OTEL_RL_ENABLED", "perhaps")
+    assert "off" not in {status.state for status in integrations_status()}
+
+
+def test_targets_that_are_missing_are_listed(stubbed: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For the doctor."""
+    integration(monkeypatch, "pytest", ">=1", (Hook(target="json:gone", stage="x"),))
+    stubbed.start("fake")
+    assert ["json:gone"] == missing_targets()
+
+
+def test_a_variable_that_nobody_reads_is_said(
+    stubbed: Recording, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With the nearest one that exists."""
+    monkeypatch.setenv("OTEL_RL_RUNID", "x")
+    monkeypatch.setenv("OTEL_RL_ZZZ", "x")
+    stubbed.start()
+    assert [
+        "otel_rl: nobody reads OTEL_RL_RUNID; did you mean OTEL_RL_RUN_ID?",
+        "otel_rl: nobody reads OTEL_RL_ZZZ",
+    ] == [record.getMessage() for record in caplog.records]
+
+
+def test_the_settings_reach_the_journal(stubbed: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Service, resource, length of texts."""
+    monkeypatch.setenv("OTEL_SERVICE_NAME", "mine")
+    monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "team=x")
+    monkeypatch.setenv("OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT", "5")
+    stubbed.start()
+    with otel_rl.step(1), otel_rl.stage("reward", text="123456789"):
+        pass
+    span = stubbed.spans()["rl.reward"]
+    assert ("mine", "x", "12345") == (span.resource["service.name"], span.resource["team"], span.attributes["rl.text"])
+
+
+# --- autoload ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_process_that_did_not_ask_leaves_no_trace(stubbed: Recording) -> None:
+    """Until it opens a stage: then it has a set-up like any other."""
+    entry.autoload()
+    assert (True, None, [], False) == (state.on, state.container, threads(), stubbed.root.exists())
+    otel_rl.uninstrument()
+    assert not stubbed.root.exists()
+    entry.autoload()
+    with otel_rl.stage("reward"):
+        pass
+    assert {"rl.setup", "rl.rank 0", "rl.reward"} == {span.name for span in stubbed.stop().spans()}
+
+
+def test_asking_in_a_process_that_is_recorded_already_opens_its_set_up(stubbed: Recording) -> None:
+    """``otel-rl run`` of a script that calls instrument() itself."""
+    entry.autoload()
+    otel_rl.instrument()
+    assert state.on
+
+
+def test_autoload_never_raises(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """A bad setting is said, and the process is not recorded."""
+    monkeypatch.setenv("OTEL_RL_ENABLED", "perhaps")
+    entry.autoload()
+    assert not state.on
+    assert "this process is not recorded" in caplog.text
+
+
+def test_autoload_says_what_is_wrong_with_the_integrations(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In one line, without a traceback, and not as an error of ours."""
+    monkeypatch.setenv("OTEL_RL_INTEGRATIONS", "nonsense")
+    entry.autoload()
+    assert not state.on
+    assert "no integration is called 'nonsense'" in caplog.text
+    assert "Traceback" not in caplog.text
+
+
+@pytest.mark.guarded
+def test_a_working_directory_that_was_removed_is_survived(
+    stubbed: Recording, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The run goes where temporary files go, and that is said."""
+    monkeypatch.setattr("otel_rl.directories.fallback_root", lambda: tmp_path / "fallback")
+    monkeypatch.setenv("OTEL_RL_DIR", "relative")
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    stubbed.start()
+    with otel_rl.step(1):
+        pass
+    otel_rl.uninstrument()
+    assert f"this run is recorded in {tmp_path / 'fallback'}" in caplog.text
+    assert "rl.loop" in {span.name for span in open_run(tmp_path / "fallback" / RUN).spans()}
+
+
+# --- the end ----------------------------------------------------------------------------------------------------------
+
+
+def test_uninstrument_inside_a_step_closes_it(recording: Recording) -> None:
+    """What is open ends now; the block's own end does nothing more."""
+    with otel_rl.step(1):
+        recording.tick(5)
+        with otel_rl.stage("reward"):
+            otel_rl.uninstrument()
+    run = recording.run()
+    names = {"rl.setup", "rl.loop", "rl.rank 0", "rl.teardown", "rl.reward"}
+    assert names == {span.name for span in run.spans()}
+    assert [] == run.open_stages()
+    assert [True] == [span.attributes.get(vocabulary.TRUNCATED) for span in run.spans(None) if span.name == "rl.reward"]
+
+
+def test_the_loggers_of_the_host_are_untouched(stubbed: Recording) -> None:
+    """Neither its root nor ours gets a handler or a level."""
+
+    def seen() -> tuple[Any, ...]:
+        loggers = (logging.getLogger(), logging.getLogger("otel_rl"))
+        return tuple((logger.level, list(logger.handlers), logger.propagate) for logger in loggers)
+
+    before = seen()
+    stubbed.start()
+    otel_rl.uninstrument()
+    assert before == seen()
+
+
+def test_an_instrumentor_of_opentelemetry_does_the_same(stubbed: Recording) -> None:
+    """``opentelemetry-instrument`` finds us by an entry point."""
+    from importlib.metadata import entry_points
+
+    pytest.importorskip("opentelemetry.instrumentation.instrumentor")
+    from otel_rl.instrumentor import OtelRlInstrumentor
+
+    ours = [point for point in entry_points(group="opentelemetry_instrumentor") if point.name == "otel_rl"]
+    assert ["otel_rl.instrumentor:OtelRlInstrumentor"] * len(ours) == [point.value for point in ours]
+    instrumentor = OtelRlInstrumentor()
+    assert () == tuple(instrumentor.instrumentation_dependencies())
+    instrumentor.instrument(skip_dep_check=True)
+    assert state.on
+    instrumentor.uninstrument()
+    assert not state.on
+
+
+def test_a_run_that_has_a_name_is_a_folder_of_it(recording: Recording, tmp_path: Path) -> None:
+    """And nothing else is left below the root."""
+    with otel_rl.step(1):
+        pass
+    otel_rl.uninstrument()
+    assert [RUN] == [path.name for path in (tmp_path / "runs").iterdir()]

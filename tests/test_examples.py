@@ -1,0 +1,41 @@
+"""The examples run as they stand, and what they record can be read back."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from otel_rl.journal.read import open_run
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+
+
+def run_example(name: str, directory: Path) -> Counter[str]:
+    """Run an example in a process of its own and count the spans of the run that it leaves."""
+    environ = {**os.environ, "OTEL_RL_DIR": str(directory), "OTEL_RL_RUN_ID": "example"}
+    subprocess.run([sys.executable, str(EXAMPLES / name)], check=True, env=environ, timeout=300, capture_output=True)
+    return Counter(span.name for span in open_run(directory / "example").spans())
+
+
+def test_custom_loop(tmp_path: Path) -> None:
+    """A loop without a framework leaves a root, a container and its three stages for every step."""
+    expected = {"rl.loop": 200, "rl.sample": 200, "rl.reward": 200, "rl.train": 200, "rl.setup": 1}
+
+    actual = run_example("custom_loop.py", tmp_path)
+
+    assert expected == {name: actual[name] for name in expected}
+
+
+@pytest.mark.slow
+def test_grpo(tmp_path: Path) -> None:
+    """TRL's trainer leaves every stage of its twenty steps."""
+    stages = ["rl.loop", "rl.sample", "rl.reward parity", "rl.train.forward", "rl.train.backward", "rl.train.optimizer"]
+
+    actual = run_example("grpo.py", tmp_path)
+
+    assert dict.fromkeys(stages, 20) == {name: actual[name] for name in stages}

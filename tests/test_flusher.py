@@ -1,0 +1,507 @@
+"""Tests of the flusher: what the journal holds at every moment, and what happens when the disk does not."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import otel_rl
+from otel_rl import directories, entry, flusher, guard, vocabulary
+from otel_rl.collectives import Collective
+from otel_rl.directories import run_directory, usable_root
+from otel_rl.journal import segment, views
+from otel_rl.journal.read import Run, open_run
+from otel_rl.journal.write import Writer
+from otel_rl.runtime import state
+from otel_rl.spans import Stage
+from tests.fixtures import RUN, Recording, Tree, orphans, trees
+
+
+class Disk:
+    """A disk that refuses, or hangs, when the test says so."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.error: int | None = None
+        self.gate = threading.Event()
+        self.gate.set()
+        self.reached = threading.Event()
+        self._write = os.write
+        monkeypatch.setattr(segment.os, "write", self.write)
+
+    def write(self, descriptor: int, data: Any) -> int:
+        self.reached.set()
+        self.gate.wait(20)
+        if self.error is not None:
+            half = len(data) // 2
+            self._write(descriptor, data[:half])  # a full disk takes a part of it
+            raise OSError(self.error, os.strerror(self.error))
+        return self._write(descriptor, data)
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
+    """A disk under control."""
+    return Disk(monkeypatch)
+
+
+# --- open stages ------------------------------------------------------------------------------------------------------
+
+
+def test_a_stage_that_is_open_is_journaled_as_open(recording: Recording) -> None:
+    """Once, with what it is, where it is and since when; its span takes its place."""
+    with otel_rl.step(1), otel_rl.stage("sample", batch_size=4) as stage:
+        recording.tick(5)
+        assert otel_rl.flush()
+        assert otel_rl.flush()
+        run = recording.run()
+        opened = {stage.name: stage for stage in run.open_stages()}
+        assert {"rl.loop", "rl.rank 0", "rl.sample"} == set(opened)
+        sample = opened["rl.sample"]
+        about = {"rl.batch_size": 4, vocabulary.STAGE: "rl.sample"}
+        assert (stage.start_ns, stage.span_id, stage.parent_id, stage.trace_id, about, True) == (
+            sample.start_ns,
+            *(int.from_bytes(value, "big") for value in (sample.span_id, sample.parent_id, sample.trace_id)),
+            sample.attributes,
+            sample.alive,
+        )
+    run = recording.stop()
+    assert [] == run.open_stages()
+    assert 1 == sum(log.body == "rl.sample" for log in run.logs(vocabulary.OPEN))
+
+
+def test_the_set_up_is_journaled_as_open_at_once(recording: Recording) -> None:
+    """A process that dies while it loads says so."""
+    assert otel_rl.flush()
+    assert {"rl.setup", "rl.rank 0"} == {stage.name for stage in recording.run().open_stages()}
+
+
+def test_a_killed_process_leaves_truncated_spans(recording: Recording) -> None:
+    """A reader closes them at the last sign of life."""
+    with otel_rl.step(1), otel_rl.stage("sample"):
+        recording.tick(5)
+        with otel_rl.stage("tool"):
+            recording.tick(5)
+        assert otel_rl.flush()
+        run = recording.run()
+        (journal,) = run.journals
+        journal.alive = lambda: False  # type: ignore[method-assign]
+        closed = {span.name: span for span in run.closed_spans(None)}
+    assert {"tool", "rl.sample", "rl.rank 0", "rl.loop", "rl.setup"} == set(closed)
+    truncated = {name for name, span in closed.items() if span.attributes.get(vocabulary.TRUNCATED)}
+    assert {"rl.sample", "rl.loop"} == truncated - {"rl.rank 0"}
+    assert closed["tool"].end_ns == closed["rl.sample"].end_ns
+
+
+PROGRAM = st.recursive(
+    st.sampled_from(["collective", "flush", "tick"]),
+    lambda inner: st.lists(inner, max_size=4),
+    max_leaves=20,
+)
+
+
+def play(recording: Recording, program: Any, cycles: list[int]) -> None:
+    """Record a nesting of stages, collectives and cycles of the flusher."""
+    if program == "collective":
+        collective = Collective("barrier", 0)
+        recording.tick(1)
+        collective.close()
+    elif program == "flush":
+        recording.flusher.flush(5)
+        check(recording.run(), cycles)
+    elif program == "tick":
+        recording.tick(1)
+    else:
+        with otel_rl.stage(f"stage {len(cycles)}"):
+            for item in program:
+                play(recording, item, cycles)
+
+
+def check(run: Run, cycles: list[int]) -> None:
+    """After every cycle each parent is a span or an open stage."""
+    cycles.append(1)
+    known = {span.span_id for span in run.spans()} | {stage.span_id for stage in run.open_stages()}
+    assert [] == [span.name for span in run.spans() if span.parent_id and span.parent_id not in known]
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(PROGRAM, max_size=5))
+def test_no_span_is_an_orphan_after_any_cycle(stubbed: Recording, tmp_path: Path, programs: list[Any]) -> None:
+    """Whatever is nested in whatever, whenever the flusher looks; and cut at any frame nothing is one either."""
+    stubbed.root = tmp_path / "runs" / os.urandom(4).hex()
+    os.environ["OTEL_RL_DIR"] = str(stubbed.root)
+    frames: list[tuple[Path, int]] = []
+    stubbed.start()
+    cycles: list[int] = []
+    writer = Writer.append
+
+    def append(self: Writer, *args: Any) -> None:
+        writer(self, *args)
+        frames.extend((path, path.stat().st_size) for path in self._directory.iterdir())
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Writer, "append", append)
+        for number, program in enumerate(programs):
+            with otel_rl.step(number):
+                play(stubbed, program, cycles)
+        run = stubbed.stop()
+    assert [] == orphans(run)
+    assert [] == run.open_stages()
+    sizes: dict[Path, int] = {}
+    for path, size in frames:
+        sizes[path] = size
+        check_cut(sizes, tmp_path / "cut")
+
+
+def check_cut(sizes: dict[Path, int], directory: Path) -> None:
+    """Make the journal as it was after a frame, and look for orphans in it."""
+    directory.mkdir(exist_ok=True)
+    for old in directory.iterdir():
+        old.unlink()
+    for path, size in sizes.items():
+        (directory / path.name).write_bytes(path.read_bytes()[:size])
+    assert [] == orphans(open_run(directory))
+
+
+def test_a_large_batch_is_cut_into_frames_parents_first(recording: Recording) -> None:
+    """A process killed between two frames of one cycle leaves no orphan."""
+    with otel_rl.step(1):
+        for i in range(60):
+            with otel_rl.stage(f"outer {i}"):
+                for j in range(20):
+                    with otel_rl.stage(f"inner {i} {j}", text="x" * 2000):
+                        pass
+    run = recording.stop()
+    frames = [(journal, frame) for journal, frame in run.frames("traces")]
+    assert len(frames) > 2
+    known: set[bytes] = set()
+    for journal, frame in frames:
+        spans = list(views.spans(frame.payload, journal, ()))
+        known |= {span.span_id for span in spans}
+        assert [] == [span.name for span in spans if span.parent_id and span.parent_id not in known]
+
+
+def test_a_stage_that_ends_while_the_flusher_looks_is_in_the_journal(recording: Recording) -> None:
+    """Between its end and its place in the queue it is still among the open ones."""
+    with otel_rl.step(1):
+        outer = otel_rl.stage("outer").__enter__()
+        with otel_rl.stage("inner"):
+            pass
+        real, seen = state.read_memory, []
+
+        def read() -> Any:
+            seen.append(otel_rl.flush())  # the flusher looks right now, on its own thread
+            return real()
+
+        outer.coarse = True
+        state.read_memory = read
+        outer.__exit__(None, None, None)
+        state.read_memory = real
+        assert [True] == seen
+        known = {stage.name for stage in recording.run().open_stages()}
+        assert "outer" in known
+        assert [] == orphans(recording.run())
+    run = recording.stop()
+    assert ([], []) == (run.open_stages(), orphans(run))
+
+
+def test_a_stage_found_in_the_queue_and_among_the_open_is_a_span(recording: Recording) -> None:
+    """It is not said to be open after its end."""
+    with otel_rl.step(1):
+        with otel_rl.stage("reward") as stage:
+            pass
+        state.open.add(stage)
+        assert otel_rl.flush()
+        state.open.discard(stage)
+        assert otel_rl.flush()
+        assert stage not in recording.flusher._opened
+    assert 0 == sum(log.body == "rl.reward" for log in recording.stop().logs())
+
+
+# --- whatever is recorded ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.guarded
+def test_a_record_that_cannot_be_handled_takes_no_other_with_it(recording: Recording) -> None:
+    """Not even when it is none of ours, or broken."""
+    with otel_rl.step(1):
+        with otel_rl.stage("before"):
+            pass
+        broken = Stage("broken")
+        broken.place(None)
+        broken.name = ["no name"]  # type: ignore[assignment]
+        broken.began, broken.ended = 1, 2
+        for odd in (broken, object(), 5, None):
+            state.add(odd)
+        otel_rl.record("my.metric", 1)
+        with otel_rl.stage("after"):
+            pass
+        otel_rl.flush()
+        otel_rl.flush()
+    run = recording.stop()
+    names = {span.name for span in run.spans()}
+    assert {"before", "after", "rl.loop"} <= names
+    assert [1] == [point.value for point in run.points("my.metric")]
+    assert guard.errors
+
+
+def test_our_own_counts_add_up(recording: Recording) -> None:
+    """What was recorded is in the journal: as many records as the counters say."""
+    with otel_rl.step(1):
+        for _ in range(10):
+            with otel_rl.stage("tool"):
+                otel_rl.record("my.metric", 1)
+        assert otel_rl.flush()
+    run = recording.stop()
+    recorded = {p.attributes[vocabulary.SIGNAL]: p.value for p in run.last_points(vocabulary.SELF_RECORDED)}
+    assert (len(list(run.spans())), len(list(run.logs()))) == (recorded["traces"], recorded["logs"])
+    assert [] == run.last_points(vocabulary.SELF_DROPPED)
+    assert run.last_points(vocabulary.SELF_BYTES)[0].value > 0
+
+
+@pytest.mark.guarded
+def test_our_errors_are_counted_in_the_journal(recording: Recording) -> None:
+    """By what we were doing."""
+    with otel_rl.step(1), guard.guard("do a thing"):
+        raise ValueError
+    (point,) = recording.stop().last_points(vocabulary.SELF_ERRORS)
+    assert (1, {vocabulary.REASON: "do a thing"}) == (point.value, point.attributes)
+
+
+def test_metrics_wait_until_the_resource_is_final(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until the first step, so that no series changes its labels when the framework becomes known."""
+    otel_rl.record("my.metric", 1)
+    assert otel_rl.flush()
+    assert [] == list(recording.run().points())
+    state.identify(system="trl")
+    with otel_rl.step(1):
+        assert otel_rl.flush()
+    (point,) = recording.stop().points("my.metric")
+    assert "trl-trainer" == point.resource[vocabulary.SERVICE_NAME]
+
+
+# --- the disk ---------------------------------------------------------------------------------------------------------
+
+
+def test_flush_says_whether_it_is_on_disk(recording: Recording, disk: Disk) -> None:
+    """A full disk: False; space again: True, and nothing is lost."""
+    with otel_rl.step(1):
+        assert otel_rl.flush()
+        disk.error = errno.ENOSPC
+        for i in range(50):
+            with otel_rl.stage("tool", number=i):
+                recording.tick(1)
+            if i % 10 == 0:
+                assert not otel_rl.flush()
+        assert "No space left on device" in str(recording.flusher._writer.stats.failure)  # type: ignore[union-attr]
+        disk.error = None
+        assert otel_rl.flush()
+    run = recording.stop()
+    assert list(range(50)) == sorted(s.attributes["rl.number"] for s in run.spans(None) if s.name == "tool")
+    assert ([], [], []) == (run.damage, orphans(run), run.last_points(vocabulary.SELF_DROPPED))
+
+
+def test_a_full_disk_is_said_once(recording: Recording, disk: Disk, caplog: pytest.LogCaptureFixture) -> None:
+    """What happened, and what becomes of the records."""
+    with otel_rl.step(1):
+        disk.error = errno.ENOSPC
+        for _ in range(5):
+            otel_rl.flush()
+        disk.error = None
+    assert 1 == caplog.text.count("up to 64 MiB of records wait in memory and training goes on")
+
+
+def test_what_the_disk_refuses_to_the_end_goes_elsewhere(
+    recording: Recording, disk: Disk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    """Into the folder for temporary files, and that is said."""
+    monkeypatch.setattr(directories, "fallback_root", lambda: tmp_path / "fallback")
+    with otel_rl.step(1), otel_rl.stage("tool"):
+        pass
+    real = disk.write
+
+    def write(descriptor: int, data: Any) -> int:
+        path = os.readlink(f"/proc/self/fd/{descriptor}")
+        if "fallback" not in path:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(descriptor, data)
+
+    monkeypatch.setattr(segment.os, "write", write)
+    otel_rl.uninstrument()
+    assert f"the records that wait go to {tmp_path / 'fallback' / RUN}" in caplog.text
+    assert {"tool", "rl.loop", "rl.rank 0"} <= {span.name for span in open_run(tmp_path / "fallback" / RUN).spans()}
+
+
+def test_what_cannot_be_written_anywhere_is_said(
+    recording: Recording, disk: Disk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    """How many records are lost."""
+    monkeypatch.setattr(directories, "fallback_root", lambda: tmp_path / "fallback")
+    disk.error = errno.ENOSPC
+    with otel_rl.step(1), otel_rl.stage("tool"):
+        pass
+    otel_rl.uninstrument()
+    assert "records could not be written anywhere and are lost" in caplog.text
+
+
+def test_a_disk_that_hangs_holds_nobody_up(
+    recording: Recording, disk: Disk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Neither flush nor stop wait longer than they are told to, whoever meets the disk first."""
+    monkeypatch.setattr(entry, "EXIT_LIMIT_S", 0.05)
+    with otel_rl.step(1), otel_rl.stage("tool"):
+        pass
+    thread = recording.flusher._thread
+    disk.gate.clear()
+    assert not otel_rl.flush(0.05)
+    assert disk.reached.is_set()
+    assert not otel_rl.flush(0.0)
+    otel_rl.uninstrument()
+    assert "the journal did not answer for 0.1 s" in caplog.text
+    disk.gate.set()
+    thread.join(10)
+    assert not thread.is_alive()
+    assert "tool" in {span.name for span in recording.run().spans()}
+
+
+def test_a_root_that_cannot_be_used_is_said(
+    stubbed: Recording, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    """The run is recorded in the folder for temporary files."""
+    (tmp_path / "file").write_text("no directory")
+    monkeypatch.setenv("OTEL_RL_DIR", str(tmp_path / "file" / "runs"))
+    monkeypatch.setattr(directories, "fallback_root", lambda: tmp_path / "fallback")
+    stubbed.start()
+    with otel_rl.step(1):
+        pass
+    otel_rl.uninstrument()
+    assert f"this run is recorded in {tmp_path / 'fallback'}" in caplog.text
+    assert "rl.loop" in {span.name for span in open_run(tmp_path / "fallback" / RUN).spans()}
+
+
+def test_a_directory_without_permission_is_not_usable(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    """Also where it exists."""
+    monkeypatch.setattr(directories.os, "access", lambda path, mode: False)
+    assert directories.fallback_root() == usable_root(tmp_path)
+    assert "no permission to write" in caplog.text
+
+
+def test_a_program_that_changes_its_directory_keeps_its_run(
+    stubbed: Recording, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A relative root is where it was when recording began."""
+    monkeypatch.setenv("OTEL_RL_DIR", "relative")
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    monkeypatch.chdir(tmp_path / "a")
+    stubbed.start()
+    monkeypatch.chdir(tmp_path / "b")
+    with otel_rl.step(1):
+        pass
+    assert tmp_path / "a" / "relative" / RUN == run_directory()
+    otel_rl.uninstrument()
+    assert "rl.loop" in {span.name for span in open_run(tmp_path / "a" / "relative" / RUN).spans()}
+
+
+# --- the thread -------------------------------------------------------------------------------------------------------
+
+
+def test_the_thread_journals_by_itself(stubbed: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without anybody asking."""
+    monkeypatch.setattr(flusher, "PERIOD_S", 0.01)
+    stubbed.start()
+    written = threading.Event()
+    append = Writer.append
+    monkeypatch.setattr(Writer, "append", lambda self, *args: (append(self, *args), written.set())[0])
+    with otel_rl.step(1):
+        assert written.wait(10)
+
+
+def test_flush_without_a_flusher_says_whether_anything_waits() -> None:
+    """Before instrument() nothing does."""
+    assert otel_rl.flush()
+
+
+def test_a_flusher_without_a_thread_works_on_the_callers(recording: Recording) -> None:
+    """A process that may start no thread, and one whose thread has ended."""
+    ours, thread = recording.flusher, threading.Thread()
+    ours._thread, thread = thread, ours._thread
+    with otel_rl.step(1), otel_rl.stage("tool"):
+        pass
+    assert otel_rl.flush()
+    assert "tool" in {span.name for span in recording.run().spans()}
+    ours._thread = thread
+    assert [
+        Tree("rl.loop", 0, 0, (Tree("rl.rank 0", 0, 0, (Tree("tool", 0, 0),)),)),
+    ] == [tree for tree in trees(recording.stop()) if tree.name == "rl.loop"]
+
+
+def test_a_living_process_beats(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its files are touched, so that readers elsewhere see that it lives."""
+    with otel_rl.step(1):
+        otel_rl.flush()
+        files = list((recording.root / RUN).iterdir())
+        for path in files:
+            os.utime(path, (1, 1))
+        recording.flusher._beat -= 2 * flusher.HEARTBEAT_S
+        otel_rl.flush()
+        assert all(path.stat().st_mtime > 1 for path in files)
+
+
+def test_the_run_directory_is_for_the_owner_only(recording: Recording) -> None:
+    """Directories 0700, files 0600."""
+    otel_rl.flush()
+    directory = recording.root / RUN
+    modes = {path.stat().st_mode & 0o777 for path in directory.iterdir()}
+    assert (0o700, {0o600}) == (directory.stat().st_mode & 0o777, modes)
+
+
+def test_a_backlog_is_journaled_slice_by_slice(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was recorded first is on disk before the rest is looked at, and an exit waits while there is progress."""
+    monkeypatch.setattr(flusher, "SLICE", 10)
+    seen = []
+    cycle = flusher.Flusher._cycle
+
+    def slow(self: flusher.Flusher) -> None:
+        cycle(self)
+        seen.append(len(state.queue))
+        time.sleep(0.02)
+
+    monkeypatch.setattr(flusher.Flusher, "_cycle", slow)
+    for _ in range(100):
+        with otel_rl.stage("tool"):
+            pass
+    assert recording.flusher.stop(0.05, 30)
+    assert sorted(seen, reverse=True) == seen
+    assert len(seen) >= 10
+    assert 100 == sum(span.name == "tool" for span in recording.run().spans())
+
+
+def test_a_flusher_that_cannot_start_is_tried_again(stubbed: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that is out of threads for a moment loses nothing."""
+    real, tries = threading.Thread.start, []
+
+    def start(self: threading.Thread) -> None:
+        tries.append(self.name)
+        if tries.count("otel_rl-flusher") == 1 and self.name == "otel_rl-flusher":
+            raise RuntimeError("can't start new thread")
+        real(self)
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    stubbed.start()
+    assert not state.awake
+    guard.errors.clear()
+    state.wake_again_ns = 0
+    with otel_rl.step(1):
+        pass
+    assert state.awake
+    assert "rl.loop" in {span.name for span in stubbed.stop().spans()}

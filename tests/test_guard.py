@@ -1,0 +1,67 @@
+"""Tests of the guard: what of our errors the host may see."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from otel_rl import guard
+from otel_rl.guard import report, say
+
+pytestmark = pytest.mark.guarded
+
+
+def test_an_error_stays_inside_and_is_counted(caplog: pytest.LogCaptureFixture) -> None:
+    """It is logged once for each kind of work, with its traceback."""
+    for what in ("read", "read", "write"):
+        with guard.guard(what):
+            raise ValueError("ours")
+    assert {"read": 2, "write": 1} == guard.errors
+    assert ["otel_rl could not read", "otel_rl could not write"] == [
+        record.getMessage().partition(";")[0] for record in caplog.records
+    ]
+    assert 2 == caplog.text.count("ValueError: ours")
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit, GeneratorExit])
+def test_what_is_no_exception_passes(kind: type[BaseException]) -> None:
+    """It is the host's."""
+    with pytest.raises(kind), guard.guard("read"):
+        raise kind
+    assert {} == guard.errors
+
+
+def test_work_that_succeeds_is_not_counted() -> None:
+    """The usual case."""
+    with guard.guard("read"):
+        pass
+    assert {} == guard.errors
+
+
+class Broken(logging.Handler):
+    """A handler of the host that fails, or that uses us while it logs."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with guard.guard("log through us"):
+            raise OSError
+        raise RuntimeError
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_log_handler_that_fails_or_uses_us_is_survived() -> None:
+    """Nothing is raised and nothing goes round in circles."""
+    handler = Broken()
+    guard.logger.addHandler(handler)
+    try:
+        report("read", ValueError())
+        say("otel_rl: %s", "something")
+    finally:
+        guard.logger.removeHandler(handler)
+    assert {"read": 1, "log through us": 2, "log": 2} == guard.errors
+
+
+def test_a_message_with_the_wrong_arguments_is_survived(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Our own mistake in a message does not reach the host."""
+    monkeypatch.setattr(logging, "raiseExceptions", False)
+    say("otel_rl: %d", "word")

@@ -1,0 +1,117 @@
+"""Tests of who a process is."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+
+from otel_rl import vocabulary
+from otel_rl.config import Config
+from otel_rl.identity import Identity, folder_name, found_attempt, from_launcher
+from otel_rl.runtime import Runtime
+
+
+@pytest.mark.parametrize(
+    ("environ", "expected"),
+    [
+        ({}, (0, -1, 1, True)),
+        ({"RANK": "0", "WORLD_SIZE": "4", "LOCAL_RANK": "0"}, (0, 0, 4, True)),
+        ({"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1"}, (3, 1, 4, False)),
+        ({"RANK": "x", "WORLD_SIZE": "-1", "LOCAL_RANK": ""}, (0, -1, 1, True)),
+        ({"RANK": "\u0663"}, (0, -1, 1, True)),
+    ],
+)
+def test_the_launcher_says_the_rank(environ: dict[str, str], expected: tuple[Any, ...]) -> None:
+    """Nonsense counts as unsaid; rank 0 knows its attempt at once."""
+    identity = from_launcher(Config(), environ)
+    assert expected == (identity.rank, identity.local_rank, identity.world_size, identity.known)
+    assert (identity.known, os.getpid()) == (bool(identity.run_id), identity.pid)
+
+
+def test_the_resource_says_what_is_known() -> None:
+    """What is not known is left out; 0 is known."""
+    identity = Identity(run_id="r", attempt_id="a", rank=0, pid=5, started_ns=6, host="h", extra={"team": "x"})
+    assert {
+        "team": "x",
+        vocabulary.SERVICE_NAME: "rl-trainer",
+        vocabulary.SERVICE_INSTANCE_ID: identity.instance_id,
+        vocabulary.HOST_NAME: "h",
+        vocabulary.PROCESS_PID: 5,
+        vocabulary.DISTRO_NAME: "otel_rl",
+        vocabulary.DISTRO_VERSION: identity.resource("")[vocabulary.DISTRO_VERSION],
+        vocabulary.RUN_ID: "r",
+        vocabulary.ATTEMPT_ID: "a",
+        vocabulary.ROLE: "trainer",
+        vocabulary.RANK: 0,
+        vocabulary.WORLD_SIZE: 1,
+    } == identity.resource("")
+
+
+@pytest.mark.parametrize(
+    ("system", "asked", "expected"), [("trl", "", "trl-trainer"), ("", "", "rl-trainer"), ("trl", "mine", "mine")]
+)
+def test_the_service_is_named_after_system_and_role(system: str, asked: str, expected: str) -> None:
+    """Unless OTEL_SERVICE_NAME says otherwise."""
+    assert expected == Identity(system=system).resource(asked)[vocabulary.SERVICE_NAME]
+
+
+def test_the_users_resource_attributes_are_kept_but_ours_win() -> None:
+    """``service.name`` among them is OTEL_SERVICE_NAME's business."""
+    config = Config(resource_attributes=(("team", "x"), ("rl.rank", "9"), ("service.name", "theirs")))
+    resource = from_launcher(config, {}).resource(config.service_name)
+    assert ("x", 0, "rl-trainer") == (resource["team"], resource[vocabulary.RANK], resource[vocabulary.SERVICE_NAME])
+
+
+def test_the_instance_tells_processes_ranks_and_attempts_apart() -> None:
+    """And stays the same while nothing of it changes."""
+    base = Identity(attempt_id="a", pid=1, started_ns=2)
+    others = [Identity(attempt_id="b", pid=1, started_ns=2), Identity(attempt_id="a", rank=1, pid=1, started_ns=2)]
+    others.append(base.in_child())
+    assert 4 == len({identity.instance_id for identity in (base, *others)})
+    assert base.instance_id == Identity(attempt_id="a", pid=1, started_ns=2).instance_id
+
+
+def test_a_found_attempt_keeps_the_name_that_the_user_gave() -> None:
+    """Only where there is none, one is made from date, time and attempt."""
+    named, made = found_attempt(Identity(run_id="mine")), found_attempt(Identity())
+    assert ("mine", made.attempt_id[:6]) == (named.run_id, made.run_id.rpartition("-")[2])
+
+
+@pytest.mark.parametrize(
+    ("run_id", "expected"),
+    [
+        ("run-1.a=b@c+d", "run-1.a=b@c+d"),
+        ("a/b\\c d", "a_b_c_d"),
+        ("../../etc", "_.._etc"),
+        ("...", "_"),
+        ("", "_"),
+        ("x" * 300, f"{'x' * 119}-b12499e1"),
+        ("训" * 100, f"{'训' * 39}-99ba6f3d"),
+        ("läuft", "läuft"),
+        ("\ud800\n", "__"),
+    ],
+)
+def test_a_run_has_a_folder(run_id: str, expected: str) -> None:
+    """Whatever its name, it is one folder below the root, and no hidden one."""
+    assert expected == folder_name(run_id)
+
+
+def test_what_becomes_known_counts_until_the_resource_is_frozen() -> None:
+    """Empty values say nothing; a new rank or attempt always counts."""
+    runtime = Runtime()
+    runtime.identify(system="trl", model_name="", algorithm=None, rank=0)
+    runtime.frozen = True
+    runtime.identify(system="other")
+    runtime.identify(rank=2, world_size=4)
+    runtime.identify(attempt_id="a", run_id="r")
+    known = runtime.identity
+    assert ("trl", "", 2, 4, "a", "r") == (
+        known.system,
+        known.model_name,
+        known.rank,
+        known.world_size,
+        known.attempt_id,
+        known.run_id,
+    )

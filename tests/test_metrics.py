@@ -1,0 +1,297 @@
+"""Tests of metrics: what is queued, and what the fold makes of it."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from fractions import Fraction
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import otel_rl
+from otel_rl import metrics, vocabulary
+from otel_rl.metrics import Fold, Labels, Point, as_number, count, gauge, labels_of
+from otel_rl.records import Distribution, Number
+from otel_rl.runtime import state
+from tests.fixtures import MS, WALL_NS, Recording
+
+LABELS = st.sampled_from([(), (("a", "1"),), (("a", "2"), ("b", "x"))])
+NUMBERS = st.integers(-(1 << 40), 1 << 40)
+FLOATS = st.floats(allow_nan=False, allow_infinity=False, width=32)
+SECONDS = st.floats(0, 20_000)
+
+
+def taken(fold: Fold, now_ns: int = 9) -> dict[str, list[Any]]:
+    """Take what changed, by name."""
+    return {points.name: list(points.points) for points in fold.take(now_ns)}
+
+
+# --- fold -------------------------------------------------------------------------------------------------------------
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(["a", "b"]), NUMBERS, LABELS, st.booleans()), max_size=60))
+def test_counters_are_running_totals(events: list[tuple[str, int, Labels, bool]]) -> None:
+    """By name and labels, whenever they are taken; what has not changed is not repeated."""
+    fold, totals, known = Fold(5), Counter[tuple[str, Labels]](), {}
+    for name, value, labels, take in events:
+        fold.count(name, value, labels)
+        totals[name, labels] += value
+        known[name, labels] = totals[name, labels]
+        if take:
+            found = {
+                (name, tuple(point.attributes.items())): point.value
+                for name, points in taken(fold).items()
+                for point in points
+            }
+            assert known == found
+            known = {}
+    assert {name for name, _ in known} == set(taken(fold))
+    assert {} == taken(fold)
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(SECONDS, LABELS), min_size=1, max_size=60))
+def test_histograms_agree_with_brute_force(events: list[tuple[float, Labels]]) -> None:
+    """Counts by bucket (upper bounds belong to it), sum, least and greatest."""
+    fold, bounds = Fold(5), vocabulary.DURATION_BOUNDARIES
+    for seconds, labels in events:
+        fold.duration("rl.reward.duration", seconds, labels)
+    for point in taken(fold)["rl.reward.duration"]:
+        mine = [seconds for seconds, labels in events if dict(labels) == point.attributes]
+        edges = [-math.inf, *bounds, math.inf]
+        expected = [sum(low < s <= high for s in mine) for low, high in pairwise(edges)]
+        assert (expected, min(mine), max(mine)) == (point.counts, point.min, point.max)
+        assert math.isclose(math.fsum(mine), point.sum, rel_tol=1e-9, abs_tol=1e-12)
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.floats(), LABELS), max_size=40))
+def test_every_point_of_a_gauge_is_kept(events: list[tuple[float, Labels]]) -> None:
+    """In order, with its own time; those that are not finite are counted besides."""
+    fold = Fold(5)
+    for time_ns, (value, labels) in enumerate(events):
+        fold.point(Point("g", value, time_ns, labels))
+    found = taken(fold)
+    expected = [Number(time_ns, value, dict(labels)) for time_ns, (value, labels) in enumerate(events)]
+    assert repr(expected) == repr(found.get("g", []))
+    odd = sum(not math.isfinite(value) for value, _ in events)
+    assert [Number(9, odd, {vocabulary.METRIC_NAME: "g"})] * bool(odd) == found.get(vocabulary.NONFINITE, [])
+    assert "g" not in taken(fold)
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 5), max_size=30))
+def test_a_total_that_is_counted_elsewhere_is_taken_when_it_changes(values: list[int]) -> None:
+    """And only then."""
+    fold, last = Fold(5), None
+    for value in values:
+        fold.total("t", value)
+        assert ({"t": [Number(9, value, {})]} if value != last else {}) == taken(fold)
+        last = value
+
+
+def test_a_metric_takes_so_many_series_and_counts_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first ones go on; other metrics have their own limit; gauges have none."""
+    monkeypatch.setattr(metrics, "MAX_SERIES", 3)
+    fold = Fold(5)
+    for i in range(5):
+        for _ in range(2):
+            fold.count("c", 1, (("i", i),))
+            fold.duration("h", 1.0, (("i", i),))
+            fold.point(Point("g", 1, 1, (("i", i),)))
+    found = taken(fold)
+    assert (8, 3, 3, 10) == (fold.overflow, len(found["c"]), len(found["h"]), len(found["g"]))
+    assert {2} == {point.value for point in found["c"]}
+
+
+def test_the_vocabulary_says_unit_meaning_and_boundaries() -> None:
+    """Names that it does not have get what their kind needs."""
+    fold = Fold(5)
+    fold.count(vocabulary.TRAIN_TOKENS, 5)
+    fold.duration("rl.reward.duration", 1.0)
+    fold.duration("own", 1.0)
+    fold.point(Point("my.metric", 1, 2))
+    rows = {points.name: points for points in fold.take(9)}
+    assert [("counter", "{token}", 5), ("histogram", "s", 5), ("histogram", "s", 5), ("gauge", "1", 0)] == [
+        (rows[name].kind, rows[name].unit, rows[name].start_ns)
+        for name in (vocabulary.TRAIN_TOKENS, "rl.reward.duration", "own", "my.metric")
+    ]
+    assert rows["rl.reward.duration"].description.startswith("duration of rl.reward: ")
+    assert vocabulary.DURATION_BOUNDARIES == rows["own"].boundaries
+
+
+def test_what_was_taken_does_not_change_later() -> None:
+    """The points of a histogram are copies."""
+    fold = Fold(5)
+    fold.duration("h", 1.0)
+    (first,) = taken(fold)["h"]
+    fold.duration("h", 1.0)
+    assert (1, 2) == (sum(first.counts), sum(taken(fold)["h"][0].counts))
+    assert isinstance(first, Distribution)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "expected"),
+    [
+        ({}, ()),
+        ({"a": "x", "b": 1, "c": 2}, (("a", "x"), ("b", 1))),
+        ({"b": None, "a": ["x"]}, ()),
+        ({"a": False, "b": {"x": 1}}, (("a", False),)),
+    ],
+)
+def test_labels_are_plain(attributes: dict[str, Any], expected: Labels) -> None:
+    """A list of the user's is no label, since nothing could be counted by it."""
+    assert expected == labels_of(attributes, ("a", "b"))
+
+
+# --- numbers ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (1, 1),
+        (True, 1),
+        (-2.5, -2.5),
+        (np.float32(0.5), 0.5),
+        (np.int8(3), 3),
+        (np.bool_(True), 1),
+        (np.array([4.0]), 4.0),
+        (np.array([1, 2]), None),
+        (np.array("x"), None),
+        (np.complex64(1j), None),
+        (1 << 1000, 1 << 1000),
+        (10**400, None),
+        (-(10**400), None),
+        ("1", None),
+        (None, None),
+        (Fraction(1, 2), None),
+        ([1], None),
+    ],
+)
+def test_what_counts_as_a_number(value: Any, expected: float | None) -> None:
+    """Python's, numpy's, and arrays of one; nothing that no metric could hold."""
+    found = as_number(value)
+    assert (type(expected), expected) == (type(found), found)
+
+
+def test_tensors_on_the_host_are_numbers() -> None:
+    """Those of another device are not read, whatever they would say."""
+    torch = pytest.importorskip("torch")
+    assert (1.5, 2, 1, 0.5) == (
+        as_number(torch.tensor(1.5)),
+        as_number(torch.tensor([2])),
+        as_number(torch.tensor(True)),
+        as_number(torch.tensor(0.5, requires_grad=True)),
+    )
+    assert (None, None) == (as_number(torch.empty((), device="meta")), as_number(torch.zeros(2)))
+
+
+# --- recording --------------------------------------------------------------------------------------------------------
+
+
+def test_recorded_numbers_are_points_of_their_time(recording: Recording) -> None:
+    """Negative, NaN and infinite ones too; one point a call."""
+    expected = []
+    with otel_rl.step(1):
+        for value in (0.5, -3, math.nan, math.inf, -math.inf, np.float32(2), 1 << 70):
+            recording.tick(10)
+            otel_rl.record("my.metric", value)
+            expected.append((WALL_NS + recording.clock.ns, float(value)))
+    run = recording.stop()
+    found = [(point.time_ns, float(point.value)) for point in run.points("my.metric")]
+    assert repr(sorted(expected)) == repr(sorted(found))
+    (odd,) = run.last_points(vocabulary.NONFINITE)
+    assert (3, {vocabulary.METRIC_NAME: "my.metric"}) == (odd.value, odd.attributes)
+
+
+@pytest.mark.parametrize("name", [vocabulary.SAMPLES, vocabulary.COMM_DURATION, "rl.reward.duration"])
+def test_a_number_cannot_take_the_name_of_a_counter_or_histogram(recording: Recording, name: str) -> None:
+    """A backend refuses two kinds of one name; a gauge of ours may be recorded by hand."""
+    with otel_rl.step(1):
+        otel_rl.record(name, 1.0)
+        otel_rl.record(vocabulary.ENTROPY, 1.0)
+    assert {("metrics", "name_taken"): 1} == state.dropped
+    assert [] == [point for point in recording.stop().points(name) if point.kind == "gauge"]
+
+
+@pytest.mark.parametrize("value", ["x", None, [1, 2], object(), 10**400, np.zeros(3)])
+def test_what_is_no_number_is_said_once_and_counted(
+    recording: Recording, caplog: pytest.LogCaptureFixture, value: Any
+) -> None:
+    """The program goes on."""
+    with otel_rl.step(1):
+        otel_rl.record("my.metric", value)
+        otel_rl.record("my.metric", value)
+        otel_rl.record("", 1)
+        otel_rl.record("other", 1)
+    assert {("metrics", "not_a_number"): 3} == state.dropped
+    assert 1 == caplog.text.count("takes a name and a number")
+    run = recording.stop()
+    assert ([], [1]) == (list(run.points("my.metric")), [point.value for point in run.points("other")])
+
+
+@pytest.mark.guarded
+def test_hostile_names_do_not_raise(recording: Recording) -> None:
+    """A name is made of whatever it is, or the number is not recorded."""
+
+    class Odd:
+        def __str__(self) -> str:
+            raise RuntimeError
+
+        __bool__ = __str__
+
+    with otel_rl.step(1):
+        for name in ("\ud800", "x" * 100_000, 5, Odd(), np.zeros(3)):
+            otel_rl.record(name, 1.0)  # type: ignore[arg-type]
+        otel_rl.record("fine", 1.0)
+    assert {"\ufffd", "x" * 2048, "5", "fine"} <= {point.name for point in recording.stop().points()}
+
+
+def test_record_without_instrument_is_nothing() -> None:
+    """Nothing is queued."""
+    otel_rl.record("x", 1)
+    assert 0 == len(state.queue)
+
+
+def test_counters_and_gauges_of_integrations_are_journaled(recording: Recording) -> None:
+    """With labels; counters as one running total per label set, from the start of the process's counting."""
+    with otel_rl.step(1):
+        for _ in range(3):
+            count(vocabulary.TRAIN_TOKENS, 5, (vocabulary.TOKEN_KIND, "prompt"))
+        gauge(vocabulary.LOSS, -0.5, (vocabulary.LOSS_TYPE, "total"), time_ns=WALL_NS)
+        otel_rl.flush()
+        count(vocabulary.TRAIN_TOKENS, 5, (vocabulary.TOKEN_KIND, "prompt"))
+    run = recording.stop()
+    totals = [(point.value, point.attributes) for point in run.points(vocabulary.TRAIN_TOKENS)]
+    assert [(15, {vocabulary.TOKEN_KIND: "prompt"}), (20, {vocabulary.TOKEN_KIND: "prompt"})] == totals
+    assert {WALL_NS + 1_000 * MS} == {point.start_ns for point in run.points(vocabulary.TRAIN_TOKENS)}
+    (loss,) = run.points(vocabulary.LOSS)
+    assert (-0.5, WALL_NS, {vocabulary.LOSS_TYPE: "total"}) == (loss.value, loss.time_ns, loss.attributes)
+
+
+def test_every_stage_is_in_the_histogram_of_its_name(recording: Recording) -> None:
+    """Stages of the vocabulary have one each, a user's are told by a label, steps are counted by their containers."""
+    with otel_rl.step(1):
+        for name in ("reward", "own", "rl.reward accuracy"):
+            with otel_rl.stage(name, **{"mode": "train"}):
+                recording.tick(10)
+    run = recording.stop()
+    histograms = {
+        (point.name, tuple(point.attributes.items())): (point.count, round(point.sum, 9))
+        for point in run.last_points()
+        if point.kind == "histogram"
+    }
+    assert {
+        ("rl.reward.duration", ((vocabulary.MODE, "train"),)): (2, 0.02),
+        ("rl.stage.duration", ((vocabulary.STAGE, "own"), (vocabulary.MODE, "train"))): (1, 0.01),
+        ("rl.loop.duration", ()): (1, 0.03),
+        ("rl.setup.duration", ()): (1, 0.0),
+        ("rl.teardown.duration", ()): (1, 0.0),
+    } == histograms

@@ -1,0 +1,168 @@
+"""Forks, workers, threads and deaths, in processes of their own: what was recorded is there, nothing is there twice."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+import otel_rl
+from otel_rl import entry
+from otel_rl import vocabulary as v
+from otel_rl.journal.read import open_run
+from tests.programs.launch import HERE, run, start
+from tests.programs.recorded import Node, Recorded
+
+PROGRAM = str(HERE / "processes.py")
+
+
+def everything(directory: Path) -> list[Recorded]:
+    """Read every run below a directory; none has damage, an orphan or an error of ours."""
+    found = [Recorded(path.parent, path.name) for path in sorted((directory / "runs").glob("[!.]*"))]
+    assert [([], [], {})] * len(found) == [(one.orphans, one.run.damage, one.errors()) for one in found]
+    pending = directory / "runs" / ".pending"
+    assert not pending.exists() or not list(pending.iterdir())
+    return found
+
+
+def named(recorded: list[Recorded], name: str) -> list[Node]:
+    """Find the spans of a name in all runs."""
+    return [node for one in recorded for node in one.nodes if node.name == name]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("program", ["workers", "workers_of_a_stranger"])
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_workers_deliver_what_they_recorded(tmp_path: Path, program: str, method: str) -> None:
+    """However multiprocessing starts them, and whether or not their parent records: three stages of each worker."""
+    assert "0 0 0\n" == run(tmp_path, PROGRAM, program, method)
+    recorded = everything(tmp_path)
+    worked = named(recorded, "worked")
+    expected = Counter({(worker, number): 1 for worker in range(3) for number in range(3)})
+    assert expected == Counter((node.attributes["rl.worker"], node.attributes["rl.number"]) for node in worked)
+    assert 3 == len({node.span.resource[v.SERVICE_INSTANCE_ID] for node in worked})
+    assert 3 == len({node.span.resource[v.PROCESS_PID] for node in worked})
+    if method == "fork" and program == "workers":
+        (one,) = recorded
+        assert {f"{v.RANK_SPAN} 0"} == {one.by_id[node.span.parent_id].name for node in worked}
+
+
+@pytest.mark.slow
+def test_a_forked_worker_does_not_count_for_its_parent(tmp_path: Path) -> None:
+    """What the parent counted before the fork is in the parent's journal alone."""
+    run(tmp_path, PROGRAM, "workers", "fork")
+    (recorded,) = everything(tmp_path)
+    counted = {
+        (point.attributes[v.STAGE], point.resource[v.PROCESS_PID]): point.count
+        for point in recorded.last(v.STAGE_DURATION)
+    }
+    (parent,) = {node.span.resource[v.PROCESS_PID] for node in recorded.nodes if node.name == "before"}
+    workers = {node.span.resource[v.PROCESS_PID] for node in recorded.nodes if node.name == "worked"}
+    assert {("before", parent): 5, **{("worked", worker): 3 for worker in workers}} == counted
+    assert 4 == len(recorded.run.journals)
+    assert 1 == len(list(recorded.run.points(v.STEP_TIME)))
+
+
+@pytest.mark.slow
+def test_a_busy_process_may_fork_as_often_as_it_likes(tmp_path: Path) -> None:
+    """From two threads at once, while others record and the flusher works: no deadlock, every child's stage."""
+    assert "done\n" == run(tmp_path, PROGRAM, "forks", "100")
+    (recorded,) = everything(tmp_path)
+    children = Counter(node.attributes["rl.child"] for node in recorded.nodes if node.name == "child")
+    assert Counter({number: 1 for number in (*range(100), *range(1000, 1025))}) == children
+    assert 125 + 1 == len(recorded.run.journals)
+    busy = [node for node in recorded.nodes if node.name == "busy"]
+    assert 1 == len({node.span.resource[v.PROCESS_PID] for node in busy})
+    assert len(busy) == len({node.span.span_id for node in busy})
+
+
+def test_two_threads_that_fork_at_once_leave_the_flushers_lock_free() -> None:
+    """The second one does not get it within its time; that must not make the first forget that it has it."""
+    otel_rl.instrument()
+    flusher = entry._parts.flusher
+    assert flusher is not None
+    entry._before_fork()
+    second = threading.Thread(target=lambda: (entry._before_fork(), entry._after_fork_in_parent()))
+    second.start()
+    second.join()
+    assert flusher.lock.locked()
+    entry._after_fork_in_parent()
+    assert otel_rl.flush()
+
+
+def test_a_forked_child_that_is_gone_at_once_keeps_all_but_the_last_second(tmp_path: Path) -> None:
+    """os._exit runs nothing of ours; what was recorded a cycle before is in the journal."""
+    run(tmp_path, PROGRAM, "leaving_hard", "")
+    (recorded,) = everything(tmp_path)
+    assert 20 == sum(node.name == "early" for node in recorded.nodes)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_killed_process_loses_at_most_the_last_second(tmp_path: Path, number: signal.Signals) -> None:
+    """All that ended before is a span, and what was open is named, with its parent and its begin."""
+    process = start(tmp_path, PROGRAM, "dying", "")
+    assert process.stdout is not None
+    ended: dict[int, int] = {}
+    while len(ended) < 500:
+        turn, time_ns = process.stdout.readline().split()
+        ended[int(turn)] = int(time_ns)
+    killed_ns = time.time_ns()
+    process.send_signal(number)
+    assert -number == process.wait(30)
+    process.stdout.close()
+    (directory,) = (tmp_path / "runs").glob("[!.]*")
+    journal = open_run(directory)
+    turns = {span.attributes["rl.number"] for span in journal.spans(["rl.number"]) if span.name == "turn"}
+    assert {turn for turn, time_ns in ended.items() if time_ns < killed_ns - 1_000_000_000} <= turns
+    opened = {stage.name: stage for stage in journal.open_stages()}
+    assert {v.LOOP, f"{v.RANK_SPAN} 0", "rollout"} <= set(opened) <= {v.LOOP, f"{v.RANK_SPAN} 0", "rollout", "turn"}
+    assert opened["rollout"].parent_id == opened[f"{v.RANK_SPAN} 0"].span_id
+    assert {False} == {stage.alive for stage in opened.values()}
+    closed = {span.name: span for span in journal.closed_spans(None) if span.attributes.get(v.TRUNCATED)}
+    assert set(opened) == set(closed)
+    assert max(span.end_ns for span in journal.spans()) <= closed[v.LOOP].end_ns <= killed_ns
+    assert ([], 7) == (journal.damage, closed[v.LOOP].attributes[v.ITERATION])
+
+
+def test_a_handler_that_exits_loses_nothing(tmp_path: Path) -> None:
+    """SIGTERM with a handler that calls sys.exit, as schedulers expect of a program: every turn, and nothing open."""
+    process = start(tmp_path, PROGRAM, "dying", "handler")
+    assert process.stdout is not None
+    for _ in range(20):
+        process.stdout.readline()
+    process.send_signal(signal.SIGTERM)
+    said = [int(line.split()[0]) for line in process.stdout.read().splitlines()]
+    assert 3 == process.wait(30)
+    process.stdout.close()
+    (recorded,) = everything(tmp_path)
+    turns = [node.attributes["rl.number"] for node in recorded.nodes if node.name == "turn"]
+    assert set(range(max(said, default=19) + 1)) <= set(turns)
+    assert [] == recorded.run.open_stages()
+
+
+@pytest.mark.parametrize(("how", "code"), [("exception", 1), ("exit", 4), ("interrupt", -2), ("end", 0)])
+def test_however_a_program_ends_everything_is_there(tmp_path: Path, how: str, code: int) -> None:
+    """Its exit code is its own; an exception closes the step with its type, an exit is no failure."""
+    run(tmp_path, PROGRAM, "exits", how, code=code)
+    (recorded,) = everything(tmp_path)
+    assert 10 == sum(node.name == "last" for node in recorded.nodes)
+    error = {"exception": "LookupError", "interrupt": "KeyboardInterrupt"}.get(how)
+    assert [error] == [step.attributes.get(v.ERROR_TYPE) for step in recorded.steps().values()]
+    assert [] == recorded.run.open_stages()
+
+
+def test_threads_and_tasks_record_side_by_side(tmp_path: Path) -> None:
+    """Nothing is lost; threads belong to the step, tasks nest as they were written."""
+    run(tmp_path, PROGRAM, "threads", "")
+    (recorded,) = everything(tmp_path)
+    (step,) = recorded.steps().values()
+    expected = Counter({"threaded": 4000, "task": 50})
+    assert expected == Counter(child.name for child in step.children)
+    tasks = [child for child in step.children if child.name == "task"]
+    assert [["inner"]] * 50 == [task.outline() for task in tasks]
+    assert list(range(50)) == sorted(task.children[0].attributes["rl.number"] for task in tasks)

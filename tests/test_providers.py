@@ -1,0 +1,289 @@
+"""Tests of standing in for missing providers of OpenTelemetry."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import opentelemetry.metrics._internal as metrics_api
+import pytest
+from opentelemetry import metrics, trace
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.util._once import Once
+
+import otel_rl
+from otel_rl import vocabulary
+from otel_rl.providers import Ids, OurMeterProvider, OurTracerProvider
+from otel_rl.runtime import state
+from tests.fixtures import Recording, Tree, trees
+
+
+@pytest.fixture(autouse=True)
+def untouched(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """OpenTelemetry's global state as in a fresh process, and so again after the test."""
+    monkeypatch.setattr(trace, "_TRACER_PROVIDER", None)
+    monkeypatch.setattr(trace, "_TRACER_PROVIDER_SET_ONCE", Once())
+    monkeypatch.setattr(metrics_api, "_METER_PROVIDER", None)
+    monkeypatch.setattr(metrics_api, "_METER_PROVIDER_SET_ONCE", Once())
+    yield
+    otel_rl.uninstrument()
+
+
+def exporting() -> tuple[TracerProvider, InMemorySpanExporter]:
+    """Make a provider of the user's."""
+    provider, exporter = TracerProvider(shutdown_on_exit=False), InMemorySpanExporter()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    return provider, exporter
+
+
+def test_the_api_has_the_private_names_that_we_use() -> None:
+    """``_TRACER_PROVIDER`` and ``_METER_PROVIDER``, consulted at every call; a new API may break this."""
+    assert isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
+    trace._TRACER_PROVIDER = ours = TracerProvider(shutdown_on_exit=False)
+    assert trace.get_tracer_provider() is ours
+    metrics_api._METER_PROVIDER = meters = MeterProvider(shutdown_on_exit=False)
+    assert metrics.get_meter_provider() is meters
+
+
+def test_ours_stand_in_and_are_taken_away(stubbed: Recording) -> None:
+    """Only while we record."""
+    stubbed.start()
+    assert isinstance(trace.get_tracer_provider(), OurTracerProvider)
+    assert isinstance(metrics.get_meter_provider(), OurMeterProvider)
+    otel_rl.uninstrument()
+    assert (None, None) == (trace._TRACER_PROVIDER, metrics_api._METER_PROVIDER)
+
+
+def test_a_provider_that_was_set_before_stays(stubbed: Recording) -> None:
+    """And its spans go where its owner sends them."""
+    provider, exporter = exporting()
+    meters = MeterProvider(shutdown_on_exit=False)
+    trace.set_tracer_provider(provider)
+    metrics.set_meter_provider(meters)
+    stubbed.start()
+    with otel_rl.step(1), trace.get_tracer("lib").start_as_current_span("theirs"):
+        pass
+    run = stubbed.stop()
+    assert (provider, meters) == (trace.get_tracer_provider(), metrics.get_meter_provider())
+    assert ["theirs"] == [span.name for span in exporter.get_finished_spans()]
+    assert "theirs" not in {span.name for span in run.spans()}
+    meters.shutdown()
+
+
+def test_a_provider_that_is_set_later_wins(recording: Recording, caplog: pytest.LogCaptureFixture) -> None:
+    """Without a warning; uninstrument leaves it alone."""
+    provider, exporter = exporting()
+    meters = MeterProvider(shutdown_on_exit=False)
+    trace.set_tracer_provider(provider)
+    metrics.set_meter_provider(meters)
+    with otel_rl.step(1), trace.get_tracer("lib").start_as_current_span("theirs"):
+        pass
+    otel_rl.uninstrument()
+    assert (provider, meters) == (trace.get_tracer_provider(), metrics.get_meter_provider())
+    assert (["theirs"], "") == ([span.name for span in exporter.get_finished_spans()], caplog.text)
+    meters.shutdown()
+
+
+@pytest.mark.parametrize("when", ["before", "meanwhile"])
+def test_a_tracer_that_somebody_took_earlier_follows_the_provider(stubbed: Recording, when: str) -> None:
+    """Libraries take their tracer when they are imported: it serves ours, then the user's, and after us nobody's."""
+    early = trace.get_tracer("lib") if when == "before" else None
+    stubbed.start()
+    tracer = early or trace.get_tracer("lib")
+    with otel_rl.step(1), tracer.start_as_current_span("to us"):
+        pass
+    provider, exporter = exporting()
+    trace.set_tracer_provider(provider)
+    with otel_rl.step(2), tracer.start_as_current_span("to them"), tracer.start_as_current_span("to them, too"):
+        pass
+    run = stubbed.stop()
+    tracer.start_span("after us").end()
+    assert ["to them, too", "to them", "after us"] == [span.name for span in exporter.get_finished_spans()]
+    names = {span.name for span in run.spans()}
+    assert ("to us" in names, "to them" in names) == (True, False)
+
+
+def test_after_us_a_tracer_records_nothing(recording: Recording) -> None:
+    """Neither into our journal nor anywhere else."""
+    tracer = trace.get_tracer("lib")
+    recording.stop()
+    tracer.start_span("late").end()
+    assert 0 == len(state.queue)
+
+
+@pytest.mark.parametrize(
+    ("variable", "expected"),
+    [
+        ("OTEL_PYTHON_TRACER_PROVIDER", (None, OurMeterProvider)),
+        ("OTEL_PYTHON_METER_PROVIDER", (OurTracerProvider, type(None))),
+    ],
+)
+def test_a_provider_that_a_variable_names_is_the_programs(
+    stubbed: Recording, monkeypatch: pytest.MonkeyPatch, variable: str, expected: tuple[Any, ...]
+) -> None:
+    """We do not stand in for it."""
+    monkeypatch.setenv(variable, "sdk_provider")
+    stubbed.start()
+    assert [kind or type(None) for kind in expected] == [
+        type(trace._TRACER_PROVIDER),
+        type(metrics_api._METER_PROVIDER),
+    ]
+
+
+def test_spans_of_a_library_are_children_of_our_stage(recording: Recording) -> None:
+    """With our resource, their own scope, attributes, events and status."""
+    tracer = trace.get_tracer("lib", "1.2")
+    http = tracer.start_as_current_span("http", attributes={"code": 200})
+    with otel_rl.step(1), otel_rl.stage("sample"), http as span:
+        span.add_event("sent")
+        with otel_rl.stage("reward"):
+            recording.tick(1)
+    run = recording.stop()
+    by_name = {span.name: span for span in run.spans(None)}
+    http, sample, reward = by_name["http"], by_name["rl.sample"], by_name["rl.reward"]
+    assert (sample.span_id, sample.trace_id, http.span_id) == (http.parent_id, http.trace_id, reward.parent_id)
+    assert ({"code": 200}, "run", 0) == (
+        http.attributes,
+        http.resource[vocabulary.RUN_ID],
+        http.resource[vocabulary.RANK],
+    )
+    requests = [ExportTraceServiceRequest.FromString(frame.payload) for _, frame in run.frames("traces")]
+    scopes = {s.scope.name for request in requests for group in request.resource_spans for s in group.scope_spans}
+    assert {"lib", "otel_rl"} == scopes
+
+
+@pytest.mark.parametrize("captured", [True, False])
+def test_texts_of_exceptions_in_library_spans_are_content(
+    recording: Recording, monkeypatch: pytest.MonkeyPatch, captured: bool
+) -> None:
+    """The SDK records them by itself; the journal has them only with OTEL_RL_CAPTURE_CONTENT."""
+    monkeypatch.setattr(state, "config", replace(state.config, capture_content=captured))
+    with (
+        otel_rl.step(1),
+        pytest.raises(ValueError, match="a prompt"),
+        trace.get_tracer("lib").start_as_current_span("x"),
+    ):
+        raise ValueError("a prompt")
+    run = recording.stop()
+    payloads = b"".join(frame.payload for _, frame in run.frames("traces"))
+    assert (captured, True) == (b"a prompt" in payloads, b"ValueError" in payloads)
+
+
+def test_a_processor_of_the_user_can_be_added_to_ours(recording: Recording) -> None:
+    """As to every provider of the SDK."""
+    exporter = InMemorySpanExporter()
+    trace.get_tracer_provider().add_span_processor(SimpleSpanProcessor(exporter))  # type: ignore[attr-defined]
+    with trace.get_tracer("lib").start_as_current_span("theirs"):
+        pass
+    assert ["theirs"] == [span.name for span in exporter.get_finished_spans()]
+
+
+def test_spans_of_a_library_follow_the_steps_sampling(stubbed: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is unsampled is so for everybody."""
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER", "parentbased_traceidratio")
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER_ARG", "0.5")
+    stubbed.start()
+    tracer = trace.get_tracer("lib")
+    for number in range(30):
+        with otel_rl.step(number), otel_rl.stage("sample"), tracer.start_as_current_span(f"http {number}"):
+            pass
+    run = stubbed.stop()
+    names = sorted(span.name for span in run.spans() if span.name.startswith("http"))
+    sampled = [s.attributes[vocabulary.ITERATION] for s in run.spans(None) if s.name == "rl.loop"]
+    assert 0 < len(sampled) < 30
+    assert sorted(f"http {number}" for number in sampled) == names
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_library_span_that_cannot_be_encoded_takes_no_other_with_it(recording: Recording) -> None:
+    """A surrogate in a name, a negative time: those are counted, the others arrive."""
+    tracer = trace.get_tracer("lib")
+    with otel_rl.step(1):
+        tracer.start_span("good 1").end()
+        tracer.start_span("bad \ud800").end()
+        tracer.start_span("bad time", start_time=-5).end()
+        tracer.start_span("good 2").end()
+        with otel_rl.stage("reward"):
+            pass
+    run = recording.stop()
+    names = {span.name for span in run.spans()}
+    assert {"good 1", "good 2", "rl.reward"} <= names
+    dropped = {p.attributes[vocabulary.REASON]: p.value for p in run.last_points(vocabulary.SELF_DROPPED)}
+    assert {"unencodable": 2} == dropped
+
+
+def test_metrics_of_a_library_are_journaled(recording: Recording) -> None:
+    """At the end at the latest, with our resource."""
+    meter = metrics.get_meter("lib")
+    counter, histogram = meter.create_counter("lib.requests"), meter.create_histogram("lib.latency")
+    with otel_rl.step(1):
+        for _ in range(3):
+            counter.add(2, {"code": "200"})
+            histogram.record(0.5)
+        assert otel_rl.flush()
+        assert 6 == recording.run().last_points("lib.requests")[0].value
+        counter.add(1, {"code": "200"})
+    run = recording.stop()
+    (requests,), (latency,) = run.last_points("lib.requests"), run.last_points("lib.latency")
+    assert (7, {"code": "200"}, 3) == (requests.value, requests.attributes, latency.count)
+    assert 0 == requests.resource[vocabulary.RANK]
+
+
+def test_a_library_that_records_nothing_writes_nothing(recording: Recording) -> None:
+    """No empty requests."""
+    metrics.get_meter("lib").create_counter("lib.requests")
+    with otel_rl.step(1):
+        pass
+    assert [] == [point for point in recording.stop().points() if point.name.startswith("lib")]
+
+
+def test_our_ids_are_not_the_programs_random_numbers() -> None:
+    """The SDK's generator draws from ``random``."""
+    random.seed(1)
+    before = random.getstate()
+    found = {Ids().generate_span_id() for _ in range(100)} | {Ids().generate_trace_id() for _ in range(100)}
+    assert (200, before) == (len(found), random.getstate())
+
+
+def test_random_numbers_are_the_same_with_and_without_us(stubbed: Recording) -> None:
+    """Of Python, numpy and torch, bit by bit, whatever is recorded."""
+    torch = pytest.importorskip("torch")
+
+    def states() -> tuple[Any, ...]:
+        return random.getstate(), repr(np.random.get_state()), torch.random.get_rng_state().tolist()
+
+    random.seed(1)
+    np.random.seed(1)
+    torch.manual_seed(1)
+    before = states()
+    stubbed.start("torch")
+    with otel_rl.step(1), otel_rl.stage("reward", x=torch.ones(3)) as span:
+        with trace.get_tracer("lib").start_as_current_span("theirs"):
+            span.add_event("event")
+        otel_rl.record("x", 1)
+        otel_rl.flush()
+    otel_rl.uninstrument()
+    assert before == states()
+
+
+def test_the_trees_of_both_are_one(recording: Recording) -> None:
+    """Nothing of a library's is an orphan."""
+    tracer = trace.get_tracer("lib")
+    with otel_rl.step(1), tracer.start_as_current_span("a"), otel_rl.stage("b"), tracer.start_as_current_span("c"):
+        pass
+    names: list[str] = []
+
+    def walk(tree: Tree) -> None:
+        names.append(tree.name)
+        for below in tree.below:
+            walk(below)
+
+    walk(next(tree for tree in trees(recording.stop()) if tree.name == "rl.loop"))
+    assert ["rl.loop", "rl.rank 0", "a", "b", "c"] == names

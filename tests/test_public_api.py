@@ -1,0 +1,90 @@
+"""Tests of the public surface: it is small and stays so."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from pathlib import Path
+
+import pytest
+
+import otel_rl
+
+PUBLIC = [
+    "ConfigurationError",
+    "NotPossibleError",
+    "__version__",
+    "flush",
+    "instrument",
+    "record",
+    "stage",
+    "step",
+    "uninstrument",
+]
+PACKAGE = Path(otel_rl.__file__).parent
+
+
+def test_the_public_names_are_these() -> None:
+    """A new one is a decision, a missing one breaks programs."""
+    assert PUBLIC == otel_rl.__all__ == dir(otel_rl) == sorted(otel_rl._HOME)
+
+
+def test_every_public_name_is_there_and_says_what_it_is() -> None:
+    """Loaded at its first use."""
+    for name in PUBLIC:
+        value = getattr(otel_rl, name)
+        assert name == "__version__" or inspect.getdoc(value), name
+
+
+def test_what_is_not_public_is_not_there() -> None:
+    """With the usual error."""
+    with pytest.raises(AttributeError, match="module 'otel_rl' has no attribute 'request'"):
+        otel_rl.request  # type: ignore[attr-defined]  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("instrument", "(integrations: 'Iterable[str] | None' = None) -> 'None'"),
+        ("uninstrument", "() -> 'None'"),
+        ("flush", "(timeout_s: 'float' = 2.0) -> 'bool'"),
+        ("record", "(name: 'str', value: 'Any') -> 'None'"),
+        ("stage", "(name: 'str', /, **attributes: 'Any') -> 'Stage'"),
+        ("step", "(number: 'int') -> 'None'"),
+    ],
+)
+def test_signatures_are_frozen(name: str, expected: str) -> None:
+    """Programs call them like this."""
+    assert expected == str(inspect.signature(getattr(otel_rl, name)))
+
+
+def test_errors_are_of_the_kinds_that_programs_catch() -> None:
+    """A bad setting is a ValueError, what cannot be done a RuntimeError."""
+    assert (True, True) == (
+        issubclass(otel_rl.ConfigurationError, ValueError),
+        issubclass(otel_rl.NotPossibleError, RuntimeError),
+    )
+
+
+def test_the_user_code_of_the_type_check_uses_every_public_name() -> None:
+    """``scripts/check`` runs mypy over it."""
+    tree = ast.parse((Path(__file__).parent / "typing" / "api.py").read_text(encoding="utf-8"))
+    used = {
+        node.attr
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "otel_rl"
+    }
+    assert PUBLIC == sorted(used)
+
+
+def test_only_the_guard_catches_everything() -> None:
+    """An ``except Exception`` elsewhere would hide errors from it."""
+    found = [
+        path.relative_to(PACKAGE).as_posix()
+        for path in sorted(PACKAGE.rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ExceptHandler)
+        and (node.type is None or (isinstance(node.type, ast.Name) and node.type.id in ("Exception", "BaseException")))
+        and not any(isinstance(inner, ast.Raise) and inner.exc is None for inner in ast.walk(node))
+    ]
+    assert {"guard.py"} == set(found)

@@ -1,0 +1,242 @@
+"""Reports of synthetic runs whose every number is known."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from otel_rl import vocabulary as v
+from otel_rl.journal.read import open_run
+from otel_rl.report.build import build_report
+from otel_rl.report.model import (
+    Attempt,
+    DamagedFile,
+    Loss,
+    MemoryPeak,
+    OpenStage,
+    Rank,
+    RankSeconds,
+    Report,
+    StageRow,
+    WorkRow,
+)
+from tests.runs import BEGIN_NS, GIB, MIB, MS, SETUP_MS, Plan, write_run
+
+NOW_NS = BEGIN_NS + 3_600_000 * MS
+
+
+def report_of(root: Path, plan: Plan | None = None) -> Report:
+    """Write a run and report on it."""
+    return build_report(open_run(write_run(root, plan)), NOW_NS)
+
+
+@pytest.fixture
+def healthy(tmp_path: Path) -> Report:
+    """Report on twelve steps of two ranks."""
+    return report_of(tmp_path)
+
+
+def row(report: Report, stage: str, inside: str | None = None) -> StageRow:
+    """Find a row of the stage table."""
+    return next(one for one in report.stages if (one.stage, one.inside) == (stage, inside))
+
+
+def test_a_report_names_the_run(healthy: Report) -> None:
+    """The names come from the resource."""
+    names = (healthy.run, healthy.state, healthy.system, healthy.system_version, healthy.algorithm, healthy.model)
+    assert names == ("healthy", "finished", "trl", "1.16.0", "GRPO", "tiny-qwen2")
+    assert [Rank("trainer", 0), Rank("trainer", 1)] == healthy.ranks
+
+
+def test_an_attempt_has_its_steps_and_its_set_up(healthy: Report) -> None:
+    """Set-up is the span of that name, steps are counted once for all ranks."""
+    end_ns = BEGIN_NS + (SETUP_MS + 12 * 100 + 2 * 30 + 200 + 50) * MS
+    expected = Attempt(
+        id="a" * 32, state="finished", begin_ns=BEGIN_NS, end_ns=end_ns, steps=12, ranks=2, setup_s=SETUP_MS / 1e3
+    )
+    assert [expected] == healthy.attempts
+
+
+def test_the_first_steps_stay_out_of_averages(healthy: Report) -> None:
+    """Twelve steps leave two out, so the slow first one does not show."""
+    steps = healthy.steps
+    assert (steps.recorded, steps.averaged, steps.warmup, steps.first, steps.last) == (12, 10, 2, 1, 12)
+    assert pytest.approx((0.1, 0.13, 1.06)) == (steps.median_s, steps.p95_s, steps.total_s)
+
+
+def test_shares_and_other_add_up_to_the_whole(healthy: Report) -> None:
+    """Stages that do not overlap and `rl.other` tile the steps."""
+    assert pytest.approx(1.0) == sum(one.share for one in healthy.stages if one.inside is None)
+    assert healthy.stages[-1].stage == v.OTHER
+    assert pytest.approx((0.002, 0.02)) == (healthy.stages[-1].median_s, healthy.stages[-1].total_s)
+
+
+def test_a_stage_row_counts_calls_of_all_ranks(healthy: Report) -> None:
+    """Twenty calls of 41 ms, whose total is that of one rank."""
+    found = row(healthy, v.SAMPLE)
+    assert found.calls == 20
+    assert pytest.approx((0.041, 0.041, 0.41, 0.41 / 1.06)) == (
+        found.median_s,
+        found.p95_s,
+        found.total_s,
+        found.share,
+    )
+
+
+def test_the_stages_of_an_evaluation_stay_below_it(healthy: Report) -> None:
+    """Sampling for an evaluation is no sampling for training."""
+    assert row(healthy, v.SAMPLE, inside=v.EVALUATE).calls == 4
+    names = [(one.stage, one.inside) for one in healthy.stages]
+    assert names.index((v.EVALUATE, None)) + 1 == names.index((v.SAMPLE, v.EVALUATE))
+
+
+def test_stages_that_differ_by_an_attribute_are_told_apart(healthy: Report) -> None:
+    """Old and reference log-probabilities, and what an idle rank waits for."""
+    assert {"rl.logprob old", "rl.logprob ref", "rl.idle data"} <= {one.stage for one in healthy.stages}
+
+
+def test_evaluation_is_no_training_work(healthy: Report) -> None:
+    """Samples and tokens of all twelve steps, none of the evaluations."""
+    expected = [
+        WorkRow(
+            role="trainer",
+            rank=rank,
+            samples=12 * 16,
+            prompt_tokens=12 * 80,
+            response_tokens=12 * 160,
+            padding_tokens=12 * 32,
+            train_tokens=12 * 240,
+        )
+        for rank in (0, 1)
+    ]
+    assert expected == healthy.work
+
+
+def test_rates_add_the_ranks_up(healthy: Report) -> None:
+    """Ten steps of two ranks over the time of one of them."""
+    found = {(rate.work, rate.unit, rate.wall): rate.per_second for rate in healthy.rates}
+    expected = {
+        ("rollout", "samples", "step"): 2 * 160 / 1.06,
+        ("rollout", "response tokens", "step"): 2 * 1600 / 1.06,
+        ("rollout", "response tokens", "stage"): 2 * 1600 / 0.41,
+        ("train", "tokens", "step"): 2 * 2400 / 1.06,
+    }
+    assert pytest.approx(expected) == found
+
+
+def test_the_stage_that_last_raised_the_peak_is_named(healthy: Report) -> None:
+    """Step 3 raised it for the last time."""
+    expected = MemoryPeak(
+        role="trainer", rank=1, kind="host rss", bytes=GIB + 24 * MIB, is_exact=True, stage=v.SAMPLE, iteration=3
+    )
+    assert expected == healthy.memory[1]
+
+
+def test_a_healthy_run_names_no_rank(healthy: Report) -> None:
+    """Equal own times are even; the largest group of stages is the verdict."""
+    assert [None] * len(healthy.balance) == [one.straggler for one in healthy.balance]
+    assert healthy.verdict.kind == "stage"
+    assert (
+        healthy.verdict.sentence
+        == "Most time goes into generating rollouts: 41 % of a step, 43.0 ms of 106 ms (mostly rl.sample)."
+    )
+
+
+def test_a_slow_rank_is_named_by_own_time(tmp_path: Path) -> None:
+    """The healthy rank's stage is as long, because it waits in a collective inside it."""
+    report = report_of(tmp_path, Plan(slow_rank=1))
+    found = next(one for one in report.balance if one.stage == v.REWARD)
+    assert Rank("trainer", 1) == found.straggler
+    assert pytest.approx([one.own_s for one in found.own]) == [0.01, 0.02]
+    assert [RankSeconds("trainer", 0, found.own[0].own_s), RankSeconds("trainer", 1, found.own[1].own_s)] == found.own
+    assert ("straggler", Rank("trainer", 1), v.REWARD) == (
+        report.verdict.kind,
+        report.verdict.rank,
+        report.verdict.stage,
+    )
+
+
+def test_a_stage_of_one_rank_alone_names_nobody(tmp_path: Path) -> None:
+    """Rank 0 writes checkpoints by design; the barrier of the others is no own time."""
+    found = next(one for one in report_of(tmp_path, Plan(checkpoint=True)).balance if one.stage == v.CHECKPOINT)
+    assert (True, None, None) == (found.is_comparable, found.straggler, found.ratio)
+
+
+def test_launch_times_name_nobody(tmp_path: Path) -> None:
+    """What a launch takes says nothing about the work."""
+    found = next(one for one in report_of(tmp_path, Plan(host_clock=True)).balance if one.stage == v.FORWARD)
+    assert (False, None) == (found.is_comparable, found.straggler)
+
+
+def test_hidden_collectives_name_nobody(healthy: Report) -> None:
+    """Own time of a DDP backward is an upper bound."""
+    found = next(one for one in healthy.balance if one.stage == v.BACKWARD)
+    assert (found.is_comparable, found.straggler, found.ratio) == (False, None, None)
+
+
+def test_a_killed_run_says_where_it_died(tmp_path: Path) -> None:
+    """Open stages end at the last record; the unfinished step is no step."""
+    report = report_of(tmp_path, Plan(killed_in=v.BACKWARD))
+    begin_ns = BEGIN_NS + (SETUP_MS + 11 * 100 + 2 * 30 + 200) * MS
+    expected = [
+        OpenStage(
+            role="trainer",
+            rank=rank,
+            stage=v.BACKWARD,
+            inside=[],
+            since_ns=begin_ns,
+            open_s=1.5,
+            is_alive=False,
+            iteration=12,
+        )
+        for rank in (0, 1)
+    ]
+    assert expected == report.open_stages
+    assert (report.state, report.steps.recorded) == ("killed", 11)
+
+
+def test_a_living_run_says_how_long_a_stage_is_open(tmp_path: Path) -> None:
+    """Open stages of living processes last until now."""
+    report = report_of(tmp_path, Plan(killed_in=v.SAMPLE, is_alive=True))
+    assert report.state == "alive"
+    assert [(NOW_NS - one.since_ns) / 1e9 for one in report.open_stages] == [one.open_s for one in report.open_stages]
+    assert [one.is_alive for one in report.open_stages] == [True, True]
+
+
+def test_a_run_without_a_finished_step_is_still_reported(tmp_path: Path) -> None:
+    """Nothing can be said of steps, but of what is open."""
+    report = report_of(tmp_path, Plan(steps=1, killed_in=v.SAMPLE))
+    assert (report.verdict.kind, report.steps.recorded, report.stages, report.rates) == ("nothing", 0, [], [])
+    assert len(report.open_stages) == 2
+
+
+def test_a_resumed_run_has_two_attempts(tmp_path: Path) -> None:
+    """Steps that were made again count for their attempt, and the series follow the newest one."""
+    write_run(tmp_path, Plan(killed_in=v.SAMPLE))
+    report = report_of(tmp_path, Plan(attempt="b" * 32, first_step=6, shift_ms=60_000, steps=10))
+    assert [(one.id, one.state, one.steps) for one in report.attempts] == [
+        ("a" * 32, "killed", 11),
+        ("b" * 32, "finished", 10),
+    ]
+    reward = next(one for one in report.series if one.name == v.REWARD_SCORE and one.qualifiers[v.STATISTIC] == "mean")
+    assert list(range(1, 16)) == reward.steps
+    assert pytest.approx(0.2) == reward.values[5]
+
+
+def test_what_processes_dropped_is_added_up(tmp_path: Path) -> None:
+    """Every rank gave up 7 spans."""
+    assert [Loss(what="dropped", signal="traces", reason="journal_full", count=14)] == report_of(
+        tmp_path, Plan(dropped=7)
+    ).losses
+
+
+def test_a_torn_tail_is_reported_and_the_rest_is_read(tmp_path: Path) -> None:
+    """Damage costs what it hits and nothing else."""
+    path = write_run(tmp_path)
+    torn = next(path.glob("trainer-1-*.metrics.*"))
+    torn.write_bytes(torn.read_bytes()[:-10])
+    report = build_report(open_run(path), NOW_NS)
+    assert report.steps.recorded == 12
+    assert [(torn.name.split(".")[0], 1)] == [(one.writer, one.places) for one in report.damage]
+    assert all(isinstance(one, DamagedFile) and one.bytes > 0 for one in report.damage)

@@ -1,0 +1,48 @@
+"""Tests of what a report says of exceptions that ended steps."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+
+import otel_rl
+from otel_rl.identity import Identity
+from otel_rl.journal.read import Journal
+from otel_rl.report.build import build_report
+from otel_rl.report.model import Failure, Rank
+from otel_rl.report.terminal import document
+from otel_rl.runtime import state
+from tests.fixtures import Recording
+
+
+def steps(recording: Recording, number: int, failing: int) -> None:
+    """Run some steps; one of them fails in its second stage."""
+    for iteration in range(1, number + 1):
+        with contextlib.suppress(ValueError), otel_rl.step(iteration):
+            with otel_rl.stage("sample"):
+                recording.tick(5)
+            with otel_rl.stage("reward"):
+                recording.tick(5)
+                if iteration == failing:
+                    raise ValueError("a prompt")
+
+
+def test_a_run_that_an_exception_ended_has_failed(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its last step is not counted, and the innermost stage is named."""
+    monkeypatch.setattr(Journal, "alive", lambda journal: False)
+    identity: Identity = state.identity
+    steps(recording, 3, failing=3)
+    report = build_report(recording.stop(), 10**18)
+    expected = Failure(
+        attempt=identity.attempt_id, rank=Rank("trainer", 0), step=3, stage="rl.reward", error="ValueError"
+    )
+    assert ("failed", [expected], 2) == (report.state, report.failures, report.steps.recorded)
+    assert document(report, 80) is not None
+
+
+def test_a_failure_that_was_survived_is_no_end(recording: Recording) -> None:
+    """The steps after it count, and it is still named."""
+    steps(recording, 3, failing=2)
+    report = build_report(recording.stop(), 10**18)
+    assert (["ValueError"], False) == ([failure.error for failure in report.failures], report.state == "failed")

@@ -1,0 +1,128 @@
+"""Finding the run that a person means."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from otel_rl.journal.read import JournalNotFound
+from otel_rl.report.locate import find_run, is_fallback, runs_below
+from tests.runs import Plan, write_run
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Make two runs, of which `old` was written first."""
+    for age_s, name in ((1000, "old"), (10, "new")):
+        for segment in write_run(tmp_path, Plan(steps=1, run_id=name)).iterdir():
+            stamp = segment.stat().st_mtime - age_s
+            os.utime(segment, (stamp, stamp))
+    (tmp_path / "empty").mkdir()
+    return tmp_path
+
+
+def test_a_run_is_found_by_path_by_name_and_by_age(root: Path) -> None:
+    """By its path, by its name below the root, and the newest without either."""
+    assert [root / "old", root / "old", root / "new"] == [
+        find_run(str(root / "old"), Path("nowhere")),
+        find_run("old", root),
+        find_run(None, root),
+    ]
+
+
+def test_only_directories_with_a_journal_are_runs(root: Path) -> None:
+    """Others are not offered; runs whose name is not known yet are."""
+    (root / ".pending").mkdir()
+    pending = write_run(root / ".pending", Plan(steps=1, run_id="uuid"))
+    assert [pending, root / "new", root / "old"] == runs_below(root)
+
+
+def test_a_wrong_name_is_answered_with_the_right_ones(root: Path) -> None:
+    """The message says where was looked and what is there."""
+    with pytest.raises(JournalNotFound, match=r"no run 'odl'.*The newest runs there: new, old\."):
+        find_run("odl", root)
+
+
+def test_an_empty_root_is_answered_with_what_to_do(tmp_path: Path) -> None:
+    """A newcomer is told how to record something."""
+    with pytest.raises(JournalNotFound, match=r"otel-rl run -- python train\.py"):
+        find_run(None, tmp_path / "absent")
+
+
+def test_a_name_is_a_run_before_it_is_a_path(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A directory of the same name where the command runs does not hide the run; with a separator it is meant."""
+    here = root / "here"
+    (here / "old").mkdir(parents=True)
+    monkeypatch.chdir(here)
+    expected = [root / "old", Path("./old"), Path("."), Path("..")]
+    assert expected == [find_run(name, root) for name in ("old", f".{os.sep}old", ".", "..")]
+
+
+@pytest.fixture
+def fallback(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Keep the runs that cannot be written where they belong in a directory of the test."""
+    folder = tmp_path_factory.mktemp("fallback")
+    monkeypatch.setattr("otel_rl.directories.fallback_name", lambda: folder)
+    return folder
+
+
+def test_runs_that_could_not_be_written_are_found_elsewhere(root: Path, fallback: Path) -> None:
+    """By their name always, as the newest where the root cannot be written."""
+    lost = write_run(fallback, Plan(steps=1, run_id="lost"))
+    (root / "file").touch()
+    assert [lost, lost, root / "new"] == [
+        find_run("lost", root),
+        find_run(None, root / "file"),
+        find_run(None, root),
+    ]
+    assert (True, False) == (is_fallback(lost), is_fallback(root / "new"))
+    with pytest.raises(JournalNotFound, match=rf"; {fallback} holds runs that could not be written"):
+        find_run(None, root / "absent")
+
+
+def test_what_cannot_be_looked_at_is_no_run(root: Path) -> None:
+    """Links in a circle, links to nowhere and names that are too long neither fail nor are found."""
+    (root / "circle").symlink_to("circle")
+    (root / "loop").mkdir()
+    (root / "loop" / "x.traces.000000.otlp").symlink_to("x.traces.000000.otlp")
+    assert root / "new" == find_run(None, root)
+    for name in ("circle", "n" * 5000, "absent"):
+        with pytest.raises(JournalNotFound, match="there is no run"):
+            find_run(name, root)
+
+
+def test_a_root_that_cannot_be_listed_says_so(tmp_path: Path, fallback: Path) -> None:
+    """The reason is in the message."""
+    with pytest.raises(JournalNotFound, match="which cannot be read: File name too long"):
+        find_run(None, tmp_path / ("n" * 5000))
+
+
+def test_a_root_without_permission_says_so(root: Path, fallback: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run in it can still be named; the newest cannot be told."""
+
+    def refuse(self: Path) -> Iterator[Path]:
+        raise PermissionError(13, "Permission denied", str(self))
+
+    monkeypatch.setattr(Path, "iterdir", refuse)
+    with pytest.raises(JournalNotFound, match="which cannot be read: Permission denied"):
+        find_run(None, root)
+    assert root / "old" == find_run("old", root)
+
+
+def test_a_root_that_is_closed_hides_no_run_elsewhere(
+    root: Path, fallback: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its runs are named only where there is no other of that name."""
+    lost = write_run(fallback, Plan(steps=1, run_id="lost"))
+    stat = Path.stat
+
+    def refuse(self: Path, *, follow_symlinks: bool = True) -> os.stat_result:
+        if root in self.parents:
+            raise PermissionError(13, "Permission denied", str(self))
+        return stat(self, follow_symlinks=follow_symlinks)
+
+    monkeypatch.setattr(Path, "stat", refuse)
+    assert [lost, root / "old"] == [find_run("lost", root), find_run("old", root)]

@@ -1,0 +1,87 @@
+"""Who raised the memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from otel_rl import vocabulary as v
+from otel_rl.journal.encode import SpanEncoder
+from otel_rl.journal.identity import WriterIdentity
+from otel_rl.journal.read import open_run
+from otel_rl.journal.write import Writer
+from otel_rl.report.build import build_report
+from otel_rl.report.model import MemoryPeak
+from tests.runs import BEGIN_NS, MS, Attributes, FakeSpan, Plan, resource
+
+MIB = 1 << 20
+
+
+def peaks(root: Path, *stages: Attributes, container: Attributes | None = None) -> list[MemoryPeak]:
+    """Report on one step of one rank with stages `a`, `b`, ... that have these attributes."""
+    spans = [
+        FakeSpan("abcdef"[index], 1, 10 + index, 9, BEGIN_NS + index * MS, BEGIN_NS + (index + 1) * MS, facts)
+        for index, facts in enumerate(stages)
+    ]
+    whole: Attributes = {v.ITERATION: 4, **(container or {})}
+    spans.append(FakeSpan("rl.rank 0", 1, 9, 8, BEGIN_NS, BEGIN_NS + 100 * MS, whole))
+    writer = Writer(root, WriterIdentity("trainer-0-1-x"), max_bytes=MIB)
+    for request in SpanEncoder(resource(Plan(), 0)).encode(spans):
+        writer.append(request.signal, request.payload, request.count, request.first_ns, request.last_ns)
+    writer.close()
+    return build_report(open_run(root), BEGIN_NS).memory
+
+
+def host(size: int, stage: str, *, exact: bool = True) -> MemoryPeak:
+    """Make the peak of rank 0 that is expected."""
+    return MemoryPeak(role="trainer", rank=0, kind="host rss", bytes=size, is_exact=exact, stage=stage, iteration=4)
+
+
+def test_the_last_stage_that_raised_the_peak_is_named(tmp_path: Path) -> None:
+    """Stages that only reach it do not count."""
+    found = peaks(
+        tmp_path,
+        {v.RSS_PEAK: 100 * MIB, v.RSS_PEAK_EXACT: True},
+        {v.RSS_PEAK: 300 * MIB, v.RSS_PEAK_EXACT: True},
+        {v.RSS_PEAK: 300 * MIB, v.RSS_PEAK_EXACT: False},
+    )
+    assert [host(300 * MIB, "b")] == found
+
+
+def test_a_container_gives_the_height_and_a_stage_the_place(tmp_path: Path) -> None:
+    """Where stages have readings at both ends only, the peak of the container is exact."""
+    found = peaks(
+        tmp_path,
+        {v.RSS_START: 100 * MIB, v.RSS_END: 200 * MIB},
+        {v.RSS_START: 200 * MIB, v.RSS_END: 200 * MIB + 4096},
+        container={v.RSS_PEAK: 210 * MIB, v.RSS_PEAK_EXACT: True},
+    )
+    assert [host(210 * MIB, "a")] == found
+
+
+def test_readings_alone_are_a_lower_bound(tmp_path: Path) -> None:
+    """The peak may lie between them."""
+    assert [host(200 * MIB, "a", exact=False)] == peaks(tmp_path, {v.RSS_START: 200 * MIB, v.RSS_END: 150 * MIB})
+
+
+@pytest.mark.parametrize(("reading", "expected"), [(100.5, (100, True)), (120, (120, False))])
+def test_a_reading_replaces_an_exact_peak_only_beyond_slack(
+    tmp_path: Path, reading: float, expected: tuple[int, bool]
+) -> None:
+    """The kernel counts late by less than 1 %."""
+    size, exact = expected
+    found = peaks(
+        tmp_path, {v.RSS_PEAK: 100 * MIB, v.RSS_PEAK_EXACT: True}, {v.RSS_START: 1, v.RSS_END: round(reading * MIB)}
+    )
+    assert [host(size * MIB, "b", exact=exact)] == found
+
+
+def test_device_memory_has_its_own_rows(tmp_path: Path) -> None:
+    """Allocated and reserved bytes peak in different stages."""
+    found = peaks(
+        tmp_path,
+        {v.ALLOCATED_PEAK: 5, v.ALLOCATED_PEAK_EXACT: True, v.RESERVED_PEAK: 7, v.RESERVED_PEAK_EXACT: False},
+        {v.ALLOCATED_PEAK: 4, v.ALLOCATED_PEAK_EXACT: False, v.RESERVED_PEAK: 9, v.RESERVED_PEAK_EXACT: True},
+    )
+    assert [("device allocated", 5, "a"), ("device reserved", 9, "b")] == [(p.kind, p.bytes, p.stage) for p in found]

@@ -1,0 +1,121 @@
+"""What a person sees."""
+
+from __future__ import annotations
+
+import io
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from otel_rl import vocabulary as v
+from otel_rl.journal.read import open_run
+from otel_rl.report.build import build_report
+from otel_rl.report.model import Rank
+from otel_rl.report.terminal import render
+from tests.runs import BEGIN_NS, Plan, write_run
+
+PLANS = {
+    "healthy": Plan(),
+    "slow rank": Plan(slow_rank=1, nan_loss_step=3, dropped=1234),
+    "one rank": Plan(ranks=1),
+    "many ranks": Plan(ranks=12, slow_rank=7),
+    "killed": Plan(killed_in=v.BACKWARD),
+    "hanging": Plan(killed_in=v.BACKWARD, is_alive=True),
+    "launches": Plan(host_clock=True, checkpoint=True),
+    "no step": Plan(steps=1, killed_in=v.SAMPLE),
+    "long name": Plan(run_id="a-very-long-name-" * 6),
+}
+
+
+def shown(root: Path, plan: Plan, width: int) -> str:
+    """Render a run as plain text."""
+    out = io.StringIO()
+    report = build_report(open_run(write_run(root, plan)), BEGIN_NS + 60_000_000_000)
+    render(report, Console(file=out, width=width))
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS.keys())
+@pytest.mark.parametrize("width", [80, 120])
+def test_no_line_is_wider_than_the_terminal(tmp_path: Path, plan: Plan, width: int) -> None:
+    """And no table cell is cut: nothing but a run's name may be shortened."""
+    text = shown(tmp_path, plan, width)
+    assert width >= max(len(line) for line in text.splitlines())
+    assert ("…" in text.splitlines()[0]) == (plan.run_id != "healthy")
+    assert "…" not in "".join(text.splitlines()[1:])
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("healthy", "Most time goes into generating rollouts"),
+        ("slow rank", "rl.reward            10.0 ms  20.0 ms  rank 1, 2.0x the others"),
+        ("slow rank", "2,468 spans dropped (journal_full)"),
+        ("slow rank", "2 NaN/Inf"),
+        ("many ranks", "rl.reward            10.0 ms  10.0 ms  20.0 ms  rank 7, 2.0x the others"),
+        ("killed", "rank 1 died inside rl.train.backward after 1.50 s (since "),
+        ("hanging", "rank 1 has been inside rl.train.backward for 56.6 s (since "),
+        ("hanging", "running"),
+        ("no step", "No step was finished"),
+        ("launches", "* Timed on the host: launches of device work, not the work: no rank is named."),
+        ("launches", "rl.checkpoint        10.0 ms     0 us  only rank 0"),
+        ("healthy", "* Collectives hide inside (DDP, FSDP) and cannot be separated: no rank is named."),
+        ("healthy", "10 steps: median 100 ms, p95 130 ms, without the first 2 after set-up."),
+        ("healthy", "rank 0  host rss  1.02 GiB  rl.sample, step 3"),
+    ],
+)
+def test_a_report_says(tmp_path: Path, name: str, sentence: str) -> None:
+    """Each kind of run shows what it is about."""
+    assert sentence in shown(tmp_path, PLANS[name], 80)
+
+
+def test_a_run_that_was_resumed_says_so(tmp_path: Path) -> None:
+    """Each attempt with how it ended."""
+    write_run(tmp_path, Plan(killed_in=v.SAMPLE))
+    text = shown(tmp_path, Plan(attempt="b" * 32, first_step=6, shift_ms=60_000, steps=10), 80)
+    assert "2 attempts: killed after 11 steps, then finished after 10 steps" in text
+
+
+def test_a_cluster_that_hangs_is_not_listed_whole(tmp_path: Path) -> None:
+    """The longest open stages, and how many more there are."""
+    assert "and 4 more" in shown(tmp_path, Plan(ranks=20, steps=1, killed_in=v.BACKWARD, is_alive=True), 80)
+
+
+def test_one_rank_has_no_table_of_ranks(tmp_path: Path) -> None:
+    """There is nobody to compare it with."""
+    assert "own time" not in shown(tmp_path, PLANS["one rank"], 80)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("tool [/x] call", "tool [/x] call"),
+        ("[bold red]y", "[bold red]y"),
+        (":x: [link=http://a]b[/link]", ":x: [link=http://a]b[/link]"),
+        ("", "unnamed"),
+        (" \t", "unnamed"),
+        ("a\x1b[2J\x9b\u202e", "a\ufffd[2J\ufffd\ufffd"),
+    ],
+)
+def test_any_name_of_a_stage_is_shown_literally(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, expected: str
+) -> None:
+    """In the stage table, by rank, at a memory peak and as an open stage; nothing in it is markup or an escape."""
+    monkeypatch.setattr(v, "ADVANTAGE", name)
+    text = shown(tmp_path, Plan(killed_in=name or " ", slow_rank=1), 120)
+    assert f"\n{expected} " in text
+    assert f"died inside {expected} after" in text
+    assert set() == set("\x1b\x9b\u202e") & set(text)
+
+
+def test_a_role_is_shown_literally(tmp_path: Path) -> None:
+    """Also as the title of a column."""
+    out = io.StringIO()
+    report = build_report(open_run(write_run(tmp_path)), BEGIN_NS)
+    odd = [Rank("[/a]", one.rank) for one in report.ranks]
+    rows = [replace(row, own=[replace(one, role="[/a]") for one in row.own]) for row in report.balance]
+    render(replace(report, ranks=[*report.ranks, *odd], balance=rows), Console(file=out, width=120))
+    assert re.search(r"own time +\[/a\] 0 +\[/a\] 1 ", out.getvalue()) is not None

@@ -1,0 +1,142 @@
+"""Tests of the state of a process: its queue, its reset, a fork."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from typing import Any
+
+import pytest
+
+import otel_rl
+from otel_rl import runtime, vocabulary
+from otel_rl.config import Config
+from otel_rl.runtime import Runtime, state
+from tests.fixtures import Recording
+
+
+def test_a_full_queue_drops_and_counts(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing blocks and nothing grows; the count is in the metrics."""
+    monkeypatch.setattr(runtime, "QUEUE_LIMIT", 20)
+    with otel_rl.step(1):
+        assert otel_rl.flush()
+        for i in range(25):
+            with otel_rl.stage("tool", number=i):
+                pass
+        assert (20, {("traces", "queue_full"): 5}) == (len(state.queue), state.dropped)
+        assert otel_rl.flush()
+    run = recording.stop()
+    (dropped,) = run.last_points(vocabulary.SELF_DROPPED)
+    assert (5, {vocabulary.REASON: "queue_full", vocabulary.SIGNAL: "traces"}) == (dropped.value, dropped.attributes)
+    assert list(range(20)) == sorted(s.attributes["rl.number"] for s in run.spans(None) if s.name == "tool")
+
+
+def test_the_first_record_wakes_the_flusher_once() -> None:
+    """A process that records nothing has no thread."""
+    woken = []
+    ours = Runtime()
+    ours.start(Config(), lambda: woken.append(1))
+    assert [] == woken
+    ours.add("a")
+    ours.add("b")
+    assert ([1], ["a", "b"]) == (woken, list(ours.queue))
+
+
+@pytest.mark.guarded
+def test_a_flusher_that_cannot_start_is_survived() -> None:
+    """No threads left: what is recorded waits."""
+
+    def fail() -> None:
+        raise RuntimeError("can't start new thread")
+
+    ours = Runtime()
+    ours.start(Config(), fail)
+    ours.add("a")
+    assert ["a"] == list(ours.queue)
+
+
+def test_a_reset_forgets_everything_but_the_start(recording: Recording) -> None:
+    """Also what integrations remember."""
+    state.training.losses.append(1)
+    begun = state.started_ns
+    assert recording.flusher.stop(5, 5)
+    state.reset()
+    fresh = Runtime(started_ns=begun)
+    same = {"clock", "in_collective", "training", "wake"}
+    assert {k: v for k, v in vars(fresh).items() if k not in same} == {
+        k: v for k, v in vars(state).items() if k not in same
+    }
+    assert [] == state.training.losses
+
+
+@pytest.mark.parametrize(
+    ("sampler", "ratio", "expected"),
+    [("always_on", 0.0, 3), ("always_off", 1.0, 0), ("traceidratio", 1.0, 3), ("traceidratio", 0.0, 0)],
+)
+def test_sampling_goes_by_the_trace_id(sampler: str, ratio: float, expected: int) -> None:
+    """The extremes are exact."""
+    ours = Runtime(config=Config(sampler=sampler, sampler_ratio=ratio))
+    assert expected == sum(ours.sampled(trace_id) for trace_id in (0, (1 << 64) - 1, (1 << 128) - 1))
+
+
+def test_the_state_is_pickled_by_name() -> None:
+    """A function of ours that somebody sends elsewhere meets that process's own state."""
+    assert pickle.loads(pickle.dumps(state)) is state
+
+
+def in_child(work: Any) -> None:
+    """Run something in a forked child that ends at once."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            work()
+        finally:
+            os._exit(0)
+    os.waitpid(pid, 0)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_has_a_journal_of_its_own(recording: Recording) -> None:
+    """Below the same step; what the parent had queued is written once, by the parent."""
+
+    def work() -> None:
+        with otel_rl.stage("in child"):
+            pass
+        otel_rl.uninstrument()
+
+    with otel_rl.step(1):
+        with otel_rl.stage("before"):
+            pass
+        in_child(work)
+        with otel_rl.stage("after"):
+            pass
+    run = recording.stop()
+    names: dict[int, list[str]] = {}
+    for span in run.spans():
+        names.setdefault(span.journal.identity.pid, []).append(span.name)
+    mine = names.pop(os.getpid())
+    assert [["in child"]] == list(names.values())
+    assert (1, 1, 0) == (mine.count("before"), mine.count("after"), mine.count("in child"))
+    spans = {span.name: span for span in run.spans()}
+    assert spans["before"].parent_id == spans["in child"].parent_id
+    assert spans["before"].span_id != spans["in child"].span_id
+    assert [] == run.damage
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_child_forked_between_two_steps_makes_no_set_up_of_its_own(recording: Recording) -> None:
+    """DataLoader workers of the second epoch: they belong to the step that was left."""
+
+    def work() -> None:
+        with otel_rl.stage("in child"):
+            pass
+        otel_rl.uninstrument()
+
+    with otel_rl.step(1) as container:
+        pass
+    in_child(work)
+    assert container is not None
+    run = recording.stop()
+    (span,) = (span for span in run.spans() if span.name == "in child")
+    assert container.span_id.to_bytes(8, "big") == span.parent_id
+    assert 1 == sum(span.name == "rl.setup" for span in run.spans())

@@ -1,0 +1,453 @@
+"""Tests of the traces of a rank: set-up, steps that tile, tear-down, and ranks that learn their attempt late."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from opentelemetry import trace
+
+import otel_rl
+from otel_rl import guard, ids, steps, vocabulary
+from otel_rl.runtime import state
+from otel_rl.steps import Loop, know_attempt
+from tests.fixtures import ATTEMPT, MS, WALL_NS, Recording, Tree, described, orphans, trees
+
+RANK = "rl.rank 0"
+
+
+def loop_trees(found: list[Tree]) -> list[Tree]:
+    """Keep the traces of steps."""
+    return [tree for tree in found if tree.name == "rl.loop"]
+
+
+def step_tree(begin: float, end: float, *below: Tree) -> Tree:
+    """Make the tree of a step on rank 0."""
+    return Tree("rl.loop", begin, end, (Tree(RANK, begin, end, below),))
+
+
+def times(recording: Recording) -> list[tuple[float, float]]:
+    """Stop and read when each step ended and how long it took, ms."""
+    points = recording.stop().points(vocabulary.STEP_TIME)
+    return [((point.time_ns - WALL_NS) / MS - 1_000, round(point.value * 1_000, 6)) for point in points]
+
+
+# --- steps ------------------------------------------------------------------------------------------------------------
+
+
+def test_ids_follow_from_attempt_loop_and_number(recording: Recording) -> None:
+    """Every rank computes the same ones."""
+    with otel_rl.step(7):
+        pass
+    spans = {span.name: span for span in recording.stop().spans(None) if vocabulary.ITERATION in span.attributes}
+    trace_id, root_id = ids.trace_id(ATTEMPT, "train", 7), ids.root_id(ATTEMPT, "train", 7)
+    root, container = spans["rl.loop"], spans[RANK]
+    assert (trace_id.to_bytes(16, "big"), root_id.to_bytes(8, "big"), b"") == (
+        root.trace_id,
+        root.span_id,
+        root.parent_id,
+    )
+    assert (root.trace_id, root.span_id) == (container.trace_id, container.parent_id)
+    expected = {vocabulary.ITERATION: 7, vocabulary.LOOP_NAME: "train"}
+    assert [expected, expected] == [described(root.attributes), described(container.attributes)]
+
+
+def test_steps_tile_the_loop(recording: Recording) -> None:
+    """What happens between two blocks belongs to the step before, so nothing falls between."""
+    for number in (1, 2):
+        with otel_rl.step(number):
+            recording.tick(10)
+        recording.tick(2)
+        with otel_rl.stage("evaluate"):
+            recording.tick(3)
+    assert [
+        step_tree(0, 15, Tree("rl.evaluate", 12, 15)),
+        step_tree(15, 30, Tree("rl.evaluate", 27, 30)),
+    ] == loop_trees(recording.trees())
+
+
+def test_the_last_step_ends_with_its_block(recording: Recording) -> None:
+    """What the program does later is tear-down, not part of the step or of its time."""
+    with otel_rl.step(1):
+        recording.tick(10)
+    recording.tick(5)
+    with otel_rl.step(2):
+        recording.tick(20)
+    recording.tick(1000)
+    otel_rl.flush()
+    run = recording.stop()
+    assert [step_tree(0, 15), step_tree(15, 35)] == loop_trees(trees(run))
+    assert [15.0, 20.0] == [round(point.value * 1_000, 6) for point in run.points(vocabulary.STEP_TIME)]
+    assert Tree("rl.teardown", 35, 1035, (Tree(RANK, 35, 1035),)) in trees(run)
+
+
+def test_step_time_is_from_begin_to_begin(recording: Recording) -> None:
+    """One point per step, stamped when the next one began."""
+    for number, ms in ((1, 10), (2, 20), (5, 30)):
+        with otel_rl.step(number):
+            recording.tick(ms)
+        recording.tick(1)
+    assert [(11.0, 11.0), (32.0, 21.0), (62.0, 30.0)] == times(recording)
+
+
+def test_a_number_that_does_not_rise_begins_another_loop(recording: Recording) -> None:
+    """``train.2`` then ``train.3``; no step of an earlier loop goes uncounted."""
+    for number in (1, 2, 1, 1):
+        with otel_rl.step(number):
+            recording.tick(10)
+        recording.tick(1)
+    run = recording.stop()
+    roots = [span for span in run.spans(None) if span.name == "rl.loop"]
+    names = [(span.attributes[vocabulary.LOOP_NAME], span.attributes[vocabulary.ITERATION]) for span in roots]
+    assert [("train", 1), ("train", 2), ("train.2", 1), ("train.3", 1)] == sorted(names)
+    assert [11.0, 10.0, 10.0, 10.0] == [round(p.value * 1_000, 6) for p in run.points(vocabulary.STEP_TIME)]
+    assert 4 == len({span.trace_id for span in roots})
+    assert 3 == sum(tree.name == "rl.teardown" for tree in trees(run))
+
+
+def test_a_block_inside_a_block_ends_the_outer_step(recording: Recording) -> None:
+    """Steps tile even then; the outer end changes nothing."""
+    with otel_rl.step(1):
+        recording.tick(1)
+        with otel_rl.step(2):
+            recording.tick(2)
+        recording.tick(4)
+    assert [step_tree(0, 1), step_tree(1, 3 + 4)] == loop_trees(recording.trees())
+
+
+def test_the_same_number_inside_itself_leaves_nothing_open(recording: Recording) -> None:
+    """It is a loop of its own."""
+    with otel_rl.step(1):
+        recording.tick(1)
+        with otel_rl.step(1):
+            recording.tick(2)
+    found = loop_trees(recording.trees())
+    assert [step_tree(0, 1), step_tree(1, 3)] == found
+    assert set() == state.open
+
+
+def test_a_stage_that_outlives_its_step_keeps_no_later_one_back(recording: Recording) -> None:
+    """Behind its end the step of before is current again, but what opens then belongs to the step that is open."""
+    loop = Loop()
+    loop.begin(1)
+    with otel_rl.stage("sample"):
+        recording.tick(2)
+        loop.begin(2)
+        recording.tick(3)
+    with otel_rl.stage("reward"):
+        recording.tick(4)
+    loop.end()
+    first, second = loop_trees(recording.trees())
+    assert step_tree(0, 2, Tree("rl.sample", 0, 5)) == first
+    assert step_tree(2, 9, Tree("rl.reward", 5, 9)) == second
+
+
+def test_an_error_ends_the_step_and_leaves_it_uncounted(recording: Recording) -> None:
+    """The exception is the same, the spans have its status, and the next step is in another loop if it repeats."""
+    error = ValueError("x")
+    with pytest.raises(ValueError) as caught, otel_rl.step(1):
+        recording.tick(10)
+        raise error
+    recording.tick(5)
+    with otel_rl.stage("cleanup"):
+        recording.tick(1)
+    with otel_rl.step(1):
+        recording.tick(20)
+    run = recording.stop()
+    assert caught.value is error
+    first, second = sorted((s for s in run.spans(None) if s.name == "rl.loop"), key=lambda span: span.start_ns)
+    assert ((2, "ValueError"), (0, None)) == (
+        (first.status_code, first.attributes.get(vocabulary.ERROR_TYPE)),
+        (second.status_code, second.attributes.get(vocabulary.ERROR_TYPE)),
+    )
+    assert [20.0] == [round(point.value * 1_000, 6) for point in run.points(vocabulary.STEP_TIME)]
+    assert ([], 1) == (orphans(run), sum(tree.name == "rl.setup" for tree in trees(run)))
+
+
+@pytest.mark.parametrize("number", [-1, 1.5, "7", None, float("nan"), [1]])
+def test_a_step_needs_a_whole_number(number: Any) -> None:
+    """What is none is refused at once, with what is allowed."""
+    with pytest.raises(ValueError, match="the number of a step is a whole number, 0 or above"):
+        otel_rl.step(number)
+
+
+def test_numpy_numbers_are_whole_numbers(recording: Recording) -> None:
+    """And so is 0, and everything with an index."""
+    import numpy as np
+
+    for number in (np.int64(0), True, np.uint8(200)):
+        with otel_rl.step(number):  # type: ignore[arg-type]
+            pass
+    roots = [span for span in recording.stop().spans(None) if span.name == "rl.loop"]
+    assert [0, 1, 200] == sorted(span.attributes[vocabulary.ITERATION] for span in roots)
+
+
+def test_a_step_without_instrument_is_nothing() -> None:
+    """It gives None and leaves no trace."""
+    with otel_rl.step(1) as container:
+        pass
+    assert (None, None, 0) == (container, state.training.loop, len(state.queue))
+
+
+def test_the_span_of_a_step_can_be_described(recording: Recording) -> None:
+    """What the block gives is the container of this rank."""
+    with otel_rl.step(1) as container:
+        assert container is not None
+        container.set_attribute("note", "x")
+    found = [span for span in recording.stop().spans(None) if span.attributes.get("note") == "x"]
+    assert [RANK] == [span.name for span in found]
+
+
+def test_a_foreign_span_around_a_step_is_linked(recording: Recording) -> None:
+    """The step keeps its own trace; the user's own span stays current after it."""
+    context = trace.SpanContext(5, 6, is_remote=True, trace_flags=trace.TraceFlags(1))
+    outer = trace.NonRecordingSpan(context)
+    with trace.use_span(outer):
+        with otel_rl.step(1) as container:
+            assert trace.get_current_span() is container
+        assert trace.get_current_span() is outer
+    assert container is not None
+    assert [(5, 6)] == [(link.trace_id, link.span_id) for link in container.links or []]
+    assert ids.trace_id(ATTEMPT, "train", 1) == container.trace_id
+
+
+def test_steps_inside_steps_do_not_link_to_our_own_spans(recording: Recording) -> None:
+    """A step below an open stage of ours is no step of somebody else."""
+    with otel_rl.stage("outer"), otel_rl.step(1) as container:
+        pass
+    assert container is not None
+    assert None is container.links
+
+
+@pytest.mark.guarded
+def test_a_step_may_end_in_another_task(recording: Recording) -> None:
+    """Its spans are closed all the same."""
+
+    async def main() -> None:
+        step = otel_rl.step(1)
+
+        async def begin() -> None:
+            step.__enter__()
+
+        await asyncio.get_running_loop().create_task(begin())
+        recording.tick(3)
+        step.__exit__(None, None, None)
+
+    asyncio.run(main())
+    assert [step_tree(0, 3)] == loop_trees(recording.trees())
+    assert {"leave a step where it began": 1} == guard.errors
+
+
+def test_a_wall_clock_that_was_set_is_followed_between_steps(
+    recording: Recording, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Never inside one; the jump is in the log."""
+    with otel_rl.step(1):
+        monkeypatch.setattr("otel_rl.clock.measure_anchor", lambda: WALL_NS + 5_000 * MS)
+        recording.tick(10)
+        with otel_rl.stage("reward"):
+            recording.tick(10)
+    with otel_rl.step(2):
+        recording.tick(10)
+    run = recording.stop()
+    assert [step_tree(0, 20, Tree("rl.reward", 10, 20)), step_tree(5_020, 5_030)] == loop_trees(trees(run))
+    assert ["the wall clock was set by 5.000 s"] == [log.body for log in run.logs(vocabulary.CLOCK_STEPPED)]
+
+
+def test_the_peak_of_memory_is_exact_where_a_step_raised_it(
+    recording: Recording, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Read at both ends of a step."""
+    peaks = iter([50, 100, 150, 150, 150])  # the first at the end of set-up
+    monkeypatch.setattr(steps, "peak_rss", lambda: next(peaks, 150))
+    for number in (1, 2):
+        with otel_rl.step(number):
+            pass
+    found = [
+        (span.attributes[vocabulary.RSS_PEAK], span.attributes[vocabulary.RSS_PEAK_EXACT])
+        for span in recording.stop().spans(None)
+        if span.name == RANK and vocabulary.ITERATION in span.attributes
+    ]
+    assert {(150, True), (150, False)} == set(found)
+
+
+def test_what_a_framework_counts_at_the_end_of_a_step_is_guarded(recording: Recording) -> None:
+    """Everybody is called with begin and end."""
+    seen = []
+    loop = state.training.loop = Loop()
+    loop.at_end.append(lambda begin, end: seen.append((end - begin) / MS))
+    for number in (1, 1, 2):  # an epoch ends: the batch is asked for twice
+        loop.begin(number)
+        recording.tick(5)
+    loop.end()
+    loop.end()
+    assert [10.0, 5.0] == seen
+    assert [step_tree(0, 10), step_tree(10, 15)] == loop_trees(recording.trees())
+
+
+# --- sampling ---------------------------------------------------------------------------------------------------------
+
+
+def sampled_steps(recording: Recording) -> list[int]:
+    """Record 40 steps, and say which of them have a trace."""
+    for number in range(40):
+        with otel_rl.step(number), otel_rl.stage("reward") as span:
+            recording.tick(1)
+        assert span.get_span_context().trace_flags == int(span.trace.sampled)
+    run = recording.stop()
+    points = [point.value for point in run.points(vocabulary.STEP_TIME)]
+    counted = run.last_points("rl.reward.duration")[0].count
+    assert (40, 40) == (len(points), counted)
+    found = [s.attributes[vocabulary.ITERATION] for s in run.spans(None) if s.name == "rl.loop"]
+    assert len(found) == sum(span.name == "rl.reward" for span in run.spans())
+    return sorted(found)
+
+
+@pytest.mark.parametrize("prefix", ["", "parentbased_"])
+def test_a_ratio_of_the_steps_is_sampled_and_all_are_counted(
+    stubbed: Recording, monkeypatch: pytest.MonkeyPatch, prefix: str
+) -> None:
+    """The decision is OpenTelemetry's own for the trace id, so every rank and every library decides alike."""
+    from opentelemetry.sdk.trace.sampling import Decision, TraceIdRatioBased
+
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER", f"{prefix}traceidratio")
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER_ARG", "0.3")
+    stubbed.start()
+    sampler = TraceIdRatioBased(0.3)
+    expected = [
+        number
+        for number in range(40)
+        if sampler.should_sample(None, ids.trace_id(ATTEMPT, "train", number), "x").decision
+        is Decision.RECORD_AND_SAMPLE
+    ]
+    assert 0 < len(expected) < 40
+    assert expected == sampled_steps(stubbed)
+
+
+@pytest.mark.parametrize(("sampler", "expected"), [("always_off", []), ("always_on", list(range(40)))])
+def test_all_or_none(stubbed: Recording, monkeypatch: pytest.MonkeyPatch, sampler: str, expected: list[int]) -> None:
+    """Metrics do not depend on it."""
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER", sampler)
+    stubbed.start()
+    assert expected == sampled_steps(stubbed)
+
+
+# --- ranks above 0 ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def rank_1(stubbed: Recording, monkeypatch: pytest.MonkeyPatch) -> Recording:
+    """Rank 1 of two, whose attempt and run are not known yet."""
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.delenv("OTEL_RL_RUN_ID")
+    return stubbed.start()
+
+
+def test_a_rank_above_0_waits_for_its_attempt(rank_1: Recording) -> None:
+    """Its set-up is journaled as open in a pending folder; then the folder moves, and the ids are rank 0's."""
+    with otel_rl.stage("load"):
+        rank_1.tick(5)
+    assert rank_1.flusher.flush(5)
+    assert rank_1.flusher.flush(5)
+    (pending,) = (rank_1.root / ".pending").iterdir()
+    before = otel_rl.journal.read.open_run(pending)
+    assert ([], [("rl.rank 1", bytes(16))]) == (
+        list(before.spans()),
+        [(stage.name, stage.trace_id or bytes(16)) for stage in before.open_stages()],
+    )
+    know_attempt("abc", "together")
+    assert rank_1.flusher.flush(5)
+    assert ([], ["together"]) == (
+        list((rank_1.root / ".pending").iterdir()),
+        [path.name for path in rank_1.root.iterdir() if path.name != ".pending"],
+    )
+    with otel_rl.step(3):
+        rank_1.tick(2)
+    otel_rl.uninstrument()
+    run = rank_1.run("together")
+    set_up = ids.trace_id("abc", vocabulary.SETUP, 0), ids.root_id("abc", vocabulary.SETUP, 0)
+    step = ids.trace_id("abc", "train", 3), ids.root_id("abc", "train", 3)
+    containers = sorted((span for span in run.spans() if span.name == "rl.rank 1"), key=lambda span: span.start_ns)
+    found = [(int.from_bytes(span.trace_id, "big"), int.from_bytes(span.parent_id, "big")) for span in containers]
+    assert [set_up, step] == found[:2]
+    load = next(span for span in run.spans() if span.name == "load")
+    assert (set_up[0].to_bytes(16, "big"), {"abc"}) == (
+        load.trace_id,
+        {span.resource[vocabulary.ATTEMPT_ID] for span in run.spans()},
+    )
+    assert "rl.loop" not in {span.name for span in run.spans()}
+
+
+def test_a_rank_that_begins_a_step_untold_reports_alone(rank_1: Recording, caplog: pytest.LogCaptureFixture) -> None:
+    """It makes an attempt of its own, says so, and loses nothing of its set-up."""
+    with otel_rl.stage("load"):
+        rank_1.tick(5)
+    rank_1.flusher.flush(5)
+    with otel_rl.step(1):
+        rank_1.tick(1)
+    run_id, attempt = state.identity.run_id, state.identity.attempt_id
+    otel_rl.uninstrument()
+    run = rank_1.run(run_id)
+    assert {"load", "rl.rank 1"} == {span.name for span in run.spans()}
+    load = next(span for span in run.spans() if span.name == "load")
+    assert ids.trace_id(attempt, vocabulary.SETUP, 0).to_bytes(16, "big") == load.trace_id
+    assert 1 == caplog.text.count("rank 1 found no process group to learn the attempt from and reports alone")
+
+
+def test_a_rank_that_is_never_told_keeps_its_set_up(rank_1: Recording, caplog: pytest.LogCaptureFixture) -> None:
+    """At the end it reports alone."""
+    with otel_rl.stage("load"):
+        rank_1.tick(5)
+    rank_1.flusher.flush(5)
+    otel_rl.uninstrument()
+    (directory,) = (path for path in rank_1.root.iterdir() if path.name != ".pending")
+    run = rank_1.run(directory.name)
+    assert {"load", "rl.rank 1"} == {span.name for span in run.spans()}
+    assert "reports alone" in caplog.text
+
+
+def test_a_rank_does_not_hold_spans_without_end(rank_1: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind the limit it reports alone."""
+    monkeypatch.setattr("otel_rl.flusher.HOLD_LIMIT", 10)
+    for i in range(11):
+        with otel_rl.stage(f"load {i}"):
+            pass
+    rank_1.flusher.flush(5)
+    assert state.identity.known
+    run_id = state.identity.run_id
+    otel_rl.uninstrument()
+    assert 12 == len(list(rank_1.run(run_id).spans()))
+
+
+def test_spans_of_others_in_a_set_up_do_not_share_a_trace_by_chance(rank_1: Recording) -> None:
+    """Of an unknown attempt no id can be derived: two runs would get the same one."""
+    assert ids.trace_id("", vocabulary.SETUP, 0) != state.container.trace_id
+
+
+def test_a_process_that_turns_out_to_be_another_rank_joins_the_run(recording: Recording) -> None:
+    """Spawned ranks learn who they are when the process group is made; their journal moves to the job's run."""
+    assert otel_rl.flush()
+    state.identify(rank=1, world_size=2)
+    know_attempt("abc", "job")
+    with otel_rl.step(1):
+        pass
+    otel_rl.uninstrument()
+    assert ["job"] == [path.name for path in recording.root.iterdir()]
+    spans = {span.name for span in recording.run("job").spans() if span.resource[vocabulary.RANK] == 1}
+    assert "rl.rank 1" in spans
+
+
+def test_the_attempt_of_a_resumed_run_is_another(recording: Recording, tmp_path: Path) -> None:
+    """The run's name repeats, the trace ids of its steps do not."""
+    for _ in range(2):
+        if not state.on:
+            recording.start()
+        with otel_rl.step(1):
+            pass
+        otel_rl.uninstrument()
+    run = recording.run()
+    assert 2 == len({span.trace_id for span in run.spans() if span.name == "rl.loop"})
+    assert 2 == len({span.resource[vocabulary.ATTEMPT_ID] for span in run.spans()})

@@ -1,0 +1,76 @@
+"""Tests of the names."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+import otel_rl
+from otel_rl import vocabulary
+from otel_rl.vocabulary import ATTRIBUTES, EVENTS, METRICS, ROWS, SHORT_NAMES, STAGES, Attribute, Metric
+
+PACKAGE = Path(otel_rl.__file__).parent
+UNITS = {"s", "By", "1", "nat"}
+FILES = sorted(path for path in PACKAGE.rglob("*.py") if path.name != "vocabulary.py")
+NAMES = {*ATTRIBUTES, *METRICS, *EVENTS, *STAGES} - {"rl.train", "rl.rank"}
+"""All names but two that are a beginning of others."""
+
+
+def test_no_name_is_there_twice() -> None:
+    """Within its kind; a metric and a span may be called alike."""
+    kinds = (ATTRIBUTES, METRICS, EVENTS, STAGES)
+    assert len(ROWS) == sum(len(kind) for kind in kinds)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: getattr(row, "key", None) or row.name)
+def test_a_row_is_complete(row: object) -> None:
+    """A name that OpenTelemetry accepts, a meaning, a source."""
+    name = row.key if isinstance(row, Attribute) else row.name  # type: ignore[attr-defined]
+    assert re.fullmatch(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)+", name)
+    assert row.meaning and row.source  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if isinstance(row, Metric)], ids=lambda row: row.name)
+def test_a_metric_has_a_ucum_unit_and_its_boundaries(row: Metric) -> None:
+    """Boundaries rise, and only histograms have them."""
+    unit, _, per = row.unit.partition("/")
+    assert unit in UNITS or re.fullmatch(r"\{[a-z]+\}", unit)
+    assert per in {"", "s"}
+    assert (row.kind == "histogram") == bool(row.boundaries)
+    assert list(row.boundaries) == sorted(set(row.boundaries))
+
+
+def test_durations_span_what_rl_needs() -> None:
+    """Half a millisecond to hours."""
+    assert (0.0005, 10_000.0) == (vocabulary.DURATION_BOUNDARIES[0], vocabulary.DURATION_BOUNDARIES[-1])
+
+
+def test_short_names_are_the_stages_without_their_prefix() -> None:
+    """And none hides another."""
+    assert len(STAGES) == len(SHORT_NAMES)
+    assert all(name == f"rl.{short}" for short, name in SHORT_NAMES.items())
+
+
+def test_a_stage_has_its_histogram() -> None:
+    """Named after it, and no other metric's name; what no span or another histogram says has none."""
+    durations = {stage.duration for stage in STAGES.values() if stage.duration}
+    assert {f"{stage.name}.duration" for stage in STAGES.values() if stage.is_measured} == durations
+    assert set() == durations & set(METRICS)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(PACKAGE).as_posix())
+def test_a_name_is_spelled_in_the_vocabulary_only(path: Path) -> None:
+    """Elsewhere it is a constant."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    documented = {
+        id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    }
+    spelled = [
+        (node.lineno, node.value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and node.value in NAMES and id(node) not in documented
+    ]
+    assert [] == spelled

@@ -1,0 +1,51 @@
+"""A user's code, checked by mypy in strict mode: every public name with the types that it promises."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import opentelemetry.trace
+
+import otel_rl
+
+
+def train(prompts: list[str]) -> float:
+    """Use the package as its documentation shows it."""
+    try:
+        otel_rl.instrument()
+        otel_rl.instrument(["trl", "torch"])
+        otel_rl.instrument(integrations=("auto",))
+    except otel_rl.NotPossibleError as error:
+        print(error)
+    except otel_rl.ConfigurationError as error:
+        print(error.args)
+    for number in range(3):
+        with otel_rl.step(number) as step:
+            if step is not None:
+                step.set_attribute("note", "x")
+            with otel_rl.stage("reward", batch_size=64, nested=[1, 2]) as span:
+                current: opentelemetry.trace.Span = span
+                span.set_attribute("rl.tokens", 4096)
+                span.add_event("half", {"n": 1})
+                current.set_status(opentelemetry.trace.StatusCode.OK)
+                otel_rl.record("my.metric", 0.3)
+    done: bool = otel_rl.flush(timeout_s=2.0)
+    otel_rl.uninstrument()
+    return float(done)
+
+
+@otel_rl.stage("reward")
+def score(text: str, *, scale: float = 1.0) -> float:
+    """Keep its signature under the decorator."""
+    return len(text) * scale
+
+
+@otel_rl.stage("reward", batch_size=1)
+async def score_later(text: str) -> float:
+    """Stay a coroutine function under the decorator."""
+    return score(text, scale=2.0)
+
+
+plain: Callable[..., float] = score
+later: Callable[[str], Awaitable[float]] = score_later
+version: str = otel_rl.__version__
