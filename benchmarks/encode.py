@@ -1,0 +1,112 @@
+"""What encoding a span costs beside the stock encoder, and what it takes in the journal.
+
+python benchmarks/encode.py
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+from measure import keep, show, side_by_side
+from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import SpanContext, TraceFlags
+
+from otel_rl.journal.encode import SpanEncoder
+from otel_rl.journal.identity import WriterIdentity
+from otel_rl.journal.write import Writer
+from otel_rl.records import Value
+
+BATCH = 512
+RESOURCE = {"service.name": "trl-trainer", "rl.rank": 0, "rl.run.id": "benchmark"}
+
+
+def attributes(count: int, draw: random.Random) -> dict[str, Value]:
+    """Make attributes as stages have them: a third strings, a third integers, a third floats."""
+    kinds: list[Callable[[], Value]] = [
+        lambda: f"value-{draw.randrange(99)}",
+        lambda: draw.randrange(1 << 30),
+        draw.random,
+    ]
+    return {f"rl.attribute.{index}": kinds[index % 3]() for index in range(count)}
+
+
+def spans(count: int, each: int) -> tuple[list[SimpleNamespace], list[ReadableSpan]]:
+    """Make the same spans as our records and as the SDK's."""
+    draw = random.Random(3)
+    ours, theirs = [], []
+    resource, scope = Resource(dict(RESOURCE)), InstrumentationScope("otel_rl", "0")
+    for number in range(count):
+        start = 1_790_000_000_000_000_000 + number * 1000
+        values = attributes(each, draw)
+        ids = (draw.getrandbits(128), draw.getrandbits(64), draw.getrandbits(64))
+        ours.append(
+            SimpleNamespace(
+                name="rl.train.forward", trace_id=ids[0], span_id=ids[1], parent_id=ids[2], start_ns=start,
+                end_ns=start + 900, attributes=values, events=None, links=None, status=None, kind=1,
+            )
+        )  # fmt: skip
+        context = SpanContext(ids[0], ids[1], is_remote=False, trace_flags=TraceFlags(1))
+        parent = SpanContext(ids[0], ids[2], is_remote=False, trace_flags=TraceFlags(1))
+        theirs.append(
+            ReadableSpan(
+                "rl.train.forward", context, parent, resource, values, instrumentation_scope=scope,
+                start_time=start, end_time=start + 900,
+            )
+        )  # fmt: skip
+    return ours, theirs
+
+
+def journaled_bytes(each: int) -> float:
+    """Write 10,000 spans in batches of a flusher's cycle and say what one takes on disk."""
+    count, per_cycle = 10_000, 500
+    ours, _ = spans(count, each)
+    encoder = SpanEncoder(RESOURCE, "0")
+    with tempfile.TemporaryDirectory() as folder:
+        writer = Writer(Path(folder), WriterIdentity.current("benchmark", 0), 1 << 30)
+        for first in range(0, count, per_cycle):
+            for request in encoder.encode(ours[first : first + per_cycle]):
+                writer.append(request.signal, request.payload, request.count, request.first_ns, request.last_ns)
+        writer.close()
+        return sum(os.path.getsize(entry) for entry in Path(folder).iterdir()) / count
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--json", type=Path, help="also write the figures here")
+    options = parser.parse_args()
+    tables = {}
+    for each in (0, 5, 15):
+        ours, theirs = spans(BATCH, each)
+        encoder = SpanEncoder(RESOURCE, "0")
+        tables[f"encode a span of {each} attributes"] = side_by_side(
+            {
+                "stock encoder": lambda count, theirs=theirs: [
+                    encode_spans(theirs).SerializeToString() for _ in range(count // BATCH)
+                ],
+                "otel_rl": lambda count, ours=ours, encoder=encoder: [
+                    encoder.encode(ours) for _ in range(count // BATCH)
+                ],
+            },
+            BATCH * 4,
+            rounds=15,
+        )
+    for title, figures in tables.items():
+        show(title, figures)
+    print("\njournal")
+    for each in (0, 5, 15):
+        print(f"  bytes of a span of {each:2d} attributes on disk: {journaled_bytes(each):6.1f}")
+    keep(options.json, tables)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,136 @@
+"""What one stage, one collective and one number cost on the training thread, beside the SDK's span.
+
+    python benchmarks/hotpath.py
+
+CPU time of the thread; nothing is encoded meanwhile, the flusher is kept from running. ``overhead_trl.py`` measures the
+whole.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+os.environ["OTEL_RL_DIR"] = tempfile.mkdtemp(prefix="otel_rl_benchmark_")
+
+from measure import keep, show, side_by_side
+from opentelemetry.sdk.trace import TracerProvider
+
+import otel_rl
+from otel_rl.collectives import Collective
+from otel_rl.guard import guard
+from otel_rl.metrics import gauge
+from otel_rl.patching import Hook, wrap
+from otel_rl.runtime import state
+from otel_rl.spans import Stage
+
+
+def repeat(operation: Callable[[], object]) -> Callable[[int], None]:
+    """Make a function that does an operation many times and forgets what was queued."""
+
+    def run(count: int) -> None:
+        for _ in range(count):
+            operation()
+        state.queue.clear()
+
+    return run
+
+
+def with_stage() -> None:
+    """A stage as a user opens it."""
+    with otel_rl.stage("reward"):
+        pass
+
+
+def with_stage_and_attributes() -> None:
+    """One attribute at the begin, one later."""
+    with otel_rl.stage("reward", batch_size=64) as span:
+        span.set_attribute("rl.tokens", 4096)
+
+
+def with_coarse_stage() -> None:
+    """A stage as an integration opens it."""
+    with Stage("rl.reward", coarse=True):
+        pass
+
+
+def with_collective() -> None:
+    """One collective, without its call."""
+    Collective("all_reduce", 4096).close()
+
+
+def with_guard() -> None:
+    """The guard around nothing."""
+    with guard("measure"):
+        pass
+
+
+def host(value: Any = None) -> Any:
+    """Stand for a function of the host."""
+    return value
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--json", type=Path, help="also write the figures here")
+    parser.add_argument("--count", type=int, default=4000)
+    options = parser.parse_args()
+    otel_rl.instrument(())
+    state.awake = True  # no flusher: only the hot path is measured
+    tracer = TracerProvider(shutdown_on_exit=False).get_tracer("benchmark")
+    hooked = wrap(Hook(target="host:host", stage="rl.reward"), host)
+    described = wrap(Hook(target="host:host", stage="rl.reward", capture=lambda *_: {"rl.batch_size": 64}), host)
+    passing = wrap(Hook(target="host:host", before=lambda *_: None), host)
+
+    def sdk() -> None:
+        with tracer.start_as_current_span("rl.reward"):
+            pass
+
+    def sdk_with_attributes() -> None:
+        with tracer.start_as_current_span("rl.reward", attributes={"rl.batch_size": 64}) as span:
+            span.set_attribute("rl.tokens", 4096)
+
+    def switched_off() -> None:
+        state.on = False
+        hooked()
+        state.on = True
+
+    with otel_rl.step(1):
+        tables = {
+            "a stage, beside the SDK's span": side_by_side(
+                {
+                    "SDK span": repeat(sdk),
+                    "otel_rl stage": repeat(with_stage),
+                    "SDK span, two attributes": repeat(sdk_with_attributes),
+                    "otel_rl stage, two attributes": repeat(with_stage_and_attributes),
+                    "otel_rl stage, memory read at both ends": repeat(with_coarse_stage),
+                },
+                options.count,
+            ),
+            "what is around it": side_by_side(
+                {
+                    "a call of the host": repeat(host),
+                    "hooked: stage with memory": repeat(hooked),
+                    "hooked: stage with memory and attributes": repeat(described),
+                    "hooked: no stage, one function before": repeat(passing),
+                    "hooked, recording switched off": repeat(switched_off),
+                    "a collective": repeat(with_collective),
+                    "one reading of memory": repeat(state.read_memory),
+                    "one number": repeat(lambda: gauge("rl.train.grad_norm", 0.5)),
+                    "the guard": repeat(with_guard),
+                },
+                options.count,
+            ),
+        }
+    for title, figures in tables.items():
+        show(title, figures)
+    keep(options.json, tables)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,158 @@
+"""What recording costs a real TRL run of about 30 ms a step: on against off in turn, in one run.
+
+    python benchmarks/overhead_trl.py --steps 9000
+    torchrun --nproc_per_node=2 benchmarks/overhead_trl.py --steps 3000     # look at the CPU time only
+
+Steps run with recording off, on, and off again (the control), in an order that is drawn anew for each triple, in one
+training run with a learning rate of almost zero. Neighbouring steps are compared, because a machine that is shared
+changes its speed from second to second. The flusher works whenever it wakes, during steps of any kind; so its CPU time
+is measured by itself and added to the steps that recorded, as if all of it held up training. "Off" leaves the patches
+in place; what a patched call costs then is measured by ``hotpath.py``. The interval is a bootstrap over the triples.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OTEL_RL_DIR", tempfile.mkdtemp(prefix="otel_rl_benchmark_"))
+
+import otel_rl
+from otel_rl.flusher import Flusher
+from otel_rl.runtime import state
+
+KINDS = ("off", "on", "control")
+
+
+class Steps:
+    """Switches recording at the begin of steps and times them."""
+
+    def __init__(self, warm_up: int) -> None:
+        self.to_come = warm_up
+        self.order: list[str] = []
+        self.kind = ""
+        self.began = 0.0
+        self.cpu_began = 0.0
+        self.seconds: dict[str, list[float]] = {kind: [] for kind in KINDS}
+        self.cpu: dict[str, list[float]] = {kind: [] for kind in KINDS}
+        self.flusher = 0.0
+        self.random = random.Random(7)
+
+    def step_begins(self) -> None:
+        """Called before each step."""
+        self.finish()
+        self.to_come -= 1
+        if self.to_come >= 0:
+            return
+        if not self.order:
+            self.order = self.random.sample(KINDS, len(KINDS))
+        self.kind = self.order.pop()
+        state.on = self.kind == "on"
+        self.began, self.cpu_began = time.perf_counter(), time.thread_time()
+
+    def finish(self) -> None:
+        """End the step that runs."""
+        if self.kind:
+            self.seconds[self.kind].append(time.perf_counter() - self.began)
+            self.cpu[self.kind].append(time.thread_time() - self.cpu_began)
+
+    def time_flusher(self) -> None:
+        """Add up the CPU time of the flusher's cycles."""
+        cycles = Flusher._cycles
+
+        def timed(flusher: Flusher) -> None:
+            began = time.thread_time()
+            cycles(flusher)
+            self.flusher += time.thread_time() - began
+
+        Flusher._cycles = timed  # type: ignore[method-assign]
+
+
+def main() -> None:
+    """Run and print the ratios."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--steps", type=int, default=9000)
+    parser.add_argument("--json", type=Path, help="also write the figures here")
+    options = parser.parse_args()
+
+    otel_rl.instrument()
+    from otel_rl.demo import task, train
+
+    steps = Steps(warm_up=60)
+    steps.time_flusher()
+    with tempfile.TemporaryDirectory() as scratch:
+        arguments = train.parse(
+            ["--steps", str(options.steps + 61), "--eval-every", "0", "--save-every", "0", "--batch-size", "4",
+             "--num-generations", "4", "--log-every", "10"]
+        )  # fmt: skip
+        train.quiet()
+        import torch
+
+        torch.set_num_threads(1)
+        model = task.model(Path(scratch) / "tiny", 0)
+        trainer = train.make_trainer(arguments, Path(scratch), model, [task.parity, task.judge])
+        import transformers
+
+        trainer.remove_callback(transformers.PrinterCallback)
+        trainer.args.learning_rate = 1e-12
+        switch_before_steps(type(trainer), steps)
+        trainer.train()
+        steps.finish()
+    if os.environ.get("RANK", "0") == "0":
+        otel_rl.flush(10.0)
+        report(steps, options)
+
+
+def switch_before_steps(trainer: Any, steps: Steps) -> None:
+    """Put the switch outside of otel_rl's own hook, so that it comes first."""
+    inner = trainer.get_batch_samples
+
+    def get_batch_samples(self: Any, *args: Any, **kwargs: Any) -> Any:
+        steps.step_begins()
+        return inner(self, *args, **kwargs)
+
+    trainer.get_batch_samples = get_batch_samples
+
+
+def report(steps: Steps, options: argparse.Namespace) -> None:
+    """Print medians, ratios and bootstrap intervals."""
+    count = min(map(len, steps.seconds.values())) - 1
+    wall = {kind: values[:count] for kind, values in steps.seconds.items()}
+    cpu = {kind: values[:count] for kind, values in steps.cpu.items()}
+    flusher = steps.flusher / count / statistics.median(wall["off"])
+    figures: dict[str, Any] = {
+        "steps": count * len(KINDS),
+        "ms_per_step": {kind: 1e3 * statistics.median(values) for kind, values in wall.items()},
+        "flusher": {"us_per_step": 1e6 * steps.flusher / count, "share": flusher},
+    }
+    for kind in ("on", "control"):
+        figures[kind] = {"wall": ratio(wall[kind], wall["off"]), "cpu": ratio(cpu[kind], cpu["off"])}
+    figures["overhead"] = {name: figures["on"]["wall"][name] + flusher for name in ("overhead", "low", "high")}
+    print(json.dumps(figures, indent=2))
+    if options.json:
+        options.json.write_text(json.dumps(figures, indent=2) + "\n")
+    sys.stdout.flush()
+
+
+def ratio(numerator: list[float], denominator: list[float]) -> dict[str, float]:
+    """Say by how much the numerator's steps are longer, with the bootstrap 95 % interval over the triples.
+
+    The statistic is the median of the ratios of neighbouring steps: a machine that does something else for a moment
+    spoils one ratio, not the result.
+    """
+    draw = random.Random(11)
+    pairs = [above / below - 1 for above, below in zip(numerator, denominator, strict=True)]
+    medians = sorted(statistics.median(draw.choices(pairs, k=len(pairs))) for _ in range(4000))
+    return {"overhead": statistics.median(pairs), "low": medians[100], "high": medians[3899]}
+
+
+if __name__ == "__main__":
+    main()
