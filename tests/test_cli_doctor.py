@@ -57,6 +57,8 @@ def test_what_is_wrong_is_exit_code_1(
         ("OTEL_SERVICE_NAME", "mine", "mine  [honoured]"),
         ("OTEL_BSP_SCHEDULE_DELAY", "abc", "set  [not honoured: has no effect on otel_rl]"),
         ("OTEL_EXPORTER_OTLP_HEADERS", "authorization=Bearer abc", "set  [not honoured"),
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://abc:4318", "keeps what it records in the journal and sends nothing"),
+        ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://abc:4318", "`otel-rl export` writes it as OTLP"),
     ],
 )
 def test_standard_variables_are_judged(

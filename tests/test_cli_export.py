@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
+import otel_rl
+from otel_rl import vocabulary as v
 from otel_rl.cli import app
 from otel_rl.journal.read import open_run
 from otel_rl.report.otlp_json import lines
+from otel_rl.steps import know_attempt
+from tests.fixtures import ATTEMPT, RUN, Recording
 from tests.runs import Plan, write_run
 
 cli = CliRunner()
-OTEL_RL = [sys.executable, "-c", "from otel_rl.cli import main; main()"]
+OTEL_RL = [sys.executable, "-m", "otel_rl"]
 
 
 @pytest.fixture
@@ -63,3 +69,107 @@ def test_a_reader_that_leaves_ends_it_quietly(tmp_path: Path) -> None:
         assert b"" == export.stderr.read()
     assert 0 == export.wait()
     assert ["resourceSpans"] == list(json.loads(first))
+
+
+# --- spans without a parent -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def dead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every reader take this process for dead."""
+    monkeypatch.setattr("otel_rl.journal.identity.WriterIdentity.is_alive", lambda identity, touched_s: False)
+
+
+def leave_open(recording: Recording, number: int) -> Path:
+    """Record a step up to the pause behind its first tool call, and keep the journal of that moment."""
+    with otel_rl.step(number), otel_rl.stage("sample"):
+        with otel_rl.stage("tool"):
+            recording.tick(5)
+        assert otel_rl.flush()
+        return shutil.copytree(recording.root / RUN, recording.root / "then")
+
+
+def export(path: Path, *options: str) -> tuple[list[str], str]:
+    """Export a run; give its lines and what was said about it."""
+    result = cli.invoke(app, ["export", str(path), *options])
+    assert 0 == result.exit_code
+    return result.stdout.splitlines(), result.stderr
+
+
+def spans(texts: list[str]) -> list[dict[str, Any]]:
+    """Read the spans of exported lines."""
+    groups = [group for text in texts for group in json.loads(text).get("resourceSpans", ())]
+    return [span for group in groups for scope in group["scopeSpans"] for span in scope["spans"]]
+
+
+def parentless(found: list[dict[str, Any]]) -> list[str]:
+    """Name the spans whose parent is not among them."""
+    known = {span["spanId"] for span in found}
+    return [span["name"] for span in found if span.get("parentSpanId", next(iter(known))) not in known]
+
+
+def times(span: dict[str, Any]) -> tuple[str, str]:
+    """Read begin and end."""
+    return span["startTimeUnixNano"], span["endTimeUnixNano"]
+
+
+@pytest.mark.usefixtures("dead")
+def test_a_killed_run_is_exported_as_it_was_journaled(recording: Recording) -> None:
+    """Nothing is added; how many spans lack a parent is said."""
+    path = leave_open(recording, 1)
+    found, said = export(path)
+    assert [line for line, _ in lines(open_run(path))] == found
+    assert ["tool"] == parentless(spans(found))
+    expected = "1 span hangs below 1 stage left open when the run died; --close-open adds them as spans"
+    assert f"otel-rl: {expected}\n" == said
+
+
+@pytest.mark.usefixtures("dead")
+def test_close_open_gives_every_span_its_parent(recording: Recording) -> None:
+    """The stages that were open end at the journal's last sign of life; all that was journaled is there unchanged."""
+    path = leave_open(recording, 1)
+    run = open_run(path)
+    found, said = export(path, "--close-open")
+    assert [line for line, _ in lines(run)] == found[:-1]
+    assert [] == parentless(spans(found))
+    assert f"otel-rl: added 3 spans for stages that never ended ({v.TRUNCATED})\n" == said
+    added = {span["name"]: span for span in spans(found[-1:])}
+    assert {v.LOOP, "rl.rank 0", v.SAMPLE} == set(added)
+    assert {str(run.journals[0].last_ns)} == {span["endTimeUnixNano"] for span in added.values()}
+    truncated = {"key": v.TRUNCATED, "value": {"boolValue": True}}
+    iteration = {"key": v.ITERATION, "value": {"intValue": "1"}}
+    loop = {"key": v.LOOP_NAME, "value": {"stringValue": "train"}}
+    assert [iteration, loop, truncated] == added[v.LOOP]["attributes"]
+    assert [truncated] == added[v.SAMPLE]["attributes"]
+    (journaled,) = {json.dumps(group["resource"]) for group in json.loads(found[0])["resourceSpans"]}
+    assert [journaled] == [json.dumps(group["resource"]) for group in json.loads(found[-1])["resourceSpans"]]
+
+
+def test_a_run_that_goes_on_is_not_closed(recording: Recording) -> None:
+    """Its stages will have ends of their own."""
+    path = leave_open(recording, 1)
+    found, said = export(path, "--close-open")
+    assert [line for line, _ in lines(open_run(path))] == found
+    assert "otel-rl: 1 span hangs below 1 stage still open, as the run goes on\n" == said
+
+
+@pytest.mark.usefixtures("dead")
+def test_roots_that_rank_0_did_not_journal_any_more(stubbed: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks journal at different moments; the step and the set-up get a root around what the other rank knows."""
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    stubbed.start()
+    know_attempt(ATTEMPT, RUN)
+    stubbed.tick(3)
+    with otel_rl.step(1):
+        stubbed.tick(5)
+    path = leave_open(stubbed, 2)
+    found, said = export(path)
+    assert ["rl.rank 1", "rl.rank 1", "tool"] == sorted(parentless(spans(found)))
+    assert "otel-rl: 2 spans hang below 2 parents missing from the journal" == said.splitlines()[1]
+    found, said = export(path, "--close-open")
+    assert [] == parentless(spans(found))
+    assert f"otel-rl: added 5 spans for stages that never ended ({v.TRUNCATED})\n" == said
+    roots = {(span["name"], *times(span)) for span in spans(found[-1:]) if "parentSpanId" not in span}
+    setup, first, second = sorted(times(span) for span in spans(found) if span["name"] == "rl.rank 1")
+    assert {(v.SETUP, *setup), (v.LOOP, *first), (v.LOOP, *second)} == roots

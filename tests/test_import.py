@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parent.parent
+MAIN = "from otel_rl.cli import main; main()"
 HEAVY = ("torch", "ray", "transformers", "trl", "accelerate", "numpy", "opentelemetry.sdk", "google.protobuf", "wrapt")
 
 
@@ -52,6 +53,20 @@ def test_using_it_without_instrument_loads_no_framework(use: str) -> None:
     frameworks = ("torch", "ray", "transformers", "trl", "accelerate")
     code = f"import json, sys, otel_rl\n{use}\nprint(json.dumps([n for n in {frameworks!r} if n in sys.modules]))"
     assert [] == run(code)
+
+
+@pytest.mark.parametrize("arguments", [["--version"], ["run", "--help"], ["export", "--help"]])
+def test_the_module_is_the_command_and_loads_no_framework(arguments: list[str]) -> None:
+    """`python -m otel_rl` says what `otel-rl` says, without torch and without the SDK."""
+    as_module = [sys.executable, "-X", "importtime", "-m", "otel_rl", *arguments]
+    as_command = [sys.executable, "-c", f"import sys; sys.argv = ['otel-rl', *{arguments!r}]\n{MAIN}"]
+    found, expected = (
+        subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+        for command in (as_module, as_command)
+    )
+    loaded = {line.rpartition("|")[2].strip() for line in found.stderr.splitlines()}
+    assert [] == [name for name in ("torch", "ray", "transformers", "trl", "opentelemetry.sdk") if name in loaded]
+    assert expected.stdout.split() == found.stdout.replace("python -m otel_rl", "otel-rl").split()
 
 
 def test_instrument_loads_no_framework(tmp_path: Path) -> None:

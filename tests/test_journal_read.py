@@ -201,7 +201,7 @@ def test_open_stages(tmp_path: Path) -> None:
 def test_closed_spans(tmp_path: Path) -> None:
     """Stages of a dead process are closed at its last record; those of a living one are not."""
     dead, alive = Journaled(tmp_path), Journaled(tmp_path, WriterIdentity.current("trainer", 1))
-    dead.opened(1, a=1, b=2)
+    dead.opened(1, a=1, b=2, **{vocabulary.STAGE: "rl.sample"})
     dead.spans(5, end_ns=9_000)
     alive.opened(2)
     run = open_run(tmp_path)

@@ -15,10 +15,11 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from otel_rl import vocabulary as v
+from otel_rl.journal import views
 from otel_rl.journal.encode import SpanEncoder
 from otel_rl.journal.read import open_run
 from otel_rl.records import MetricPoints, Number, SpanLink
-from otel_rl.report.otlp_json import lines, to_json
+from otel_rl.report.otlp_json import closed_line, lines, to_json
 from tests.runs import FakeSpan, Plan, write_run
 
 REQUESTS = {
@@ -79,6 +80,27 @@ def test_numbers_that_json_cannot_say_are_strings() -> None:
     found = document["resourceMetrics"][0]["scopeMetrics"][0]["metrics"][0]["gauge"]["dataPoints"]
     assert ["NaN", "Infinity", "-Infinity", 0.5] == [point["asDouble"] for point in found[:4]]
     assert "7" == found[4]["asInt"]
+
+
+def test_closed_spans_are_a_request_of_their_own(tmp_path: Path) -> None:
+    """One group for each writer with its resource; parsed again, each span says what the reader made of it."""
+    run = open_run(write_run(tmp_path, Plan(killed_in=v.BACKWARD)))
+    found = [stage.closed() for stage in run.open_stages()]
+    found[0] = found[0]._replace(attributes={"long": "x" * 3000, "list": (1, 2), v.TRUNCATED: True})
+    request = ParseDict(ids_to_base64(json.loads(closed_line(found))), ExportTraceServiceRequest())
+    for journal in run.journals:  # read back by the journal's own decoder, which gives every writer's spans
+        spans = list(views.spans(request.SerializeToString(), journal, None))
+        assert sorted((*span[:8], span.resource) for span in found) == sorted((*s[:8], s.resource) for s in spans)
+    scopes = [group.scope_spans[0].scope for group in request.resource_spans]
+    assert [("otel_rl", "")] * 2 == [(scope.name, scope.version) for scope in scopes]
+
+
+def test_a_closed_span_with_an_impossible_begin(tmp_path: Path) -> None:
+    """A crafted journal stops no export."""
+    stage = open_run(write_run(tmp_path, Plan(killed_in=v.BACKWARD))).open_stages()[0]
+    document = json.loads(closed_line([stage.closed()._replace(start_ns=-5)]))
+    (span,) = document["resourceSpans"][0]["scopeSpans"][0]["spans"]
+    assert (None, str(stage.journal.last_ns)) == (span.get("startTimeUnixNano"), span["endTimeUnixNano"])
 
 
 def test_what_is_no_request_is_left_out() -> None:

@@ -19,7 +19,8 @@ from otel_rl.version import __version__
 app = typer.Typer(
     name="otel-rl",
     help="See where the time, the memory and the reward of an RL training run went, and which rank did it.\n\n"
-    "Start with `otel-rl demo`, or record your own training: `otel-rl run -- python train.py`.",
+    "Start with `otel-rl demo`, or record your own training with `otel-rl run -- python train.py`, then read it with "
+    "`otel-rl report`. `otel-rl COMMAND --help` explains a command; `python -m otel_rl` is the same as `otel-rl`.",
     epilog=EXIT_CODES,
     no_args_is_help=True,
     add_completion=False,
@@ -45,13 +46,14 @@ def _options(
 
 
 app.command(
-    epilog="Exit code: that of CMD (128 + signal when a signal killed it); 126 or 127 when CMD cannot be started.",
+    epilog="Exit code: that of CMD (128 + signal when a signal killed it); 126 or 127 when CMD cannot be started; "
+    "2 wrong usage.",
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
 )(run)
 app.command(epilog=EXIT_CODES)(demo)
 app.command(epilog=EXIT_CODES)(report)
 app.command(epilog=EXIT_CODES)(export)
-app.command(epilog=EXIT_CODES)(doctor)
+app.command(epilog="Exit code: 0 nothing is wrong; 1 something is; 2 wrong usage; 3 no such run.")(doctor)
 
 
 def main() -> None:

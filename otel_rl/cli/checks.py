@@ -33,6 +33,12 @@ SECRET: Final = re.compile(r"header|key|token|secret|passw|credential|auth", re.
 SECRET_PAIR: Final = re.compile(rf"({SECRET.pattern})[\w.-]*=", re.IGNORECASE)
 USER_IN_URL: Final = re.compile(r"//[^/@\s]+@")
 PAIRS: Final = "OTEL_RESOURCE_ATTRIBUTES"
+EXPORTER: Final = "OTEL_EXPORTER_OTLP_"
+NO_EFFECT: Final = "not honoured: has no effect on otel_rl"
+NOT_SENT: Final = (
+    "not honoured: this version of otel_rl keeps what it records in the journal and sends nothing; "
+    "`otel-rl export` writes it as OTLP"
+)
 HIDDEN: Final = "set (hidden)"
 Mark = Literal["ok", "note", "wrong"]
 INTEGRATION_MARKS: Final[dict[str, Mark]] = {"applies": "ok", "unsupported": "wrong"}
@@ -94,13 +100,9 @@ def standard_variables(environ: Mapping[str, str] = os.environ) -> list[Finding]
     """List the OTEL_ variables that are set and say which of them otel_rl honours."""
     honoured = {row.variable for row in settings(environ)}
     return [
-        Finding(
-            "ok" if name in honoured else "note",
-            name,
-            f"{shown(name, value)}  [honoured]"
-            if name in honoured
-            else "set  [not honoured: has no effect on otel_rl]",
-        )
+        Finding("ok", name, f"{shown(name, value)}  [honoured]")
+        if name in honoured
+        else Finding("note", name, f"set  [{NOT_SENT if name.startswith(EXPORTER) else NO_EFFECT}]")
         for name, value in sorted(environ.items())
         if name.startswith("OTEL_") and not name.startswith("OTEL_RL_")
     ]

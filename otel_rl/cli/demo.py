@@ -6,13 +6,12 @@ import os
 import sys
 import time
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
 from otel_rl.cli.child import run_child
-from otel_rl.cli.outcome import FAILED, NOT_FOUND, absolute, leave, settings, stderr
+from otel_rl.cli.outcome import FAILED, NOT_FOUND, Directory, absolute, leave, settings, stderr
 from otel_rl.cli.run import conclude, recorded_since
 from otel_rl.report.format import printable
 
@@ -20,15 +19,13 @@ NEEDED: Final = ("torch", "trl", "transformers", "datasets", "accelerate")
 
 
 def demo(
-    directory: Annotated[
-        Path | None, typer.Option("--dir", help="Where to keep runs; OTEL_RL_DIR or ./otel_rl_runs without it.")
-    ] = None,
-    ranks: Annotated[int, typer.Option("--ranks", min=1, max=8, help="Processes that train together.")] = 2,
-    steps: Annotated[int | None, typer.Option("--steps", min=1, help="Steps to train; 240 without it.")] = None,
+    directory: Directory = None,
+    ranks: Annotated[int, typer.Option("--ranks", min=1, max=8, help="Processes that train together, on CPUs.")] = 2,
+    steps: Annotated[int | None, typer.Option("--steps", min=1, help="Steps to train. Without it: 240.")] = None,
 ) -> None:
-    """Train a tiny language model with TRL's GRPOTrainer on two CPU ranks, recorded, and show the verdict.
+    """Train a tiny language model with TRL's GRPOTrainer on two CPU ranks, record it, and print its report.
 
-    Needs torch and trl, no accelerator, no network; takes about a minute.
+    Needs torch, trl, transformers, datasets and accelerate; no GPU and no network. Takes about a minute.
     """
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -20,7 +21,7 @@ from otel_rl.cli.checks import (
     standard_variables,
     writers,
 )
-from otel_rl.cli.outcome import FAILED, RunName, absolute, opened, stdout
+from otel_rl.cli.outcome import FAILED, RUN, absolute, opened, stdout
 from otel_rl.config import Config
 from otel_rl.report.format import printable
 from otel_rl.report.style import GOOD, HEADING, NOTE, WARNING, plain_table
@@ -28,11 +29,15 @@ from otel_rl.report.style import GOOD, HEADING, NOTE, WARNING, plain_table
 MARKS = {"ok": ("✓", GOOD), "note": ("·", NOTE), "wrong": ("✗", WARNING)}
 
 
-def doctor(run: RunName = None) -> None:
+def doctor(
+    run: Annotated[
+        str | None, typer.Argument(metavar="RUN", help=f"{RUN} Without it: only this machine is looked at, no run.")
+    ] = None,
+) -> None:
     """Say what is installed, which settings win and where they came from, and whether recording works here.
 
-    With RUN also: how many records it holds, what was lost or damaged, and which of its processes live. The exit code
-    is 1 when something is wrong. Values that may be secret are never printed.
+    With RUN also: how many records it holds, what was lost or damaged, and which of its processes live. Each line
+    begins with ✓ (fine), · (worth knowing) or ✗ (wrong). Values that may be secret are never printed.
     """
     console = stdout()
     sections = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator
 from enum import Enum
+from itertools import chain
 from pathlib import Path
 from typing import Annotated
 
@@ -12,7 +13,8 @@ import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from otel_rl.cli import streams
-from otel_rl.cli.outcome import FAILED, RunName, leave, opened, stderr
+from otel_rl.cli.orphans import Orphans
+from otel_rl.cli.outcome import FAILED, RunName, complain, leave, opened, stderr
 from otel_rl.journal.read import Run
 from otel_rl.report.otlp_json import lines
 
@@ -26,46 +28,66 @@ class Format(str, Enum):
 def export(
     run: RunName = None,
     to: Annotated[
-        Format, typer.Option("--to", help="`otlp-json`: a request a line, as the Collector's file exporter writes.")
+        Format,
+        typer.Option("--to", help="`otlp-json`: one OTLP request a line, as the Collector's file exporter writes."),
     ] = Format.OTLP_JSON,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="File to write; standard output without it.")
+        Path | None, typer.Option("--output", "-o", help="File to write. Without it: standard output.")
     ] = None,
+    close_open: Annotated[
+        bool,
+        typer.Option(
+            "--close-open",
+            help="Of a run that was killed: add the stages in which it died as spans that end where its journal ends, "
+            "marked `rl.truncated`, so that no span lacks its parent.",
+        ),
+    ] = False,
 ) -> None:
-    """Write the spans, metrics and logs of a run exactly as they were recorded.
+    """Write the spans, metrics and logs of a run for other tools, exactly as they were recorded.
 
     Each line is one object {"resourceSpans": ...}, {"resourceMetrics": ...} or {"resourceLogs": ...}. Jaeger opens such
-    a file by upload, the Collector's otlpjsonfile receiver reads it.
+    a file by upload, the Collector's otlpjsonfile receiver reads it. Spans whose parent is not among them are counted
+    on standard error at the end.
     """
     found = opened(run)
-    if output is None:
-        _to_stdout(line for line, _ in lines(found))
+    orphans = Orphans(found)
+    requests = chain(lines(found), orphans.lines() if close_open else ())
+    if output is not None:
+        _to_file(output, _with_progress(found, requests))
+    elif not _to_stdout(line for line, _ in requests):
         return
+    for remark in orphans.remarks(close_open):
+        complain(remark)
+
+
+def _to_file(path: Path, texts: Iterable[str]) -> None:
+    """Write lines into a file, or end the command with why it cannot be written."""
     try:
-        with output.open("w", encoding="utf-8") as file:
-            for line in _with_progress(found):
-                file.write(f"{line}\n")
+        with path.open("w", encoding="utf-8") as file:
+            file.writelines(f"{text}\n" for text in texts)
     except OSError as error:
-        leave(f"cannot write {output}: {error.strerror}", FAILED)
+        leave(f"cannot write {path}: {error.strerror}", FAILED)
 
 
-def _to_stdout(texts: Iterable[str]) -> None:
-    """Print lines; a reader that goes away (`| head`) ends the command without a word."""
+def _to_stdout(texts: Iterable[str]) -> bool:
+    """Print lines; say whether all were taken: a reader that goes away (`| head`) ends the command without a word."""
     try:
         for text in texts:
             sys.stdout.write(f"{text}\n")
         sys.stdout.flush()
     except BrokenPipeError:
         streams.drop(sys.stdout.fileno())
+        return False
+    return True
 
 
-def _with_progress(run: Run) -> Iterator[str]:
+def _with_progress(run: Run, requests: Iterable[tuple[str, int]]) -> Iterator[str]:
     """Show how far the journal is read, where somebody looks."""
     total = sum(segment.size for journal in run.journals for segment in journal.segments)
     columns = (TextColumn("exporting"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
     console = stderr()
     with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
         task = progress.add_task("export", total=total)
-        for line, size in lines(run):
+        for line, size in requests:
             yield line
             progress.advance(task, size)

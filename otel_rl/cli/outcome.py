@@ -19,9 +19,10 @@ WRONG_USAGE: Final = 2
 NOT_FOUND: Final = 3
 EXIT_CODES: Final = "Exit code: 0 done; 1 failed; 2 wrong usage; 3 no such run, or nothing was recorded."
 
-RunName = Annotated[
-    str | None,
-    typer.Argument(metavar="RUN", help="Directory of a run or its name below OTEL_RL_DIR; without it the newest."),
+RUN: Final = "Name of a run below OTEL_RL_DIR (./otel_rl_runs where that is not set), or the path of its directory."
+RunName = Annotated[str | None, typer.Argument(metavar="RUN", help=f"{RUN} Without it: the run written last.")]
+Directory = Annotated[
+    Path | None, typer.Option("--dir", help="Where to keep runs. Without it: OTEL_RL_DIR, or ./otel_rl_runs.")
 ]
 
 

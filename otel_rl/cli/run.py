@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from otel_rl.cli.child import run_child
-from otel_rl.cli.outcome import absolute, complain, leave, say_fallback, settings, stderr
+from otel_rl.cli.outcome import Directory, absolute, complain, leave, say_fallback, settings, stderr
 from otel_rl.guard import guard
 from otel_rl.journal.read import JournalNotFound, Run, open_run
 from otel_rl.report.build import build_report
@@ -27,26 +27,34 @@ CLOCK_SLACK_S = 60.0
 
 
 def run(
-    command: Annotated[list[str], typer.Argument(metavar="CMD", help="The training command with its arguments.")],
-    directory: Annotated[
-        Path | None, typer.Option("--dir", help="Where to keep runs; OTEL_RL_DIR or ./otel_rl_runs without it.")
-    ] = None,
-    run_id: Annotated[str, typer.Option("--run-id", help="Name of the run; made from date and time without it.")] = "",
+    command: Annotated[
+        list[str], typer.Argument(metavar="CMD", help="The training command with its arguments, behind `--`.")
+    ],
+    directory: Directory = None,
+    run_id: Annotated[
+        str, typer.Option("--run-id", help="Name of the run, and of its folder. Without it: made from date and time.")
+    ] = "",
     integrations: Annotated[
         str,
-        typer.Option("--integrations", help="What to instrument, e.g. `torch,trl`; without it whatever is imported."),
+        typer.Option(
+            "--integrations",
+            help="What to instrument, e.g. `torch,trl`; `otel-rl doctor` lists what there is. "
+            "Without it: whatever the command imports.",
+        ),
     ] = "",
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Do not print the verdict at the end.")] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="At the end print where the run lies, and no report.")
+    ] = False,
 ) -> None:
     """Run a training command and record it, its child processes and its ranks.
 
     Nothing in the command has to change: `otel-rl run -- torchrun --nproc-per-node 2 train.py`. Its output, its exit
-    code and its signals stay its own; the verdict goes to standard error when it has ended.
+    code and its signals stay its own; when it has ended, the report of the run goes to standard error.
 
     SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2 and SIGCONT are passed on. What the terminal sends (Ctrl-C)
     reaches the command once; what `kill` sends to the whole process group reaches it twice.
 
-    Recorded are Python processes that have otel_rl installed and were not started with -I, -E or -S.
+    A process is recorded when it is Python with otel_rl installed and was not started with -I, -E or -S.
     """
     root = absolute(directory or settings().directory)
     environ = child_environment(os.environ, root, run_id, integrations)

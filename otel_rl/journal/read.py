@@ -64,27 +64,14 @@ class Run:
         The latter have ``rl.truncated`` among their attributes, asked for or not.
         """
         yield from self.spans(keys)
-        for stage in self.open_stages():
-            if not stage.alive:
-                wanted = {key: value for key, value in stage.attributes.items() if keys is None or key in keys}
-                yield SpanView(
-                    stage.name,
-                    stage.trace_id,
-                    stage.span_id,
-                    stage.parent_id,
-                    stage.start_ns,
-                    max(stage.start_ns, stage.journal.last_ns),
-                    0,
-                    {**wanted, vocabulary.TRUNCATED: True},
-                    stage.resource,
-                    stage.journal,
-                )
+        yield from (stage.closed(keys) for stage in self.open_stages() if not stage.alive)
 
     def open_stages(self) -> list[OpenStage]:
         """Find the stages that were begun and not ended, of living and of dead processes, the earliest first.
 
         A stage is in the journal as an ``rl.stage.open`` record: its body is the span's name, its attributes are those
-        of the span and ``otel_rl.start_time`` and ``otel_rl.parent_id``; the latest record of a span counts.
+        of the span and ``rl.stage``, ``otel_rl.start_time`` and ``otel_rl.parent_id``; the latest record of a span
+        counts.
         """
         stages = [stage for journal in self.journals for stage in _open_stages(journal)]
         return sorted(stages, key=lambda stage: stage.start_ns)

@@ -13,6 +13,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.metrics.v1.metrics_pb2 import HistogramDataPoint, Metric, NumberDataPoint
 
+from otel_rl import vocabulary
 from otel_rl.records import Attributes, Value
 
 if TYPE_CHECKING:
@@ -98,6 +99,27 @@ class OpenStage:
     journal: Journal
     alive: bool
     """Whether the process lives: the stage goes on, or hangs; otherwise the process died in it."""
+
+    def closed(self, keys: Collection[str] | None = None) -> SpanView:
+        """Make a span of it that ends at its journal's last sign of life, with ``rl.truncated`` among its attributes.
+
+        Args:
+            keys: attributes to keep; None for all.
+        """
+        kept = {key: value for key, value in self.attributes.items() if keys is None or key in keys}
+        kept.pop(vocabulary.STAGE, None)  # of the record that it was read from: its name once more
+        return SpanView(
+            self.name,
+            self.trace_id,
+            self.span_id,
+            self.parent_id,
+            self.start_ns,
+            max(self.start_ns, self.journal.last_ns),
+            0,
+            {**kept, vocabulary.TRUNCATED: True},
+            self.resource,
+            self.journal,
+        )
 
 
 def spans(payload: bytes, journal: Journal, keys: Collection[str] | None) -> Iterator[SpanView]:
