@@ -5,44 +5,58 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_rl.analysis.stages import Piece, Slice, Tree
+from otel_rl.analysis.stages import Comm, Piece, Slice, Tree
 
 ROOT = b"root"
 
 
 def stage(
-    key: str, parent: str, begin: int, end: int, *, comm_ns: int | None = None, hidden: bool = False, comm: bool = False
+    key: str,
+    parent: str,
+    begin: int,
+    end: int,
+    *,
+    inside: Comm | None = None,
+    hidden: bool = False,
+    comm: bool = False,
 ) -> Piece:
     """Make a piece whose label is its key without digits."""
     label = key.rstrip("0123456789")
-    return Piece(key.encode(), parent.encode(), label, begin, end, is_comm=comm, comm_ns=comm_ns, is_hidden=hidden)
+    return Piece(key.encode(), parent.encode(), label, begin, end, is_comm=comm, comm=inside, is_hidden=hidden)
 
 
 def test_own_time_leaves_out_nested_collectives() -> None:
     """Collectives of a child are no own time of its parent either, and are counted once."""
     tree = Tree(
         [
-            stage("evaluate", "root", 0, 100, comm_ns=5),
-            stage("sample", "evaluate", 10, 60, comm_ns=20),
+            stage("evaluate", "root", 0, 100, inside=Comm(2, 5)),
+            stage("sample", "evaluate", 10, 60, inside=Comm(1, 20)),
             stage("comm", "sample", 20, 40, comm=True),
         ]
     )
     slices = tree.slices(ROOT)
-    assert Slice((100,), 100, 75, 25, False, False) == slices[("evaluate",)]
-    assert Slice((50,), 50, 30, 20, False, False) == slices[("evaluate", "sample")]
+    assert Slice((100,), 100, 75, Comm(3, 25), False, False) == slices[("evaluate",)]
+    assert Slice((50,), 50, 30, Comm(1, 20), False, False) == slices[("evaluate", "sample")]
     assert {("evaluate",), ("evaluate", "sample")} == set(slices)
 
 
 def test_a_stage_without_a_sum_counts_its_comm_spans() -> None:
     """Where the writer gave no time of collectives, the spans stand for it."""
     tree = Tree([stage("forward", "root", 0, 10), stage("comm", "forward", 2, 5, comm=True)])
-    assert Slice((10,), 10, 7, 3, False, False) == tree.slices(ROOT)[("forward",)]
+    assert Slice((10,), 10, 7, Comm(1, 3), False, False) == tree.slices(ROOT)[("forward",)]
 
 
 def test_a_collective_below_the_container_is_a_row_without_own_time() -> None:
     """It lies in no stage, so it is one itself."""
     tree = Tree([stage("comm", "root", 2, 5, comm=True)])
-    assert {("comm",): Slice((3,), 3, 0, 3, False, False)} == tree.slices(ROOT)
+    assert {("comm",): Slice((3,), 3, 0, Comm(1, 3), False, False)} == tree.slices(ROOT)
+
+
+def test_collectives_under_no_stage_are_those_that_the_container_counted() -> None:
+    """Only the longest of them are spans; the container knows of all, and without its word the spans count."""
+    spans = [stage("comm1", "root", 2, 5, comm=True), stage("sample", "root", 5, 9, inside=Comm(7, 2))]
+    containers = [stage("root", "", 0, 9, inside=Comm(40, 8)), stage("root", "", 0, 9)]
+    assert [Comm(40, 8), Comm(1, 3)] == [Tree(spans).direct_comm(container) for container in containers]
 
 
 def test_hidden_collectives_mark_the_stages_around_them() -> None:
@@ -54,7 +68,7 @@ def test_hidden_collectives_mark_the_stages_around_them() -> None:
 def test_overlapping_calls_are_busy_once() -> None:
     """Busy time is a union, durations and own time belong to the calls."""
     tree = Tree([stage("reward1", "root", 0, 10), stage("reward2", "root", 5, 20)])
-    assert Slice((10, 15), 20, 25, 0, False, False) == tree.slices(ROOT)[("reward",)]
+    assert Slice((10, 15), 20, 25, Comm(0, 0), False, False) == tree.slices(ROOT)[("reward",)]
 
 
 def test_spans_that_point_at_each_other_end() -> None:
@@ -71,7 +85,7 @@ def test_own_time_takes_every_collective_away_once(shapes: list[tuple[int, int]]
     """However stages are nested, each loses the collectives of all stages that have it among their ancestors."""
     parents = [parent if parent < index else None for index, (parent, _) in enumerate(shapes)]
     pieces = [
-        Piece(bytes([index]), ROOT if parent is None else bytes([parent]), str(index), 0, 1000, comm_ns=comm_ns)
+        Piece(bytes([index]), ROOT if parent is None else bytes([parent]), str(index), 0, 1000, comm=Comm(1, comm_ns))
         for index, (parent, (_, comm_ns)) in enumerate(zip(parents, shapes, strict=True))
     ]
 

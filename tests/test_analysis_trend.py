@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,12 +15,12 @@ any_floats = st.lists(st.floats(allow_nan=True, allow_infinity=True), max_size=4
 
 def test_a_trend_counts_what_is_not_finite() -> None:
     """NaN and infinite values are counted and are neither end nor extreme."""
-    assert Trend(2.0, 1.0, 1.0, 5.0, 2) == trend([math.nan, 2.0, 5.0, 1.0, math.inf])
+    assert Trend(2.0, 1.0, 3.0, 1.0, 5.0, 2) == trend([math.nan, 2.0, 5.0, 4.0, 1.0, math.inf])
 
 
 def test_a_trend_of_nothing_finite_has_no_ends() -> None:
     """What does not exist is None, not NaN."""
-    assert Trend(None, None, None, None, 1) == trend([math.nan])
+    assert Trend(None, None, None, None, None, 1) == trend([math.nan])
 
 
 def test_a_rising_line_rises() -> None:
@@ -32,9 +33,15 @@ def test_a_gap_shows() -> None:
     assert f"▁{GAP}█" == sparkline([0.0, math.nan, 1.0], 3)
 
 
-def test_a_constant_is_a_level_line() -> None:
-    """No span of values is drawn in the middle."""
-    assert sparkline([7.0] * 3, 8) == "▄▄▄"
+@pytest.mark.parametrize("value", [0.0, 0.1, -7.0])
+def test_a_constant_is_a_flat_low_line(value: float) -> None:
+    """Also where the means of its stretches differ by their rounding: 100 times 0.1 in 7 stretches."""
+    assert ["▁▁▁", "▁" * 7] == [sparkline([value] * 3, 8), sparkline([value] * 100, 7)]
+
+
+def test_the_largest_numbers_have_a_picture() -> None:
+    """Their span is infinite as a float."""
+    assert "▁█" == sparkline([-1.7e308, 1.7e308], 2)
 
 
 @given(any_floats, st.integers(1, 20))

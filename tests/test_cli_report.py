@@ -62,7 +62,7 @@ def test_a_run_that_is_over_is_not_followed(root: Path) -> None:
     """--live of a dead run is its report."""
     write_run(root, Plan(killed_in=v.SAMPLE))
     result = cli.invoke(app, ["report", "--live"])
-    assert (0, True) == (result.exit_code, "died inside rl.sample" in result.stdout)
+    assert (0, True) == (result.exit_code, "was last seen in rl.sample, step 12, " in result.stdout)
 
 
 def test_a_running_run_is_followed_until_interrupted(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,7 +75,7 @@ def test_a_running_run_is_followed_until_interrupted(root: Path, monkeypatch: py
     monkeypatch.setattr("time.sleep", interrupt)
     result = cli.invoke(app, ["report", "--live"])
     assert 0 == result.exit_code
-    assert "rank 0 has been inside rl.sample for " in result.stdout
+    assert "rank 0 may hang: in rl.sample, step 12, for " in result.stdout
 
 
 @pytest.mark.parametrize("arguments", [["report"], ["report", "absent"], ["export", "absent"], ["doctor", "absent"]])

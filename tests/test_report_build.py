@@ -11,11 +11,13 @@ from otel_rl.journal.read import open_run
 from otel_rl.report.build import build_report
 from otel_rl.report.model import (
     Attempt,
+    CommRow,
     DamagedFile,
     Loss,
     MemoryPeak,
     OpenStage,
     Rank,
+    RankComm,
     RankSeconds,
     Report,
     StageRow,
@@ -139,7 +141,7 @@ def test_a_healthy_run_names_no_rank(healthy: Report) -> None:
     assert healthy.verdict.kind == "stage"
     assert (
         healthy.verdict.sentence
-        == "Most time goes into generating rollouts: 41 % of a step, 43.0 ms of 106 ms (mostly rl.sample)."
+        == "Most time goes into generating rollouts: 41 % of the mean step, 43.0 ms of 106 ms (mostly rl.sample)."
     )
 
 
@@ -155,6 +157,16 @@ def test_a_slow_rank_is_named_by_own_time(tmp_path: Path) -> None:
         report.verdict.rank,
         report.verdict.stage,
     )
+
+
+def test_collectives_are_counted_by_rank_and_stage(tmp_path: Path) -> None:
+    """One gather a step in the rewards, in which the fast rank waits 10 ms, and one collective under no stage."""
+
+    def row(stage: str, *times_s: float) -> CommRow:
+        ranks = [RankComm(role="trainer", rank=rank, count=1.0, time_s=time_s) for rank, time_s in enumerate(times_s)]
+        return CommRow(stage=stage, ranks=ranks)
+
+    assert [row(v.REWARD, 0.01, 0.0), row(v.COMM, 0.001, 0.001)] == report_of(tmp_path, Plan(slow_rank=1)).comm
 
 
 def test_a_stage_of_one_rank_alone_names_nobody(tmp_path: Path) -> None:
@@ -187,7 +199,9 @@ def test_a_killed_run_says_where_it_died(tmp_path: Path) -> None:
             inside=[],
             since_ns=begin_ns,
             open_s=1.5,
+            longest_s=0.016,
             is_alive=False,
+            is_hanging=False,
             iteration=12,
         )
         for rank in (0, 1)
@@ -201,7 +215,7 @@ def test_a_living_run_says_how_long_a_stage_is_open(tmp_path: Path) -> None:
     report = report_of(tmp_path, Plan(killed_in=v.SAMPLE, is_alive=True))
     assert report.state == "alive"
     assert [(NOW_NS - one.since_ns) / 1e9 for one in report.open_stages] == [one.open_s for one in report.open_stages]
-    assert [one.is_alive for one in report.open_stages] == [True, True]
+    assert [(True, True)] * 2 == [(one.is_alive, one.is_hanging) for one in report.open_stages]
 
 
 def test_a_run_without_a_finished_step_is_still_reported(tmp_path: Path) -> None:

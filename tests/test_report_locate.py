@@ -52,10 +52,17 @@ def test_an_empty_root_is_answered_with_what_to_do(tmp_path: Path) -> None:
         find_run(None, tmp_path / "absent")
 
 
+def test_an_empty_run_says_that_nothing_was_recorded(root: Path) -> None:
+    """And what to do."""
+    with pytest.raises(JournalNotFound, match=r"empty is empty: nothing was recorded there.*otel-rl run -- python"):
+        find_run("empty", root)
+
+
 def test_a_name_is_a_run_before_it_is_a_path(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A directory of the same name where the command runs does not hide the run; with a separator it is meant."""
     here = root / "here"
     (here / "old").mkdir(parents=True)
+    (here / "old" / "file").touch()
     monkeypatch.chdir(here)
     expected = [root / "old", Path("./old"), Path("."), Path("..")]
     assert expected == [find_run(name, root) for name in ("old", f".{os.sep}old", ".", "..")]

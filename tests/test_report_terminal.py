@@ -56,20 +56,40 @@ def test_no_line_is_wider_than_the_terminal(tmp_path: Path, plan: Plan, width: i
         ("slow rank", "2,468 spans dropped (journal_full)"),
         ("slow rank", "2 NaN/Inf"),
         ("many ranks", "rl.reward            10.0 ms  10.0 ms  20.0 ms  rank 7, 2.0x the others"),
-        ("killed", "rank 1 died inside rl.train.backward after 1.50 s (since "),
-        ("hanging", "rank 1 has been inside rl.train.backward for 56.6 s (since "),
+        ("killed", "rank 1 was last seen in rl.train.backward, step 12, at most 1 s before it died;"),
+        ("hanging", "rank 1 may hang: in rl.train.backward, step 12, for 56.6 s (since "),
+        ("hanging", "; the longest that ended took 16.0 ms"),
         ("hanging", "running"),
         ("no step", "No step was finished"),
         ("launches", "* Timed on the host: launches of device work, not the work: no rank is named."),
         ("launches", "rl.checkpoint        10.0 ms     0 us  only rank 0"),
         ("healthy", "* Collectives hide inside (DDP, FSDP) and cannot be separated: no rank is named."),
         ("healthy", "10 steps: median 100 ms, p95 130 ms, without the first 2 after set-up."),
+        ("healthy", "collectives in  per step   rank 0   rank 1\nrl.reward              1     0 us     0 us\n"),
+        ("healthy", "rl.train.comm          1  1.00 ms  1.00 ms\nMeans per step"),
+        ("healthy", "Collectives of DDP and FSDP are not among them"),
+        ("launches", "rl.train.comm     1 to 2  1.00 ms  11.0 ms"),
+        ("many ranks", "collectives in  per step  shortest   median  longest\n"),
+        ("many ranks", "rl.reward              1      0 us  10.0 ms  10.0 ms\n"),
+        ("healthy", "in all steps  samples  prompt tok."),
         ("healthy", "rank 0  host rss  1.02 GiB  rl.sample, step 3"),
     ],
 )
 def test_a_report_says(tmp_path: Path, name: str, sentence: str) -> None:
     """Each kind of run shows what it is about."""
     assert sentence in shown(tmp_path, PLANS[name], 80)
+
+
+def test_slow_ranks_share_a_cell(tmp_path: Path) -> None:
+    """Two are named, more are counted; a slow one that costs too little is not called even."""
+    report = build_report(open_run(write_run(tmp_path, Plan(ranks=4, slow_rank=2))), BEGIN_NS)
+    slow = next(row for row in report.balance if row.straggler)
+    three, others = Rank("trainer", 3), [Rank("trainer", rank) for rank in (0, 3)]
+    rows = [replace(slow, tied=[three]), replace(slow, tied=others), replace(slow, straggler=None)]
+    out = io.StringIO()
+    render(replace(report, balance=rows), Console(file=out, width=100))
+    cells = re.findall(r"^rl\.reward +(?:[\d.]+ ms +){4}(.*?) *$", out.getvalue(), re.MULTILINE)
+    assert ["rank 2 and 3, 2.0x the others", "3 ranks, 2.0x the others", "negligible"] == cells
 
 
 def test_a_run_that_was_resumed_says_so(tmp_path: Path) -> None:
@@ -107,7 +127,7 @@ def test_any_name_of_a_stage_is_shown_literally(
     monkeypatch.setattr(v, "ADVANTAGE", name)
     text = shown(tmp_path, Plan(killed_in=name or " ", slow_rank=1), 120)
     assert f"\n{expected} " in text
-    assert f"died inside {expected} after" in text
+    assert f"was last seen in {expected}, step 12, at most" in text
     assert set() == set("\x1b\x9b\u202e") & set(text)
 
 

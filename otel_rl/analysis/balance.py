@@ -9,6 +9,8 @@ from typing import Final, Generic, TypeVar
 
 STRAGGLER_RATIO: Final = 1.2
 """A rank is called slow in a stage from this multiple of the median of the others."""
+TIE_SHARE: Final = 0.05
+"""Ranks that are less than this share faster than the slowest one are as slow."""
 
 RankT = TypeVar("RankT", bound=Hashable)
 
@@ -21,10 +23,12 @@ class Slowest(Generic[RankT]):
     own_s: float
     others_s: float
     """Median of the other ranks."""
+    tied: tuple[RankT, ...] = ()
+    """Those of the other ranks that are as slow."""
 
     @property
     def excess_s(self) -> float:
-        """What the stage would save if this rank were as fast as the others."""
+        """What one step's stage would save if this rank were as fast as the others."""
         return self.own_s - self.others_s
 
 
@@ -40,13 +44,14 @@ def slowest(own_s: Mapping[RankT, float]) -> Slowest[RankT] | None:
     if len(own_s) < 2:
         return None
     rank = max(own_s, key=lambda name: own_s[name])
-    return Slowest(rank, own_s[rank], median(value for name, value in own_s.items() if name != rank))
+    others = {name: value for name, value in own_s.items() if name != rank}
+    tied = tuple(name for name, value in others.items() if value > (1 - TIE_SHARE) * own_s[rank])
+    return Slowest(rank, own_s[rank], median(others.values()), tied)
 
 
-def is_straggler(candidate: Slowest[RankT], least_excess_s: float) -> bool:
-    """Judge by the ratio and by an excess that matters.
+def is_straggler(candidate: Slowest[RankT]) -> bool:
+    """Judge by the ratio; whether the excess matters depends on how often the stage runs.
 
     A stage that the other ranks do not have (rank 0 alone writes checkpoints) is no matter of being slow.
     """
-    is_slow = candidate.own_s >= STRAGGLER_RATIO * candidate.others_s
-    return candidate.others_s > 0 and is_slow and candidate.excess_s >= least_excess_s
+    return candidate.others_s > 0 and candidate.own_s >= STRAGGLER_RATIO * candidate.others_s

@@ -13,6 +13,14 @@ Path = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
+class Comm:
+    """Collectives: how many, and the time in them."""
+
+    count: int
+    time_ns: int
+
+
+@dataclass(frozen=True, slots=True)
 class Piece:
     """One span of a rank as arithmetic sees it."""
 
@@ -24,8 +32,8 @@ class Piece:
     end_ns: int
     is_comm: bool = False
     """A collective: it belongs to the stage around it and is no row of its own below one."""
-    comm_ns: int | None = None
-    """Time in collectives directly inside, as its writer summed it up; None where the writer did not."""
+    comm: Comm | None = None
+    """Collectives directly inside, as its writer summed them up; None where the writer did not."""
     is_hidden: bool = False
     """Collectives run inside that nobody could see."""
     is_host_clock: bool = False
@@ -46,7 +54,7 @@ class Slice:
     """Union of its calls: overlapping calls count once."""
     own_ns: int
     """Sum of its calls without the collectives inside them, nested ones included."""
-    comm_ns: int
+    comm: Comm
     is_hidden: bool
     is_host_clock: bool
 
@@ -77,12 +85,20 @@ class Tree:
         inside = [(piece.begin_ns, piece.end_ns) for piece in self.below(container.key)]
         return covered(clip(inside, container.begin_ns, container.end_ns))
 
-    def comm_ns(self, piece: Piece) -> int:
+    def comm(self, piece: Piece) -> Comm:
         """Add up the collectives inside a stage, in nested stages too; a collective is all collective."""
         if piece.is_comm:
-            return piece.duration_ns
+            return Comm(1, piece.duration_ns)
         inside = [piece, *(child for child in self.below(piece.key) if not child.is_comm)]
-        return min(piece.duration_ns, sum(self._direct_comm_ns(stage) for stage in inside))
+        found = [self.direct_comm(stage) for stage in inside]
+        return Comm(sum(one.count for one in found), min(piece.duration_ns, sum(one.time_ns for one in found)))
+
+    def direct_comm(self, piece: Piece) -> Comm:
+        """Add up the collectives directly inside a stage or a container; few of them may be spans."""
+        if piece.comm is not None:
+            return piece.comm
+        spans = [(child.begin_ns, child.end_ns) for child in self._children.get(piece.key, ()) if child.is_comm]
+        return Comm(len(spans), covered(spans))
 
     def slices(self, container: bytes, depth: int = 2) -> dict[Path, Slice]:
         """Fold the stages in a container by their labels' path, ``depth`` levels deep; collectives at the top only."""
@@ -101,18 +117,14 @@ class Tree:
         return {path: self._fold(pieces) for path, pieces in groups.items()}
 
     def _fold(self, pieces: Sequence[Piece]) -> Slice:
-        comm_ns = [self.comm_ns(piece) for piece in pieces]
+        comm = [self.comm(piece) for piece in pieces]
+        comm_ns = sum(one.time_ns for one in comm)
         inside = [*pieces, *(child for piece in pieces for child in self.below(piece.key))]
         return Slice(
             durations_ns=tuple(piece.duration_ns for piece in pieces),
             busy_ns=covered((piece.begin_ns, piece.end_ns) for piece in pieces),
-            own_ns=sum(piece.duration_ns for piece in pieces) - sum(comm_ns),
-            comm_ns=sum(comm_ns),
+            own_ns=sum(piece.duration_ns for piece in pieces) - comm_ns,
+            comm=Comm(sum(one.count for one in comm), comm_ns),
             is_hidden=any(piece.is_hidden for piece in inside),
             is_host_clock=any(piece.is_host_clock for piece in inside),
         )
-
-    def _direct_comm_ns(self, stage: Piece) -> int:
-        if stage.comm_ns is not None:
-            return stage.comm_ns
-        return covered((c.begin_ns, c.end_ns) for c in self._children.get(stage.key, ()) if c.is_comm)

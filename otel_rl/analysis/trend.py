@@ -10,6 +10,8 @@ from typing import Final
 TICKS: Final = "▁▂▃▄▅▆▇█"
 GAP: Final = "·"
 """Stands where no value was finite."""
+ROUNDING: Final = 1e-9
+"""Means of equal values differ by their rounding, which is no change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +20,7 @@ class Trend:
 
     first: float | None
     last: float | None
+    mean: float | None
     low: float | None
     high: float | None
     nonfinite: int
@@ -28,8 +31,8 @@ def trend(values: Sequence[float]) -> Trend:
     finite = [value for value in values if math.isfinite(value)]
     nonfinite = len(values) - len(finite)
     if not finite:
-        return Trend(None, None, None, None, nonfinite)
-    return Trend(finite[0], finite[-1], min(finite), max(finite), nonfinite)
+        return Trend(None, None, None, None, None, nonfinite)
+    return Trend(finite[0], finite[-1], mean(finite), min(finite), max(finite), nonfinite)
 
 
 def buckets(values: Sequence[float], width: int) -> list[float]:
@@ -39,23 +42,28 @@ def buckets(values: Sequence[float], width: int) -> list[float]:
     for index in range(size):
         stretch = values[index * len(values) // size : (index + 1) * len(values) // size]
         finite = [value for value in stretch if math.isfinite(value)]
-        means.append(sum(value / len(finite) for value in finite) if finite else math.nan)
+        means.append(mean(finite) if finite else math.nan)
     return means
 
 
+def mean(finite: Sequence[float]) -> float:
+    """Take the mean of at least one finite value; the sum of large ones alone would be infinite."""
+    return math.fsum(value / len(finite) for value in finite)
+
+
 def sparkline(values: Sequence[float], width: int) -> str:
-    """Draw values as a line of at most ``width`` blocks, lowest to highest finite mean."""
+    """Draw values as a line of at most ``width`` blocks, lowest to highest finite mean; a constant lies low."""
     means = buckets(values, width)
     finite = [value for value in means if math.isfinite(value)]
     if not finite:
         return GAP * len(means)
-    low, span = min(finite), max(finite) - min(finite)
-    return "".join(_tick(value, low, span) for value in means)
+    low, high = min(finite), max(finite)
+    is_flat = math.isclose(low, high, rel_tol=ROUNDING)
+    return "".join(_tick(value, low, low if is_flat else high) for value in means)
 
 
-def _tick(value: float, low: float, span: float) -> str:
+def _tick(value: float, low: float, high: float) -> str:
     if not math.isfinite(value):
         return GAP
-    if span <= 0 or not math.isfinite(span):
-        return TICKS[len(TICKS) // 2 - 1]
-    return TICKS[min(len(TICKS) - 1, int((value - low) / span * len(TICKS)))]
+    span = high / 2 - low / 2  # halves: the span of the largest numbers is infinite
+    return TICKS[min(len(TICKS) - 1, int((value / 2 - low / 2) / span * len(TICKS)))] if span > 0 else TICKS[0]

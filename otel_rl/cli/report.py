@@ -21,14 +21,15 @@ PAUSE_S: Final = 2.0
 
 def report(
     run: RunName = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON for scripts (docs/report.schema.json).")] = False,
-    live: Annotated[bool, typer.Option("--live", help="Show a running run again every 2 s until it ends.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON document for scripts.")] = False,
+    live: Annotated[bool, typer.Option("--live", help="Show it anew every 2 s while the run goes on.")] = False,
 ) -> None:
     """Say where the time, the memory and the reward of a run went.
 
     Works on a run that is going on, that hangs, that was killed, and on one that is done. Shows one sentence on what
-    holds the run back, the share of every stage, own times by rank, reward and stability, throughput, memory peaks,
-    stages that are still open, and what was lost.
+    holds the run back, the share of every stage, each rank's own time (without waiting for the others), reward and
+    stability, throughput, memory peaks, stages that are still open, and what was lost. The project's docs/report.md
+    defines every number, docs/report.schema.json the JSON.
     """
     if json and live:
         raise typer.BadParameter("--json and --live exclude each other")

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from otel_rl.analysis.stages import Path, Slice
 from otel_rl.analysis.steps import tile, warmup
 from otel_rl.analysis.summary import summarize
-from otel_rl.report.collect import StepRecord
+from otel_rl.report.collect import StepKey, StepRecord
 from otel_rl.report.model import Rank, StepTimes
 
 
@@ -23,6 +23,11 @@ class Averaged:
     """By attempt: how many ranks have steps."""
 
     @property
+    def median_ns(self) -> float:
+        """Median step time; 0 without any step."""
+        return summarize([record.step.time_ns for record in self.steady]).median
+
+    @property
     def time_ns(self) -> int:
         """Sum of the averaged step times of all ranks."""
         return sum(record.step.time_ns for record in self.steady)
@@ -30,6 +35,10 @@ class Averaged:
     def per_rank_s(self, nanoseconds: Callable[[StepRecord], int]) -> float:
         """Add something up over the averaged steps, mean over the ranks of each attempt, s."""
         return sum(nanoseconds(record) / self.num_ranks[record.attempt] for record in self.steady) / 1e9
+
+    def without(self, key: StepKey) -> Averaged:
+        """Leave one step out of the averages."""
+        return replace(self, steady=[record for record in self.steady if record.key != key])
 
     def slices(self, path: Path) -> Iterator[tuple[StepRecord, Slice]]:
         """Give one stage in every averaged step that has it."""
@@ -75,5 +84,5 @@ def step_times(averaged: Averaged) -> StepTimes:
     )
 
 
-def _numbers(records: Iterable[StepRecord]) -> set[tuple[str, str, int]]:
-    return {(record.attempt, record.step.loop, record.step.iteration) for record in records}
+def _numbers(records: Iterable[StepRecord]) -> set[StepKey]:
+    return {record.key for record in records}

@@ -9,13 +9,12 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from otel_rl.analysis.balance import STRAGGLER_RATIO
 from otel_rl.report.format import seconds
 from otel_rl.report.model import BalanceRow, Rank, RankSeconds, Report
-from otel_rl.report.style import NOTE, WARNING, plain_table, rank_name
+from otel_rl.report.style import NOTE, RANK_COLUMN, WARNING, plain_table, rank_name
 
-COLUMN: Final = 10
-"""Width of one rank's column with its padding."""
-RESERVED: Final = 46
+RESERVED: Final = 50
 """Width of the other columns."""
 MARK: Final = " *"
 
@@ -26,7 +25,7 @@ def balance_table(report: Report, width: int) -> RenderableType | None:
     if not rows:
         return None
     ranks = sorted({Rank(one.role, one.rank) for row in rows for one in row.own})
-    fits = len(ranks) * COLUMN + RESERVED <= width
+    fits = len(ranks) * RANK_COLUMN + RESERVED <= width
     table = _full(report, rows, ranks) if fits else _short(report, rows)
     return Group(table, *(Text(note, style=NOTE) for note in _notes(report, rows)))
 
@@ -35,7 +34,7 @@ def _notes(report: Report, rows: list[BalanceRow]) -> list[str]:
     """Explain own time and the mark."""
     marked = {row.stage for row in rows if not row.is_comparable}
     stages = [stage for stage in report.stages if stage.inside is None and stage.stage in marked]
-    notes = ["Own time per step: the stage without the collectives inside it."]
+    notes = ["Own time: median of the steps with the stage, without the collectives in it."]
     if any(stage.is_comm_hidden for stage in stages):
         notes.append("* Collectives hide inside (DDP, FSDP) and cannot be separated: no rank is named.")
     if any(stage.is_host_clock for stage in stages):
@@ -51,7 +50,7 @@ def _full(report: Report, rows: list[BalanceRow], ranks: list[Rank]) -> Table:
     table.add_column("slowest", no_wrap=True)
     for row in rows:
         own = {Rank(one.role, one.rank): one.own_s for one in row.own}
-        cells = [_cell(own.get(rank), rank == row.straggler) for rank in ranks]
+        cells = [_cell(own.get(rank), rank in (row.straggler, *row.tied)) for rank in ranks]
         table.add_row(_name(row), *cells, _slowest(report, row))
     return table
 
@@ -81,9 +80,18 @@ def _slowest(report: Report, row: BalanceRow) -> Text:
     if not row.is_comparable:
         return Text("-", style=NOTE)
     if row.straggler is None:
-        return Text("even" if row.ratio is not None else _only(report, row), style=NOTE)
+        return Text(_not_slow(report, row), style=NOTE)
     name = rank_name(report, row.straggler.role, row.straggler.rank)
+    if row.tied:
+        name = f"{name} and {row.tied[0].rank}" if len(row.tied) == 1 else f"{len(row.tied) + 1} ranks"
     return Text(f"{name}, {row.ratio or 0:.1f}x the others", style=WARNING)
+
+
+def _not_slow(report: Report, row: BalanceRow) -> str:
+    """Say why nobody is slow: a stage of one rank alone, nearly equal times, or times too short to matter."""
+    if row.ratio is None:
+        return _only(report, row)
+    return "even" if row.ratio < STRAGGLER_RATIO else "negligible"
 
 
 def _only(report: Report, row: BalanceRow) -> str:

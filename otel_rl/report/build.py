@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from otel_rl import vocabulary as v
 from otel_rl.journal.read import OpenStage as OpenView
@@ -11,11 +11,14 @@ from otel_rl.journal.read import PointView, Run
 from otel_rl.report.average import Averaged, average, step_times
 from otel_rl.report.balance_rows import balance_rows
 from otel_rl.report.collect import Bounds, Collected, collect
+from otel_rl.report.comm_rows import comm_rows
 from otel_rl.report.health import damage_rows, loss_rows, open_rows
+from otel_rl.report.long_step import set_aside
 from otel_rl.report.memory import KEYS as MEMORY_KEYS
-from otel_rl.report.model import FORMAT, Attempt, Rank, Rate, Report, StageRow, State, WorkRow
+from otel_rl.report.model import FORMAT, Attempt, BalanceRow, Rank, Rate, Report, StageRow, State, Verdict, WorkRow
+from otel_rl.report.nothing import nothing
 from otel_rl.report.pieces import KEYS, Work, is_container, rank_of, text
-from otel_rl.report.series import NAMES, all_series
+from otel_rl.report.series import NAMES, all_series, is_own, own_series
 from otel_rl.report.stage_rows import stage_rows
 from otel_rl.report.verdict import verdict
 
@@ -36,7 +39,7 @@ def build_report(run: Run, now_ns: int) -> Report:
     stages = stage_rows(averaged)
     balance = balance_rows(averaged, stages)
     steps = step_times(averaged)
-    series, counts = _points(run)
+    points = _points(run)
     resource = found.resources[list(found.attempts)[-1]] if found.attempts else {}
     begin_ns, end_ns = _bounds(found.attempts.values())
     attempts = _attempts(found, averaged, opened, {j.identity.writer for j in run.journals if j.alive()})
@@ -58,28 +61,53 @@ def build_report(run: Run, now_ns: int) -> Report:
         steps=steps,
         stages=stages,
         balance=balance,
+        comm=comm_rows(averaged, stages),
         work=_work_rows(averaged),
         rates=_rates(averaged, stages),
         memory=found.peaks.rows(),
-        series=all_series(series, found.steps),
+        series=all_series(points.series, found.steps),
+        numbers=own_series(points.own, found.steps),
         failures=found.failures,
-        open_stages=open_rows(opened, now_ns),
-        losses=loss_rows(counts),
+        open_stages=open_rows(opened, now_ns, found.longest_ns),
+        losses=loss_rows(points.counts),
         damage=damage_rows(run.journals),
-        verdict=verdict(steps, stages, balance),
+        verdict=_verdict(averaged, stages, balance)
+        if steps.averaged
+        else nothing(run, found, opened, is_counted=points.has_steps),
     )
 
 
-def _points(run: Run) -> tuple[list[PointView], list[PointView]]:
-    """Read the points of the series and those of otel_rl itself, in one pass."""
-    series: list[PointView] = []
-    counts: list[PointView] = []
+@dataclass(slots=True)
+class _Points:
+    """The points of a run that a report is made of."""
+
+    series: list[PointView] = field(default_factory=list)
+    own: list[PointView] = field(default_factory=list)
+    counts: list[PointView] = field(default_factory=list)
+    has_steps: bool = False
+
+
+def _points(run: Run) -> _Points:
+    """Sort the points in one pass."""
+    points = _Points()
     for point in run.points():
         if point.name in NAMES:
-            series.append(point)
+            points.series.append(point)
         elif point.name in (v.SELF_DROPPED, v.SELF_ERRORS):
-            counts.append(point)
-    return series, counts
+            points.counts.append(point)
+        elif is_own(point):
+            points.own.append(point)
+        points.has_steps |= point.name == v.STEP_TIME
+    return points
+
+
+def _verdict(averaged: Averaged, stages: list[StageRow], balance: list[BalanceRow]) -> Verdict:
+    """Judge the averaged steps, without the one that would outweigh them."""
+    fair, long_step = set_aside(averaged)
+    if long_step is not None:
+        stages = stage_rows(fair)
+        balance = balance_rows(fair, stages)
+    return verdict(step_times(fair), stages, balance, long_step)
 
 
 def _add_open(found: Collected, opened: Iterable[OpenView]) -> None:
@@ -99,7 +127,7 @@ def _bounds(bounds: Iterable[Bounds]) -> tuple[int, int]:
 
 
 def _attempts(found: Collected, averaged: Averaged, opened: Sequence[OpenView], alive: set[str]) -> list[Attempt]:
-    steps = {(record.attempt, record.step.loop, record.step.iteration) for record in averaged.finished}
+    steps = {record.key for record in averaged.finished}
     return [
         Attempt(
             id=attempt,

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from otel_rl import vocabulary as v
-from otel_rl.analysis.stages import Path, Slice, Tree
+from otel_rl.analysis.stages import Comm, Path, Slice, Tree
 from otel_rl.analysis.steps import Step
 from otel_rl.journal.read import SpanView
 from otel_rl.records import Value
 from otel_rl.report.memory import Peaks
 from otel_rl.report.model import Failure, Rank
-from otel_rl.report.pieces import Work, is_container, iteration_of, piece, rank_of, text, work_of
+from otel_rl.report.pieces import Work, is_container, iteration_of, label, piece, rank_of, text, work_of
 
 ERROR: Final = 2
 """OTLP's status code."""
@@ -23,6 +23,8 @@ WAITING_STEPS: Final = 4
 
 GroupKey = tuple[str, bytes]
 """Writer and trace."""
+StepKey = tuple[str, str, int]
+"""Attempt, loop and number of a step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +36,16 @@ class StepRecord:
     step: Step
     covered_ns: int
     slices: Mapping[Path, Slice]
+    direct_comm: Comm
+    """Collectives under no stage."""
     work: Work
     is_truncated: bool
     """Its writer died in it or an exception ended it, so its time is no step time."""
+
+    @property
+    def key(self) -> StepKey:
+        """What this step is called on every rank."""
+        return self.attempt, self.step.loop, self.step.iteration
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +86,8 @@ class Collected:
     """Of each attempt: what the resources of its processes say together."""
     peaks: Peaks = field(default_factory=Peaks)
     failures: list[Failure] = field(default_factory=list)
+    longest_ns: dict[str, int] = field(default_factory=dict)
+    """Longest finished call by the stage's label."""
 
 
 def collect(spans: Iterable[SpanView]) -> Collected:
@@ -122,6 +133,9 @@ class _Collector:
         found, attempt = self._found, text(span.resource, v.ATTEMPT_ID)
         bounds = found.attempts.setdefault(attempt, Bounds(span.start_ns, span.end_ns))
         bounds.widen(span.start_ns, span.end_ns)
+        if v.TRUNCATED not in span.attributes:
+            name = label(span.name, span.attributes)
+            found.longest_ns[name] = max(found.longest_ns.get(name, 0), span.end_ns - span.start_ns)
         known = (span.journal.identity.writer, id(span.resource))  # a writer shares one object among its records
         if known not in self._known:
             self._known.add(known)
@@ -177,6 +191,7 @@ def _step(container: SpanView, iteration: int, tree: Tree, spans: list[SpanView]
         step=Step(container.start_ns, container.end_ns, text(container.attributes, v.LOOP_NAME), iteration),
         covered_ns=tree.covered_ns(piece(container)),
         slices=tree.slices(container.span_id),
+        direct_comm=tree.direct_comm(piece(container)),
         work=work,
         is_truncated=container.attributes.get(v.TRUNCATED) is True or container.status_code == ERROR,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import unicodedata
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Final
 
@@ -73,6 +74,20 @@ def count(value: float) -> str:
 def plural(value: int, noun: str) -> str:
     """Write how many there are of something: `1 step`, `2 steps`."""
     return f"{count(value)} {noun}" if value == 1 else f"{count(value)} {noun}s"
+
+
+def listed(names: Sequence[str], most: int = 3) -> str:
+    """Write names one after the other: `a`, `a and b`, `a, b, c and 2 more`."""
+    shown = [*names[:most], f"{len(names) - most} more"] if len(names) > most + 1 else list(names)
+    return " and ".join(filter(None, (", ".join(shown[:-1]), *shown[-1:])))
+
+
+def shorten(text: str, width: int) -> str:
+    """Cut a text in its middle: of many long names the end tells them apart."""
+    if len(text) <= width:
+        return text
+    tail = (width - 1) // 2
+    return f"{text[: width - 1 - tail]}…{text[len(text) - tail :]}"
 
 
 def clock(time_ns: int) -> str:

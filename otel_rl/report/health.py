@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Final
 
 from otel_rl import vocabulary as v
 from otel_rl.journal.read import Journal, PointView
@@ -11,18 +12,25 @@ from otel_rl.journal.read import OpenStage as OpenView
 from otel_rl.report.model import DamagedFile, Loss, OpenStage
 from otel_rl.report.pieces import is_container, iteration_of, label, rank_of, text
 
+HANG_S: Final = 10.0
+"""A stage hangs at the earliest after this time: the journal is late by up to a second, a machine may pause."""
+HANG_RATIO: Final = 3.0
+"""A stage hangs when it is open for this multiple of its longest call that ended."""
 
-def open_rows(views: Iterable[OpenView], now_ns: int) -> list[OpenStage]:
+
+def open_rows(views: Iterable[OpenView], now_ns: int, longest_ns: Mapping[str, int]) -> list[OpenStage]:
     """Name the innermost open stage of each rank and what is around it.
 
     Args:
         views: open stages of all writers.
         now_ns: the present, ns since 1970; a dead writer's stages end at its last record instead.
+        longest_ns: longest finished call by the stage's label, ns.
     """
     by_writer: defaultdict[str, list[OpenView]] = defaultdict(list)
     for view in views:
         by_writer[view.journal.identity.writer].append(view)
-    rows = [_open_row(view, around, now_ns) for group in by_writer.values() for view, around in _innermost(group)]
+    innermost = [pair for group in by_writer.values() for pair in _innermost(group)]
+    rows = [_open_row(view, around, now_ns, longest_ns) for view, around in innermost]
     return sorted(rows, key=lambda row: (row.role, row.rank, row.since_ns))
 
 
@@ -40,18 +48,23 @@ def _around(view: OpenView, known: dict[bytes, OpenView]) -> list[OpenView]:
     return around
 
 
-def _open_row(view: OpenView, around: list[OpenView], now_ns: int) -> OpenStage:
+def _open_row(view: OpenView, around: list[OpenView], now_ns: int, longest_ns: Mapping[str, int]) -> OpenStage:
     rank = rank_of(view.resource)
     end_ns = now_ns if view.alive else view.journal.last_ns
+    open_s = max(0, end_ns - view.start_ns) / 1e9
+    name = label(view.name, view.attributes)
+    longest_s = longest_ns[name] / 1e9 if name in longest_ns else None
     numbers = [number for one in (view, *around) if (number := iteration_of(one.attributes)) is not None]
     return OpenStage(
         role=rank.role,
         rank=rank.rank,
-        stage=label(view.name, view.attributes),
+        stage=name,
         inside=[label(one.name, one.attributes) for one in around if not is_container(one.name) and one.name != v.LOOP],
         since_ns=view.start_ns,
-        open_s=max(0, end_ns - view.start_ns) / 1e9,
+        open_s=open_s,
+        longest_s=longest_s,
         is_alive=view.alive,
+        is_hanging=view.alive and longest_s is not None and open_s >= max(HANG_S, HANG_RATIO * longest_s),
         iteration=numbers[0] if numbers else None,
     )
 

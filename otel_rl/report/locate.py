@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from contextlib import suppress
 from pathlib import Path
 from stat import S_ISDIR
 
@@ -11,6 +12,7 @@ from otel_rl.journal.read import JournalNotFound
 
 PENDING = ".pending"
 """Where processes write until the name of their run is known."""
+HOW_TO_RECORD = "`otel-rl run -- python train.py` records one, `otel-rl demo` shows one"
 
 
 def find_run(name: str | None, root: Path) -> Path:
@@ -29,10 +31,21 @@ def find_run(name: str | None, root: Path) -> Path:
     for error in (0, errno.EACCES):  # who opens what is not theirs is told so, but what can be opened goes first
         for path in candidates:
             if _error(path) == error:
-                return path
+                return _not_empty(path)
     raise JournalNotFound(
         f"there is no run {name!r}: it is neither a directory nor a run below {root} (OTEL_RL_DIR). {_known(root)}"
     )
+
+
+def _not_empty(path: Path) -> Path:
+    """Give a run back that holds anything; what that is and whether it can be read says who opens it."""
+    with suppress(OSError):
+        if path.is_dir() and not any(path.iterdir()):
+            raise JournalNotFound(
+                f"{path} is empty: nothing was recorded there. A process makes its first file half a second after "
+                f"`otel_rl.instrument()`; {HOW_TO_RECORD}"
+            )
+    return path
 
 
 def newest_run(root: Path) -> Path:
@@ -45,8 +58,7 @@ def newest_run(root: Path) -> Path:
     runs = [run for place in places for run in recorded_below(place)]
     if not runs:
         raise JournalNotFound(
-            f"nothing was recorded below {root} (OTEL_RL_DIR){_why_not(root)}; `otel-rl run -- python train.py` "
-            f"records a run there, `otel-rl demo` shows one{_elsewhere(root)}"
+            f"nothing was recorded below {root} (OTEL_RL_DIR){_why_not(root)}; {HOW_TO_RECORD}{_elsewhere(root)}"
         )
     return max(runs, key=last_written)
 

@@ -24,7 +24,7 @@ class Rank:
 
 @dataclass(frozen=True, slots=True)
 class RankSeconds:
-    """One rank's own time in a stage, mean per averaged step."""
+    """One rank's own time in a stage: median of the averaged steps that have it."""
 
     role: str
     rank: int
@@ -113,11 +113,33 @@ class BalanceRow:
     is_comparable: bool
     """False where hidden collectives or launch times forbid to compare ranks."""
     straggler: Rank | None
-    """The slow rank, where the rule of the verdict finds one."""
+    """The slowest rank, where the rule of the verdict calls it slow."""
+    tied: list[Rank]
+    """The other ranks that are as slow: less than 5 % faster."""
     ratio: float | None
     """Longest own time over the median of the other ranks; null below two ranks or where that is 0."""
     excess_s: float | None
-    """Longest own time minus that median, per step."""
+    """Longest own time minus that median, per step: times the part of the steps that have the stage."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankComm:
+    """The collectives of one rank in a stage, mean per averaged step."""
+
+    role: str
+    rank: int
+    count: float
+    time_s: float
+    """Waiting for the other ranks included."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommRow:
+    """The collectives that Python saw inside one stage and inside the stages in it."""
+
+    stage: str
+    """`rl.train.comm`: those that lie under no stage."""
+    ranks: list[RankComm]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,6 +197,7 @@ class Series:
     """First finite value."""
     last: float | None
     """Last finite value."""
+    mean: float | None
     low: float | None
     high: float | None
     nonfinite: int
@@ -187,7 +210,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenStage:
-    """A stage without an end: where a rank is now, or was when it died."""
+    """A stage without an end: where a rank is now, or was last seen, at most a second before it died."""
 
     role: str
     rank: int
@@ -196,8 +219,12 @@ class OpenStage:
     """The open stages around it, outermost first."""
     since_ns: int
     open_s: float
-    """Until now for a living process, until its last record for a dead one."""
+    """Until now for a living process; until its last record, so at least that, for a dead one."""
+    longest_s: float | None
+    """Longest call of such a stage that ended, on any rank; null where none did."""
     is_alive: bool
+    is_hanging: bool
+    """Of a living process: open for at least 10 s, and for three times as long as the longest call that ended."""
     iteration: int | None
 
 
@@ -224,16 +251,33 @@ class DamagedFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LongStep:
+    """The one step that is so much longer than the others that means would say more about it than about them."""
+
+    step: int
+    time_s: float
+    """On the rank where it took longest."""
+    ratio: float
+    """That over the median step time."""
+    stage: str
+    """What took most of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     """What holds the run back: the first rule of docs/report.md that applies."""
 
     kind: VerdictKind
     sentence: str
     stage: str | None
+    """Of several that tie the first."""
     share: float | None
     """Of the step time."""
     rank: Rank | None
+    """Of several that tie the first."""
     ratio: float | None
+    long_step: LongStep | None
+    """A step that the rules leave aside."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,10 +303,13 @@ class Report:
     steps: StepTimes
     stages: list[StageRow]
     balance: list[BalanceRow]
+    comm: list[CommRow]
     work: list[WorkRow]
     rates: list[Rate]
     memory: list[MemoryPeak]
     series: list[Series]
+    numbers: list[Series]
+    """What the training recorded by itself with `otel_rl.record`."""
     failures: list[Failure]
     """Exceptions that ended steps; such a step is not finished."""
     open_stages: list[OpenStage]

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from typing import Final
 
 from otel_rl import vocabulary as v
-from otel_rl.analysis.stages import Piece
+from otel_rl.analysis.stages import Comm, Piece
 from otel_rl.journal.read import SpanView
 from otel_rl.records import Value
 from otel_rl.report.model import Rank
 
 KEYS: Final = (
     v.ITERATION, v.LOOP_NAME, v.MODE, v.IDLE_REASON, v.LOGPROB_KIND, v.TOKENS, v.TOKENS_PROMPT, v.TOKENS_RESPONSE,
-    v.TOKENS_PADDING, v.SAMPLE_BATCH_SIZE, v.BATCH_SIZE, v.COMM_TIME, v.COMM_HIDDEN, v.CLOCK, v.TRUNCATED,
-    v.ERROR_TYPE,
+    v.TOKENS_PADDING, v.SAMPLE_BATCH_SIZE, v.BATCH_SIZE, v.COMM_COUNT, v.COMM_TIME, v.COMM_HIDDEN, v.CLOCK,
+    v.TRUNCATED, v.ERROR_TYPE,
 )  # fmt: skip
 """The attributes that stages are made from."""
 
@@ -81,7 +81,6 @@ def is_container(name: str) -> bool:
 
 def piece(span: SpanView) -> Piece:
     """Reduce a span to what the arithmetic needs."""
-    comm_s = span.attributes.get(v.COMM_TIME)
     return Piece(
         key=span.span_id,
         parent=span.parent_id,
@@ -89,10 +88,16 @@ def piece(span: SpanView) -> Piece:
         begin_ns=span.start_ns,
         end_ns=span.end_ns,
         is_comm=span.name == v.COMM,
-        comm_ns=round(comm_s * 1e9) if isinstance(comm_s, int | float) else None,
+        comm=_comm(span.attributes),
         is_hidden=span.attributes.get(v.COMM_HIDDEN) is True,
         is_host_clock=span.attributes.get(v.CLOCK) == "host",
     )
+
+
+def _comm(attributes: Mapping[str, Value]) -> Comm | None:
+    """Read the sum of a stage's collectives that its writer made."""
+    time_s = attributes.get(v.COMM_TIME)
+    return Comm(integer(attributes, v.COMM_COUNT), round(time_s * 1e9)) if isinstance(time_s, int | float) else None
 
 
 def work_of(span: SpanView) -> Work | None:

@@ -6,11 +6,10 @@ import math
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from statistics import fmean
 from typing import Final
 
 from otel_rl import vocabulary as v
-from otel_rl.analysis.trend import trend
+from otel_rl.analysis.trend import mean, trend
 from otel_rl.journal.read import PointView
 from otel_rl.report.collect import StepRecord
 from otel_rl.report.model import Rank, Series
@@ -50,21 +49,34 @@ class _Calendar:
 
 def all_series(points: Iterable[PointView], records: Sequence[StepRecord]) -> list[Series]:
     """Line the points of all ranks up by step; of a step that a restart repeated the newest attempt counts."""
+    return sorted(_line_up(points, records), key=lambda one: (NAMES.index(one.name), sorted(one.qualifiers.items())))
+
+
+def is_own(point: PointView) -> bool:
+    """Whether a point is one that the training recorded by itself: a gauge that is none of ours, without attributes."""
+    return point.kind == "gauge" and point.name not in v.METRICS and not point.attributes
+
+
+def own_series(points: Iterable[PointView], records: Sequence[StepRecord]) -> list[Series]:
+    """Line the training's own numbers up by step likewise; several values in one step become their mean."""
+    return sorted(_line_up(points, records), key=lambda one: one.name)
+
+
+def _line_up(points: Iterable[PointView], records: Sequence[StepRecord]) -> list[Series]:
     calendar = _Calendar(records)
-    found: defaultdict[tuple[str, Qualifiers], Steps] = defaultdict(lambda: defaultdict(list))
+    found: defaultdict[tuple[str, str, Qualifiers], Steps] = defaultdict(lambda: defaultdict(list))
     for point in points:
         if isinstance(point.value, int | float):
             value = (point.time_ns, text(point.resource, v.ATTEMPT_ID), float(point.value))
-            found[point.name, _qualifiers(point)][calendar.step(point)].append(value)
-    ordered = sorted(found.items(), key=lambda item: (NAMES.index(item[0][0]), item[0][1]))
-    return [_series(name, qualifiers, steps) for (name, qualifiers), steps in ordered]
+            found[point.name, point.unit, _qualifiers(point)][calendar.step(point)].append(value)
+    return [_series(*head, steps) for head, steps in found.items()]
 
 
 def _qualifiers(point: PointView) -> Qualifiers:
     return tuple(sorted((key, str(value)) for key, value in point.attributes.items() if key != v.SCOPE_KEY))
 
 
-def _series(name: str, qualifiers: Qualifiers, steps: dict[StepKey, list[Value]]) -> Series:
+def _series(name: str, unit: str, qualifiers: Qualifiers, steps: dict[StepKey, list[Value]]) -> Series:
     rows = sorted(((_newest(values), key) for key, values in steps.items()), key=lambda row: row[0][0][0])
     statistic = dict(qualifiers).get(v.STATISTIC, "")
     numbers = [_combine([number for _, _, number in values], statistic) for values, _ in rows]
@@ -72,9 +84,10 @@ def _series(name: str, qualifiers: Qualifiers, steps: dict[StepKey, list[Value]]
     return Series(
         name=name,
         qualifiers=dict(qualifiers),
-        unit=v.METRICS[name].unit,
+        unit=unit,
         first=found.first,
         last=found.last,
+        mean=found.mean,
         low=found.low,
         high=found.high,
         nonfinite=sum(not math.isfinite(number) for values, _ in rows for _, _, number in values),
@@ -93,4 +106,4 @@ def _combine(numbers: Sequence[float], statistic: str) -> float:
     finite = [number for number in numbers if math.isfinite(number)]
     if not finite:
         return math.nan
-    return {"min": min, "max": max}.get(statistic, fmean)(finite)
+    return {"min": min, "max": max}.get(statistic, mean)(finite)

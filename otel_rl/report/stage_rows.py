@@ -34,7 +34,7 @@ def _row(averaged: Averaged, path: Path) -> StageRow:
         median_s=durations.median,
         p95_s=durations.p95,
         total_s=averaged.per_rank_s(lambda record: busy_ns.get(id(record), 0)),
-        comm_share=sum(part.comm_ns for _, part in found) / 1e9 / durations.total if durations.total else 0.0,
+        comm_share=sum(part.comm.time_ns for _, part in found) / 1e9 / durations.total if durations.total else 0.0,
         is_comm_hidden=any(part.is_hidden for _, part in found),
         is_host_clock=any(part.is_host_clock for _, part in found),
     )

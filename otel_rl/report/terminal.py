@@ -9,9 +9,11 @@ from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from otel_rl.report.balance_table import balance_table
+from otel_rl.report.comm_table import comm_table
 from otel_rl.report.format import clock, count, plural, printable, seconds
-from otel_rl.report.model import OpenStage, Report
-from otel_rl.report.series_table import series_table
+from otel_rl.report.model import Report
+from otel_rl.report.open_lines import open_lines
+from otel_rl.report.series_table import numbers_table, series_table
 from otel_rl.report.stage_table import stage_table
 from otel_rl.report.style import GOOD, HEADING, NOTE, WARNING, rank_name
 from otel_rl.report.work_table import memory_table, rate_lines, work_table
@@ -24,8 +26,8 @@ STATES: Final = {
     "unknown": ("ended, no tear-down recorded", WARNING),
 }
 RECORDS: Final = {"traces": "span", "metrics": "metric point", "logs": "log record"}
-OPEN_ROWS: Final = 16
-"""Open stages that are listed; a cluster that hangs has one per rank."""
+FAILURE_ROWS: Final = 16
+"""Failures that are listed, the last ones."""
 
 
 def render(report: Report, console: Console) -> None:
@@ -40,10 +42,12 @@ def document(report: Report, width: int) -> RenderableType:
         _header(report, width),
         _sentence(report),
         _failures(report),
-        _open_stages(report),
+        open_lines(report),
         stage_table(report, width),
         balance_table(report, width),
+        comm_table(report, width),
         series_table(report, width),
+        numbers_table(report, width),
         work_table(report),
         memory_table(report),
         _trust(report),
@@ -70,13 +74,14 @@ def _printable(value: Any) -> Any:
 
 
 def _header(report: Report, width: int) -> Text:
-    state, style = STATES[report.state]
+    state, style = STATES[report.state] if report.attempts else ("nothing recorded", WARNING)
     title = Text(f"otel_rl  {report.run}", style="bold")
     title.truncate(max(1, width - len(state) - 2), overflow="ellipsis")
     title.append(" " * max(2, width - title.cell_len - len(state)))
     title.append(state, style=style)
     system = f"{report.system} {report.system_version}".strip()
-    facts = [system, report.algorithm, report.model, plural(len(report.ranks), "rank"), _steps(report)]
+    ranks = plural(len(report.ranks), "rank") if report.ranks else ""
+    facts = [system, report.algorithm, report.model, ranks, _steps(report)]
     setup = report.attempts[-1].setup_s if report.attempts else None
     lasted = "running for" if report.state == "alive" else "lasted"
     times = [f"started {clock(report.begin_ns)}", f"{lasted} {seconds(report.duration_s)}"] if report.begin_ns else []
@@ -87,9 +92,9 @@ def _header(report: Report, width: int) -> Text:
 
 
 def _failures(report: Report) -> Text | None:
-    """Say which exceptions ended steps, the last ones."""
+    """Say which exceptions ended steps."""
     lines = []
-    for failure in report.failures[-OPEN_ROWS:]:
+    for failure in report.failures[-FAILURE_ROWS:]:
         who = rank_name(report, failure.rank.role, failure.rank.rank)
         what = f"{who} failed with {failure.error} inside {failure.stage}, step {failure.step}"
         lines.append(Text(what, style=WARNING))
@@ -111,26 +116,6 @@ def _attempts(report: Report) -> str:
 
 def _sentence(report: Report) -> Text:
     return Text(report.verdict.sentence, style=HEADING)
-
-
-def _open_stages(report: Report) -> Text | None:
-    rows = sorted(report.open_stages, key=lambda row: -row.open_s)
-    if not rows:
-        return None
-    lines = [_open_line(report, row) for row in rows[:OPEN_ROWS]]
-    if len(rows) > OPEN_ROWS:
-        lines.append(Text(f"and {len(rows) - OPEN_ROWS} more", style=NOTE))
-    return Text("\n").join(lines)
-
-
-def _open_line(report: Report, row: OpenStage) -> Text:
-    who = rank_name(report, row.role, row.rank)
-    where = "".join(f", in {outer}" for outer in reversed(row.inside))
-    where += f", step {row.iteration}" if row.iteration is not None else ""
-    since = f"{seconds(row.open_s)} (since {clock(row.since_ns)}{where})"
-    if row.is_alive:
-        return Text(f"{who} has been inside {row.stage} for {since}")
-    return Text(f"{who} died inside {row.stage} after {since}", style=WARNING)
 
 
 def _trust(report: Report) -> Text | None:

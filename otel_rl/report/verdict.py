@@ -7,14 +7,17 @@ from dataclasses import replace
 from typing import Final
 
 from otel_rl import vocabulary as v
-from otel_rl.report.format import percent, seconds, times
-from otel_rl.report.model import BalanceRow, StageRow, StepTimes, Verdict, VerdictKind
+from otel_rl.analysis.balance import TIE_SHARE
+from otel_rl.report.format import listed, percent, seconds, times
+from otel_rl.report.model import BalanceRow, LongStep, Rank, StageRow, StepTimes, Verdict, VerdictKind
 
 STRAGGLER_SHARE: Final = 0.05
-"""A slow rank is the verdict when being as fast as the others would save this share of the step time."""
+"""A slow rank is the verdict when being as fast as the others would save this share of the median step time."""
 IDLE_SHARE: Final = 0.2
 COMM_SHARE: Final = 0.3
 OTHER_SHARE: Final = 0.2
+TINY_STEP_S: Final = 0.01
+"""Of shorter steps what runs between the stages is always a large part."""
 PART_SHARE: Final = 0.5
 """A stage is named as most of its group from this part of it."""
 
@@ -31,32 +34,52 @@ GROUPS: Final = {
 """Stages that are one thing to the reader; any other stage stands for itself."""
 
 
-def verdict(steps: StepTimes, stages: Sequence[StageRow], balance: Sequence[BalanceRow]) -> Verdict:
-    """Apply the rules in order; the first that holds gives the sentence."""
+def verdict(
+    steps: StepTimes, stages: Sequence[StageRow], balance: Sequence[BalanceRow], long_step: LongStep | None = None
+) -> Verdict:
+    """Apply the rules in order; the first that holds gives the sentence.
+
+    Args:
+        steps: at least one is averaged.
+        stages: of the same steps.
+        balance: likewise.
+        long_step: the step that is not among them; the sentence says so.
+    """
     top = [row for row in stages if row.inside is None]
-    if not steps.averaged or not top:
-        return _verdict("nothing", "No step was finished, so nothing can be said yet about what holds the run back.")
-    step_s = steps.total_s / steps.averaged
-    return _straggler(balance, step_s) or _waits(top) or _largest(top, step_s)
+    found = _straggler(balance, steps.median_s) or _waits(top, steps.median_s) or _largest(top, steps)
+    if long_step is None:
+        return found
+    aside = (
+        f"Step {long_step.step} is left aside: it took {seconds(long_step.time_s)}, {times(long_step.ratio)} the "
+        f"median, above all in {long_step.stage}."
+    )
+    return replace(found, sentence=f"{found.sentence} {aside}", long_step=long_step)
 
 
 def _straggler(balance: Sequence[BalanceRow], step_s: float) -> Verdict | None:
     slow = [row for row in balance if row.straggler and (row.excess_s or 0.0) >= STRAGGLER_SHARE * step_s]
-    if not slow:
+    slow.sort(key=lambda row: -(row.excess_s or 0.0))
+    if not slow or not step_s:
         return None
-    row = max(slow, key=lambda candidate: candidate.excess_s or 0.0)
-    rank, ratio, excess_s = row.straggler, row.ratio or 0.0, row.excess_s or 0.0
-    if rank is None:
-        return None
-    others = "on the other rank" if len(row.own) == 2 else "on the median of the other ranks"
+    row, *others = slow
+    ratio, excess_s = row.ratio or 0.0, row.excess_s or 0.0
+    ranks = _ranks(row)
+    against = "on the other rank" if len(row.own) == 2 else "on the median of the other ranks"
+    ties = [f"{_ranks(one)} in {one.stage}" for one in others if _ties(one.excess_s or 0.0, excess_s)]
     sentence = (
-        f"Rank {rank.rank} holds the run back: {row.stage} takes {times(ratio)} as long there as {others}, "
-        f"{seconds(excess_s)} or {percent(excess_s / step_s)} of every step."
+        f"{ranks[0].upper()}{ranks[1:]} {'hold' if row.tied else 'holds'} the run back: {row.stage} takes "
+        f"{times(ratio)} as long there as {against}, {seconds(excess_s)} or {percent(excess_s / step_s)} of the median "
+        f"step{f'; as much is lost by {listed(ties)}' if ties else ''}."
     )
-    return replace(_verdict("straggler", sentence, row.stage, excess_s / step_s), rank=rank, ratio=ratio)
+    return replace(_verdict("straggler", sentence, row.stage, excess_s / step_s), rank=row.straggler, ratio=ratio)
 
 
-def _waits(top: Sequence[StageRow]) -> Verdict | None:
+def _ranks(row: BalanceRow) -> str:
+    slow: list[Rank] = [*([row.straggler] if row.straggler else []), *row.tied]
+    return f"{'ranks' if len(slow) > 1 else 'rank'} {listed([str(one.rank) for one in slow])}"
+
+
+def _waits(top: Sequence[StageRow], step_s: float) -> Verdict | None:
     idle = sum(row.share for row in top if _kind(row.stage) == v.IDLE)
     if idle >= IDLE_SHARE:
         sentence = f"Waiting holds the run back: {percent(idle)} of the step time is {v.IDLE}."
@@ -68,8 +91,8 @@ def _waits(top: Sequence[StageRow]) -> Verdict | None:
         where = f": {', '.join(parts)}" if parts else ""
         sentence = f"Collectives hold the run back: the ranks spend {percent(comm)} of the step time in them{where}."
         return _verdict("comm", sentence, v.COMM, comm)
-    other = sum(row.share for row in top if row.stage == v.OTHER)
-    if other >= OTHER_SHARE:
+    other = _other(top)
+    if other >= OTHER_SHARE and step_s >= TINY_STEP_S:
         sentence = (
             f"{percent(other)} of the step time lies under no stage; "
             'put `with otel_rl.stage("name"):` around what runs there to see what it is.'
@@ -78,17 +101,33 @@ def _waits(top: Sequence[StageRow]) -> Verdict | None:
     return None
 
 
-def _largest(top: Sequence[StageRow], step_s: float) -> Verdict:
+def _largest(top: Sequence[StageRow], steps: StepTimes) -> Verdict:
     groups: dict[str, list[StageRow]] = {}
     for row in top:
         if row.stage != v.OTHER:
             groups.setdefault(_group(row.stage), []).append(row)
     if not groups:
-        return _verdict("nothing", "No stage was recorded, so nothing can be said about what holds the run back.")
-    name, rows = max(groups.items(), key=lambda item: sum(row.share for row in item[1]))
-    share = sum(row.share for row in rows)
-    sentence = f"Most time goes into {name}: {percent(share)} of a step, {seconds(share * step_s)} of {seconds(step_s)}"
-    return _verdict("stage", f"{sentence}{_main_part(name, rows, share)}.", rows[0].stage, share)
+        return _verdict(
+            "nothing",
+            "No stage was recorded, so nothing can be said about what holds the run back; "
+            'put `with otel_rl.stage("name"):` around the parts of a step.',
+        )
+    shares = {name: sum(row.share for row in rows) for name, rows in groups.items()}
+    largest = max(shares.values())
+    names = sorted((name for name in shares if _ties(shares[name], largest)), key=lambda name: -shares[name])
+    step_s = steps.total_s / steps.averaged
+    sentence = (
+        f"Most time goes into {listed(names)}: {percent(largest)} of the mean step{' each' if len(names) > 1 else ''}, "
+        f"{seconds(largest * step_s)} of {seconds(step_s)}"
+    )
+    main = _main_part(names[0], groups[names[0]], largest) if len(names) == 1 else ""
+    other = _other(top)
+    unknown = f"; {percent(other)} lies under no stage" if other >= OTHER_SHARE else ""
+    return _verdict("stage", f"{sentence}{main}{unknown}.", groups[names[0]][0].stage, largest)
+
+
+def _ties(value: float, largest: float) -> bool:
+    return value > (1 - TIE_SHARE) * largest
 
 
 def _main_part(name: str, rows: Sequence[StageRow], share: float) -> str:
@@ -97,6 +136,10 @@ def _main_part(name: str, rows: Sequence[StageRow], share: float) -> str:
     if main.stage == name or any(row.is_host_clock for row in rows) or main.share < PART_SHARE * share:
         return ""
     return f" ({main.stage})" if len(rows) == 1 else f" (mostly {main.stage})"
+
+
+def _other(top: Sequence[StageRow]) -> float:
+    return sum(row.share for row in top if row.stage == v.OTHER)
 
 
 def _group(stage: str) -> str:
@@ -110,4 +153,4 @@ def _kind(stage: str) -> str:
 
 
 def _verdict(kind: VerdictKind, sentence: str, stage: str | None = None, share: float | None = None) -> Verdict:
-    return Verdict(kind=kind, sentence=sentence, stage=stage, share=share, rank=None, ratio=None)
+    return Verdict(kind=kind, sentence=sentence, stage=stage, share=share, rank=None, ratio=None, long_step=None)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
+from rich.text import Text
 
 from otel_rl.report.format import count, number, size
 from otel_rl.report.model import Rate, Report, Wall
-from otel_rl.report.style import plain_table, rank_name
+from otel_rl.report.style import NOTE, plain_table, rank_name
 
+WORK_NOTE: Final = "As generated for training; padding and trained tok. of all training forwards."
 WALLS: Final[dict[Wall, str]] = {"step": "per step time", "stage": "per rollout time"}
 
 
@@ -25,17 +27,17 @@ def _rate(rate: Rate) -> str:
 
 
 def work_table(report: Report) -> RenderableType | None:
-    """Show samples and tokens by rank; None where nothing was counted."""
+    """Show what each rank generated and trained on; None where nothing was counted."""
     if not any(row.samples or row.train_tokens or row.response_tokens for row in report.work):
         return None
     table = plain_table()
-    table.add_column("handled in training", no_wrap=True)
+    table.add_column("in all steps", no_wrap=True)
     for name in ("samples", "prompt tok.", "response tok.", "padding", "trained tok."):
         table.add_column(name, justify="right", no_wrap=True)
     for row in report.work:
         numbers = (row.samples, row.prompt_tokens, row.response_tokens, row.padding_tokens, row.train_tokens)
         table.add_row(rank_name(report, row.role, row.rank), *map(count, numbers))
-    return table
+    return Group(table, Text(WORK_NOTE, style=NOTE))
 
 
 def memory_table(report: Report) -> RenderableType | None:

@@ -1,0 +1,78 @@
+"""Why a run shows nothing, and what to do: the sentence of a run without a finished step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from otel_rl import vocabulary as v
+from otel_rl.journal.read import OpenStage as OpenView
+from otel_rl.journal.read import Run
+from otel_rl.report.collect import Collected
+from otel_rl.report.model import Verdict
+from otel_rl.report.pieces import iteration_of
+
+HOW_TO_BEGIN: Final = (
+    "A step begins when a trainer that otel_rl knows trains (`otel-rl doctor` lists them), "
+    "or where your own loop says `with otel_rl.step(number):`."
+)
+
+
+def nothing(run: Run, found: Collected, opened: Sequence[OpenView], *, is_counted: bool) -> Verdict:
+    """Say why no step is finished.
+
+    Args:
+        run: the journals; a damaged or unreadable one holds no records.
+        found: their spans.
+        opened: their open stages.
+        is_counted: whether a step left its time among the metrics.
+    """
+    sentence = _unread(run) or _unfinished(run, found, opened) or _unbegun(run, found, is_counted)
+    return Verdict(kind="nothing", sentence=sentence, stage=None, share=None, rank=None, ratio=None, long_step=None)
+
+
+def _unread(run: Run) -> str:
+    """Say why there is no record at all; empty where there is one."""
+    if any(sum(journal.records.values()) for journal in run.journals):
+        return ""
+    if run.damage:
+        return (
+            "Nothing could be read: what the journal holds is damaged or cannot be opened, as listed below. "
+            "Read it as the user who recorded it, or copy it again from where it was recorded."
+        )
+    if _is_alive(run):
+        return "Nothing is in the journal yet; it is written every half second."
+    return (
+        "The journal is empty: the process ended before it wrote anything. It writes every half second and when it "
+        "ends by itself; `otel-rl doctor` says whether it can."
+    )
+
+
+def _unfinished(run: Run, found: Collected, opened: Sequence[OpenView]) -> str:
+    """Say why no step that began was finished; empty where none began."""
+    if _is_alive(run) and any(iteration_of(view.attributes) is not None for view in opened):
+        return "The first step goes on; what holds the run back can be said when it is finished."
+    if found.failures:
+        return "No step was finished: an exception ended each of them."
+    if found.steps:
+        return "No step was finished: the process ended in the first one."
+    return ""
+
+
+def _unbegun(run: Run, found: Collected, is_counted: bool) -> str:
+    """Say why no step is among the spans."""
+    if is_counted:
+        return (
+            "The steps' numbers are here, but no step's spans: none was sampled (OTEL_TRACES_SAMPLER), "
+            "or they were removed to keep the journal below OTEL_RL_JOURNAL_MAX_BYTES."
+        )
+    systems = [str(one[v.SYSTEM]) for one in found.resources.values() if one.get(v.SYSTEM)]
+    if _is_alive(run):
+        return f"No step has begun yet. {HOW_TO_BEGIN}"
+    if systems:
+        return f"No step began: {systems[-1]} was found, but the process ended before its trainer began to train."
+    return f"No step began: otel_rl was on, but nothing told it of a step. {HOW_TO_BEGIN}"
+
+
+def _is_alive(run: Run) -> bool:
+    return any(journal.alive() for journal in run.journals)

@@ -1,0 +1,49 @@
+"""Where each rank is now, or was last seen: the lines of the stages that are open."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rich.text import Text
+
+from otel_rl import vocabulary as v
+from otel_rl.report.format import clock, seconds
+from otel_rl.report.model import OpenStage, Report
+from otel_rl.report.pieces import is_container
+from otel_rl.report.style import NOTE, WARNING, rank_name
+
+ROWS: Final = 16
+"""Open stages that are listed; a cluster that hangs has one per rank."""
+LAG_S: Final = 1.0
+"""The journal is at most this late (docs/failures.md), so a shorter time says nothing."""
+
+
+def open_lines(report: Report) -> Text | None:
+    """Name the innermost open stages, those that may hang first, then by their time; None where none is open."""
+    rows = sorted(report.open_stages, key=lambda row: (-row.is_hanging, -row.open_s))
+    lines = [_line(report, row) for row in rows[:ROWS]]
+    if len(rows) > ROWS:
+        lines.append(Text(f"and {len(rows) - ROWS} more", style=NOTE))
+    return Text("\n").join(lines) if lines else None
+
+
+def _line(report: Report, row: OpenStage) -> Text:
+    who, where, time = rank_name(report, row.role, row.rank), _where(row), seconds(row.open_s)
+    since = f"{time} (since {clock(row.since_ns)})"
+    if not row.is_alive:
+        seen = f"{who} was last seen in {where}, at most {LAG_S:.0f} s before it died"
+        return Text(f"{seen}; it was open for at least {since}", style=WARNING)
+    if row.is_hanging:
+        longest = f"the longest that ended took {seconds(row.longest_s or 0.0)}"
+        return Text(f"{who} may hang: in {where}, for {since}; {longest}", style=WARNING)
+    if row.open_s < LAG_S:
+        return Text(f"{who} is in {where}")
+    return Text(f"{who} is in {where}, {time} so far" + ("" if row.longest_s else "; no call of it has ended yet"))
+
+
+def _where(row: OpenStage) -> str:
+    """Say where a rank is; what is no stage is its step, or else set-up or tear-down."""
+    step = [f"step {row.iteration}"] if row.iteration is not None else []
+    if is_container(row.stage) or row.stage == v.LOOP:
+        return ", ".join([*(step or row.inside or ["no step"]), "under no stage"])
+    return ", ".join([row.stage, *(f"in {outer}" for outer in reversed(row.inside)), *step])

@@ -1,0 +1,110 @@
+"""Why a run shows nothing, each reason with what to do."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+import pytest
+
+import otel_rl
+from otel_rl import vocabulary as v
+from otel_rl.journal.files import Journal
+from otel_rl.journal.read import open_run
+from otel_rl.report.build import build_report
+from otel_rl.report.terminal import document
+from otel_rl.runtime import state
+from tests.fixtures import Recording
+from tests.runs import Plan, write_run
+
+NOW_NS = 10**18
+
+
+@pytest.fixture
+def _dead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no process live."""
+    monkeypatch.setattr(Journal, "alive", lambda journal: False)
+
+
+def sentence(path: Path) -> str:
+    """Report on a run of which nothing can be said."""
+    report = build_report(open_run(path), NOW_NS)
+    assert document(report, 80) is not None
+    assert "nothing" == report.verdict.kind
+    return report.verdict.sentence
+
+
+@pytest.mark.usefixtures("_dead")
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    """The report lists them below."""
+    (tmp_path / "trainer-0-1-x.traces.000000.otlp").write_bytes(os.urandom(999))
+    assert sentence(tmp_path).startswith("Nothing could be read: ")
+
+
+@pytest.mark.parametrize(
+    ("is_alive", "expected"),
+    [(False, "The journal is empty: "), (True, "Nothing is in the journal yet; it is written every half second.")],
+)
+def test_files_without_a_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_alive: bool, expected: str) -> None:
+    """The process ended at once, or has just begun."""
+    monkeypatch.setattr(Journal, "alive", lambda journal: is_alive)
+    (tmp_path / "trainer-0-1-x.traces.000000.otlp").touch()
+    assert sentence(tmp_path).startswith(expected)
+
+
+@pytest.mark.usefixtures("_dead")
+def test_no_step_began(recording: Recording) -> None:
+    """otel_rl was on and nothing trained, or a loop of one's own has stages and no steps."""
+    with otel_rl.stage("reward"):
+        recording.tick(5)
+    found = sentence(recording.stop().path)
+    assert found.startswith("No step began: otel_rl was on, but nothing told it of a step. A step begins when ")
+    assert "`with otel_rl.step(number):`" in found
+
+
+def test_no_step_has_begun_yet(recording: Recording) -> None:
+    """Set-up goes on."""
+    state.ensure_awake()
+    otel_rl.flush()
+    assert sentence(recording.run().path).startswith("No step has begun yet. A step begins when ")
+
+
+@pytest.mark.usefixtures("_dead")
+def test_a_framework_that_never_trained(recording: Recording) -> None:
+    """Its trainer is known, so no advice is needed on what to instrument."""
+    state.identify(system="trl")
+    with otel_rl.stage("reward"):
+        recording.tick(5)
+    expected = "No step began: trl was found, but the process ended before its trainer began to train."
+    assert expected == sentence(recording.stop().path)
+
+
+@pytest.mark.parametrize(
+    ("is_alive", "expected"),
+    [
+        (False, "No step was finished: the process ended in the first one."),
+        (True, "The first step goes on; what holds the run back can be said when it is finished."),
+    ],
+)
+def test_the_first_step_is_not_finished(tmp_path: Path, is_alive: bool, expected: str) -> None:
+    """A killed process, and one that is at work."""
+    assert expected == sentence(write_run(tmp_path, Plan(steps=1, killed_in=v.SAMPLE, is_alive=is_alive)))
+
+
+@pytest.mark.usefixtures("_dead")
+def test_an_exception_ended_the_only_step(recording: Recording) -> None:
+    """The failure itself is listed below the sentence."""
+    with contextlib.suppress(ValueError), otel_rl.step(1):
+        recording.tick(5)
+        raise ValueError("a prompt")
+    assert "No step was finished: an exception ended each of them." == sentence(recording.stop().path)
+
+
+@pytest.mark.usefixtures("_dead")
+def test_steps_without_spans(tmp_path: Path) -> None:
+    """They were not sampled, or their segments are gone."""
+    path = write_run(tmp_path)
+    for segment in path.glob("*.traces.*"):
+        segment.unlink()
+    assert sentence(path).startswith("The steps' numbers are here, but no step's spans: none was sampled (OTEL_TR")

@@ -1,0 +1,71 @@
+"""What is said of stages that are open: where a rank is, when that may be a hang, where it was last seen."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from otel_rl import vocabulary as v
+from otel_rl.journal.read import open_run
+from otel_rl.report.build import build_report
+from otel_rl.report.terminal import render
+from tests.runs import BEGIN_NS, MS, SETUP_MS, Plan, write_run
+
+OPENED_NS = BEGIN_NS + (SETUP_MS + 11 * 100 + 2 * 30 + 200) * MS
+"""When the stages of the last step opened."""
+
+
+def first_line(root: Path, plan: Plan, after_ms: float, width: int = 200) -> str:
+    """Report so long after the stages opened; give the line of rank 0."""
+    out = io.StringIO()
+    report = build_report(open_run(write_run(root, plan)), OPENED_NS + round(after_ms * MS))
+    render(report, Console(file=out, width=width))
+    return next(line for line in out.getvalue().splitlines() if line.startswith("rank 0 "))
+
+
+@pytest.mark.parametrize(
+    ("after_ms", "expected"),
+    [
+        (900, "rank 0 is in rl.train.backward, step 12"),
+        (1_500, "rank 0 is in rl.train.backward, step 12, 1.50 s so far"),
+        (9_999, "rank 0 is in rl.train.backward, step 12, 10.0 s so far"),
+        (10_000, "rank 0 may hang: in rl.train.backward, step 12, for 10.0 s (since "),
+    ],
+)
+def test_a_living_rank_is_where_it_is(tmp_path: Path, after_ms: float, expected: str) -> None:
+    """Below a second the journal's delay says nothing; before 10 s nothing hangs, though 16 ms are usual."""
+    found = first_line(tmp_path, Plan(killed_in=v.BACKWARD, is_alive=True), after_ms)
+    assert expected == (found[: len(expected)] if "hang" in expected else found)
+
+
+def test_a_stage_that_is_always_long_does_not_hang(tmp_path: Path) -> None:
+    """It may take three times its longest call."""
+    plan = Plan(killed_in=v.SAMPLE, is_alive=True, first_step_extra_ms=9_959)
+    shift_ms = 9_759
+    found = [first_line(tmp_path / str(ms), plan, shift_ms + ms) for ms in (29_000, 30_001)]
+    assert ["rank 0 is", "rank 0 may"] == [" ".join(line.split()[:3]) for line in found]
+
+
+def test_a_first_call_has_nothing_to_be_compared_with(tmp_path: Path) -> None:
+    """So nobody knows whether it hangs."""
+    found = first_line(tmp_path, Plan(killed_in="judging", is_alive=True), 60_000)
+    assert "rank 0 is in judging, step 12, 60.0 s so far; no call of it has ended yet" == found
+
+
+@pytest.mark.parametrize("name", [v.LOOP, f"{v.RANK_SPAN} 0"])
+def test_a_rank_between_its_stages_is_in_its_step(tmp_path: Path, name: str) -> None:
+    """A container is no stage."""
+    expected = "rank 0 is in step 12, under no stage"
+    assert expected == first_line(tmp_path, Plan(killed_in=name, is_alive=True), 900)
+
+
+def test_a_dead_rank_was_last_seen(tmp_path: Path) -> None:
+    """The journal lacks the last second, so neither its last stage nor its time is exact."""
+    found = first_line(tmp_path, Plan(killed_in=v.BACKWARD), 3_600_000)
+    assert found.startswith(
+        "rank 0 was last seen in rl.train.backward, step 12, at most 1 s before it died; "
+        "it was open for at least 1.50 s (since "
+    )
