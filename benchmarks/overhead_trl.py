@@ -1,13 +1,20 @@
 """What recording costs a real TRL run of about 30 ms a step: on against off in turn, in one run.
 
-    python benchmarks/overhead_trl.py --steps 9000
+    python benchmarks/overhead_trl.py --steps 6000
     torchrun --nproc_per_node=2 benchmarks/overhead_trl.py --steps 3000     # look at the CPU time only
 
-Steps run with recording off, on, and off again (the control), in an order that is drawn anew for each triple, in one
-training run with a learning rate of almost zero. Neighbouring steps are compared, because a machine that is shared
-changes its speed from second to second. The flusher works whenever it wakes, during steps of any kind; so its CPU time
-is measured by itself and added to the steps that recorded, as if all of it held up training. "Off" leaves the patches
-in place; what a patched call costs then is measured by ``hotpath.py``. The interval is a bootstrap over the triples.
+The cost has two parts, each measured against steps right beside, because a shared machine changes its speed from second
+to second.
+
+The training thread: steps run with recording off, on, and off again (the control), in an order drawn anew for each
+triple, in one training run with a learning rate of almost zero.
+
+The flusher: in the second half of the run every step records, and the steps in which the flusher worked are compared
+with their neighbours in which it did not: it works while torch computes without the interpreter's lock, so its CPU time
+holds up training by a part of itself only. That part, times its CPU time per step, is its cost.
+
+"Off" leaves the patches in place; what a patched call costs then is measured by ``hotpath.py``. Intervals are bootstrap
+95 % intervals, over the triples and over the flusher's cycles.
 """
 
 from __future__ import annotations
@@ -30,19 +37,23 @@ from otel_rl.flusher import Flusher
 from otel_rl.runtime import state
 
 KINDS = ("off", "on", "control")
+DRAWS = 4000
 
 
 class Steps:
     """Switches recording at the begin of steps and times them."""
 
-    def __init__(self, warm_up: int) -> None:
+    def __init__(self, warm_up: int, alternating: int) -> None:
         self.to_come = warm_up
+        self.alternating = alternating
+        """Steps left of the first half."""
         self.order: list[str] = []
         self.kind = ""
-        self.began = 0.0
-        self.cpu_began = 0.0
-        self.seconds: dict[str, list[float]] = {kind: [] for kind in KINDS}
-        self.cpu: dict[str, list[float]] = {kind: [] for kind in KINDS}
+        self.began = self.cpu_began = self.flusher_began = 0.0
+        self.seconds: dict[str, list[float]] = {kind: [] for kind in (*KINDS, "always")}
+        self.cpu: dict[str, list[float]] = {kind: [] for kind in (*KINDS, "always")}
+        self.flusher_in: list[float] = []
+        """CPU time of the flusher in each step of the second half."""
         self.flusher = 0.0
         self.random = random.Random(7)
 
@@ -52,10 +63,15 @@ class Steps:
         self.to_come -= 1
         if self.to_come >= 0:
             return
-        if not self.order:
-            self.order = self.random.sample(KINDS, len(KINDS))
-        self.kind = self.order.pop()
-        state.on = self.kind == "on"
+        self.alternating -= 1
+        if self.alternating < 0:
+            self.kind = "always"
+        else:
+            if not self.order:
+                self.order = self.random.sample(KINDS, len(KINDS))
+            self.kind = self.order.pop()
+        state.on = self.kind in ("on", "always")
+        self.flusher_began = self.flusher
         self.began, self.cpu_began = time.perf_counter(), time.thread_time()
 
     def finish(self) -> None:
@@ -63,6 +79,8 @@ class Steps:
         if self.kind:
             self.seconds[self.kind].append(time.perf_counter() - self.began)
             self.cpu[self.kind].append(time.thread_time() - self.cpu_began)
+            if self.kind == "always":
+                self.flusher_in.append(self.flusher - self.flusher_began)
 
     def time_flusher(self) -> None:
         """Add up the CPU time of the flusher's cycles."""
@@ -79,14 +97,14 @@ class Steps:
 def main() -> None:
     """Run and print the ratios."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=int, default=9000)
+    parser.add_argument("--steps", type=int, default=6000)
     parser.add_argument("--json", type=Path, help="also write the figures here")
     options = parser.parse_args()
 
     otel_rl.instrument()
     from otel_rl.demo import task, train
 
-    steps = Steps(warm_up=60)
+    steps = Steps(warm_up=60, alternating=options.steps // 2)
     steps.time_flusher()
     with tempfile.TemporaryDirectory() as scratch:
         arguments = train.parse(
@@ -124,22 +142,46 @@ def switch_before_steps(trainer: Any, steps: Steps) -> None:
 
 def report(steps: Steps, options: argparse.Namespace) -> None:
     """Print medians, ratios and bootstrap intervals."""
-    count = min(map(len, steps.seconds.values())) - 1
-    wall = {kind: values[:count] for kind, values in steps.seconds.items()}
-    cpu = {kind: values[:count] for kind, values in steps.cpu.items()}
-    flusher = steps.flusher / count / statistics.median(wall["off"])
+    count = min(len(steps.seconds[kind]) for kind in KINDS) - 1
+    wall = {kind: steps.seconds[kind][:count] for kind in KINDS}
+    cpu = {kind: steps.cpu[kind][:count] for kind in KINDS}
     figures: dict[str, Any] = {
-        "steps": count * len(KINDS),
-        "ms_per_step": {kind: 1e3 * statistics.median(values) for kind, values in wall.items()},
-        "flusher": {"us_per_step": 1e6 * steps.flusher / count, "share": flusher},
+        "steps": count * len(KINDS) + len(steps.flusher_in),
+        "ms_per_step": {kind: 1e3 * statistics.median(values) for kind, values in steps.seconds.items()},
     }
     for kind in ("on", "control"):
         figures[kind] = {"wall": ratio(wall[kind], wall["off"]), "cpu": ratio(cpu[kind], cpu["off"])}
-    figures["overhead"] = {name: figures["on"]["wall"][name] + flusher for name in ("overhead", "low", "high")}
+    figures["flusher"] = flusher_share(steps.seconds["always"], steps.flusher_in)
+    figures["overhead"] = {
+        name: figures["on"]["wall"][name] + figures["flusher"]["held_up"][name] for name in ("overhead", "low", "high")
+    }
     print(json.dumps(figures, indent=2))
     if options.json:
         options.json.write_text(json.dumps(figures, indent=2) + "\n")
     sys.stdout.flush()
+
+
+def flusher_share(seconds: list[float], flusher_in: list[float]) -> dict[str, Any]:
+    """Say which part of a step the flusher works, and by which part of a step it holds up training."""
+    median = statistics.median(seconds)
+    longer = []
+    for index in range(2, len(flusher_in) - 2):
+        beside = [seconds[other] for other in (index - 2, index - 1, index + 1, index + 2) if not flusher_in[other]]
+        if flusher_in[index] and beside:
+            longer.append(seconds[index] - statistics.median(beside))
+    draw = random.Random(13)
+    medians = sorted(statistics.median(draw.choices(longer, k=len(longer))) for _ in range(DRAWS))
+    per_step = len(longer) / len(seconds) / median
+    return {
+        "cpu_share": sum(flusher_in) / len(seconds) / median,
+        "us_per_step": 1e6 * sum(flusher_in) / len(seconds),
+        "steps_with_a_cycle": len(longer),
+        "held_up": {
+            "overhead": statistics.median(longer) * per_step,
+            "low": medians[DRAWS // 40] * per_step,
+            "high": medians[-DRAWS // 40] * per_step,
+        },
+    }
 
 
 def ratio(numerator: list[float], denominator: list[float]) -> dict[str, float]:
@@ -150,8 +192,8 @@ def ratio(numerator: list[float], denominator: list[float]) -> dict[str, float]:
     """
     draw = random.Random(11)
     pairs = [above / below - 1 for above, below in zip(numerator, denominator, strict=True)]
-    medians = sorted(statistics.median(draw.choices(pairs, k=len(pairs))) for _ in range(4000))
-    return {"overhead": statistics.median(pairs), "low": medians[100], "high": medians[3899]}
+    medians = sorted(statistics.median(draw.choices(pairs, k=len(pairs))) for _ in range(DRAWS))
+    return {"overhead": statistics.median(pairs), "low": medians[DRAWS // 40], "high": medians[-DRAWS // 40]}
 
 
 if __name__ == "__main__":

@@ -35,7 +35,9 @@ class Clock:
 
     def re_anchor(self) -> int:
         """Follow the wall clock if somebody set it, and say by how many ns (0: it was not set)."""
-        measured = measure_anchor()
+        if abs(time.time_ns() - monotonic_ns() - self.anchor) < RE_ANCHOR_NS:
+            return 0
+        measured = measure_anchor()  # that may have been a descheduled thread, too
         jump = measured - self.anchor
         if abs(jump) < RE_ANCHOR_NS:
             return 0

@@ -28,12 +28,13 @@ def clock_attributes(name: str, reading: Reading | None) -> dict[str, Value]:
 
 
 def memory_attributes(before: Reading | None, after: Reading | None) -> dict[str, Value]:
-    """Turn the readings at both ends of a stage into attributes; nothing, where the stage was too short for two.
+    """Turn the readings at both ends of a stage into attributes.
 
+    A reading is at most 10 ms old (``probes.memory.FRESH_NS``), so both ends of a short stage may say the same.
     A peak is exact only where the stage raised the process's own peak: then the new peak is the stage's. Otherwise the
     larger end is a lower bound. No peak is ever reset. Source: facts on training, section 3.2.
     """
-    if before is None or after is None or before is after:
+    if before is None or after is None:
         return {}
     (start_vms, start_rss), (end_vms, end_rss) = host(before[0]), host(after[0])
     attributes: dict[str, Value] = {}

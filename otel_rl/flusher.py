@@ -6,8 +6,8 @@ import os
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
-from time import monotonic
-from typing import Any
+from time import monotonic, monotonic_ns
+from typing import Any, cast
 
 from otel_rl import directories, vocabulary
 from otel_rl.collectives import Collective, InStage
@@ -17,8 +17,9 @@ from otel_rl.identity import folder_name
 from otel_rl.journal.encode import Request, SpanEncoder
 from otel_rl.journal.identity import WriterIdentity
 from otel_rl.journal.write import Writer
-from otel_rl.metrics import Count, Fold, Labels, Point, labels_of
-from otel_rl.records import Log
+from otel_rl.metrics import Fold, labels_of
+from otel_rl.probes.memory import use_memory_reader
+from otel_rl.records import Count, Labels, Late, Later, Log, Point
 from otel_rl.runtime import state
 from otel_rl.spans import Stage
 from otel_rl.steps import report_alone
@@ -34,6 +35,8 @@ REPEAT_S = 60.0
 FREEZE_S = 10.0
 """So long after the first record the resource is final even without a step. Set-up itself may take longer: importing
 torch and TRL on a cold machine does, and only then is it known what trains."""
+LATE_LIMIT_NS = 10_000_000_000
+"""A stage waits so long for numbers of its device, and then goes without them."""
 HOLD_LIMIT = 20_000
 """Spans that may wait for the attempt to become known; then a rank above 0 reports alone."""
 STEP_DURATION = vocabulary.STAGES[vocabulary.LOOP].duration
@@ -74,6 +77,8 @@ class Flusher:
         self._wake = threading.Event()
         self._asked: deque[_Answer] = deque()
         self._held: list[Stage] = []
+        self._late: list[Stage] = []
+        """Finished stages that wait for numbers of their device."""
         self._in_stage: dict[Stage | None, InStage] = {}
         self._opened: dict[Any, tuple[float, bool]] = {}
         """Open stages that the journal names as open: since when, and whether their trace was known then."""
@@ -166,7 +171,8 @@ class Flusher:
         spans: list[Stage] = []
         logs: list[Log] = []
         foreign: list[Any] = []
-        waiting = iter(records)
+        late, self._late = self._late, []
+        waiting = iter([*late, *records])
         while not self._take_all(waiting, spans, logs, foreign):
             pass  # behind the record that could not be counted
         with guard("count collectives"):
@@ -204,6 +210,9 @@ class Flusher:
             self.fold.point(record)
         elif kind is Log:
             logs.append(record)
+        elif kind is Later:
+            for made in record.function(*record.arguments):
+                self._take(made, spans, logs, foreign)
         else:
             foreign.append(record)
 
@@ -225,6 +234,9 @@ class Flusher:
 
     def _finish(self, stage: Stage, spans: list[Stage]) -> None:
         """Count a finished stage and, if its step is sampled, complete its span."""
+        if stage.attributes.__class__ is Late and self._is_late(stage):
+            self._late.append(stage)
+            return
         self._opened.pop(stage, None)
         metric, labels = self._metric_of.get(stage.name) or self._name_metric(stage.name)
         attributes = stage.attributes or {}
@@ -233,13 +245,20 @@ class Flusher:
         inside = self._in_stage.pop(stage, None)
         if stage.trace is None or not stage.trace.sampled:
             return
-        added = memory_attributes(stage.before, stage.after) | clock_attributes(stage.name, stage.after)
+        added = clock_attributes(stage.name, stage.after)
+        if stage.coarse or stage.before is not stage.after:
+            added.update(memory_attributes(stage.before, stage.after))
         if inside is not None:
             added.update(inside.attributes())
             spans.extend(inside.spans())
         if added:
             stage.attributes = {**(stage.attributes or {}), **added}
         spans.append(stage)
+
+    def _is_late(self, stage: Stage) -> bool:
+        """Whether to wait for attributes that are on their way from a device; as an open stage it is journaled."""
+        is_young = monotonic_ns() - stage.ended < LATE_LIMIT_NS
+        return is_young and not self._stopping and not cast("Late", stage.attributes).is_complete
 
     def _name_metric(self, name: str) -> tuple[str, Labels]:
         """Name the histogram of a stage: a stage of the vocabulary has its own, a user's is told by a label.
@@ -373,6 +392,8 @@ class Flusher:
 
     def _care_for(self, writer: Writer) -> None:
         """Retry what the disk refused, tell readers that we live, and say a lasting trouble once."""
+        if state.memory_reader is not None and not state.memory_reader.is_own():
+            use_memory_reader(state.read_device)
         writer.retry()
         if monotonic() - self._beat > HEARTBEAT_S:
             self._beat = monotonic()

@@ -10,37 +10,19 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import inf, isfinite
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from otel_rl import vocabulary
 from otel_rl.guard import guard, say
-from otel_rl.records import Distribution, MetricPoints, Number
+from otel_rl.records import Count, Distribution, Labels, MetricPoints, Number, Point
 from otel_rl.runtime import state
 
-Labels = tuple[tuple[str, str | bool | int | float], ...]
 MAX_SERIES = 2000
 """Attribute sets that one metric may have; what comes after is counted as dropped (the SDK's own limit)."""
 
 
 LARGEST = 1 << 1023
 """An integer as large as this is no number that a metric can hold."""
-
-
-class Count(NamedTuple):
-    """Something to add to a counter."""
-
-    name: str
-    value: int | float
-    labels: Labels = ()
-
-
-class Point(NamedTuple):
-    """One value of a gauge at one time."""
-
-    name: str
-    value: int | float
-    time_ns: int
-    labels: Labels = ()
 
 
 def count(name: str, value: int | float, *labels: tuple[str, str]) -> None:

@@ -9,7 +9,6 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
 from time import monotonic_ns
 from types import ModuleType
 from typing import Any
@@ -17,13 +16,13 @@ from typing import Any
 import wrapt
 
 from otel_rl.collectives import Collective, input_bytes
-from otel_rl.guard import guard
+from otel_rl.guard import guard, report
 from otel_rl.records import Value
 from otel_rl.runtime import state
-from otel_rl.spans import Stage, current_stage
+from otel_rl.spans import Stage, open_once
 
-Capture = Callable[[tuple[Any, ...], dict[str, Any], Any], Mapping[str, Any] | None]
-"""``(args, kwargs, result) -> attributes``; runs guarded after the host's call."""
+Capture = Callable[[tuple[Any, ...], dict[str, Any], Any], dict[str, Value] | None]
+"""``(args, kwargs, result) -> attributes``, which become the stage's; runs guarded after the host's call."""
 Before = Callable[[tuple[Any, ...], dict[str, Any]], object]
 """``(args, kwargs)``; runs guarded before the host's call. For a ``stage``: its name, or None for no stage now."""
 
@@ -52,11 +51,6 @@ class Hook:
     """This is a collective: a row instead of a stage; the number is the position of this rank's input."""
     optional: bool = False
     """The target need not exist in every supported version."""
-
-    @cached_property
-    def doing(self) -> dict[str, str]:
-        """What each part of the work is called if it fails; made once, since a hook runs several times a step."""
-        return {part: f"{part} {self.target}" for part in ("begin", "describe", "end", "follow")}
 
     def like(self, other: Hook) -> bool:
         """Whether the other hook does the same with a function of the same name elsewhere."""
@@ -180,17 +174,20 @@ def wrap(hook: Hook, original: Any) -> Any:
 
 
 def _wrap_sync(hook: Hook, original: Callable[..., Any]) -> Callable[..., Any]:
+    begins = hook.before is not None or hook.stage is not None
+
     @functools.wraps(original)
     def around(*args: Any, **kwargs: Any) -> Any:
         if not state.on or state.is_compiling():
             return original(*args, **kwargs)
-        span = _open(hook, args, kwargs)
+        span = _open(hook, args, kwargs) if begins else None
         try:
             result = original(*args, **kwargs)
         except BaseException as error:
             _fail(hook, span, args, kwargs, error)
             raise
-        _close(hook, span, args, kwargs, result)
+        if span is not None or hook.after is not None:
+            _close(hook, span, args, kwargs, result)
         return result
 
     return around
@@ -220,13 +217,14 @@ def _wrap_collective(hook: Hook, original: Callable[..., Any]) -> Callable[..., 
 
     @functools.wraps(original)
     def around(*args: Any, **kwargs: Any) -> Any:
-        # An asynchronous collective returns at once: its duration would be that of its launch.
-        if not state.on or state.is_compiling():
+        is_alone = state.identity.world_size < 2  # a trainer of one process calls two dozen collectives a step
+        if not state.on or (is_alone and hook.before is None) or state.is_compiling():
             return original(*args, **kwargs)
         if hook.before is not None:
-            with guard(hook.doing["begin"]):
+            with guard(f"begin {hook.target}"):
                 hook.before(args, kwargs)
-        if state.in_collective.active or state.identity.world_size < 2 or is_asynchronous(args, kwargs):
+        # An asynchronous collective returns at once: its duration would be that of its launch.
+        if is_alone or state.in_collective.active or is_asynchronous(args, kwargs):
             return original(*args, **kwargs)
         row = None
         with guard("open a collective"):
@@ -250,44 +248,54 @@ def _asynchronous(original: Callable[..., Any]) -> Callable[[tuple[Any, ...], di
     return lambda args, kwargs: bool(args[position] if len(args) > position else kwargs.get("async_op"))
 
 
+# These run at both ends of every stage, with cold caches: a `try` instead of a `guard` for each part of the work costs
+# nothing as long as nothing fails.
+
+
 def _open(hook: Hook, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Stage | None:
-    with guard(hook.doing["begin"]):
+    try:
         if hook.before is not None:
             hook.before(args, kwargs)
         name = hook.stage(args, kwargs) if callable(hook.stage) else hook.stage
-        if name is None:
-            return None
-        around = current_stage()
-        if around is not None and around.name == name:
-            return None
-        return Stage(str(name), dict(hook.attributes) if hook.attributes else None, coarse=True).__enter__()
-    return None
+        return None if name is None else open_once(str(name), dict(hook.attributes) if hook.attributes else None)
+    except Exception as error:
+        report(f"begin {hook.target}", error)
+        return None
 
 
 def _close(hook: Hook, span: Stage | None, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
     if span is not None:
-        with guard(hook.doing["end"]):
-            end = monotonic_ns()
-            if hook.capture is not None:
-                with guard(hook.doing["describe"]):
-                    _describe(span, hook.capture(args, kwargs, result))
+        end = monotonic_ns()
+        if hook.capture is not None:
+            _describe(hook, span, args, kwargs, result)
+        try:
             span.close(end)
+        except Exception as error:
+            report(f"end {hook.target}", error)
     if hook.after is not None:
-        with guard(hook.doing["follow"]):
+        try:
             hook.after(args, kwargs, result)
+        except Exception as error:
+            report(f"follow {hook.target}", error)
 
 
-def _describe(span: Stage, attributes: Mapping[str, Any] | None) -> None:
-    if attributes:
-        span.set_attributes(attributes)
+def _describe(hook: Hook, span: Stage, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+    try:
+        described = hook.capture and hook.capture(args, kwargs, result)
+        if described:
+            if span.attributes:
+                described.update({key: value for key, value in span.attributes.items() if key not in described})
+            span.attributes = described
+    except Exception as error:
+        report(f"describe {hook.target}", error)
 
 
 def _fail(hook: Hook, span: Stage | None, args: tuple[Any, ...], kwargs: dict[str, Any], error: BaseException) -> None:
     if span is not None:
-        with guard(hook.doing["end"]):
+        with guard(f"end {hook.target}"):
             span.__exit__(type(error), error, error.__traceback__)
     if hook.failed is not None:
-        with guard(hook.doing["follow"]):
+        with guard(f"follow {hook.target}"):
             hook.failed(args, kwargs, error)
 
 

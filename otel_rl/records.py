@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 Value = str | bool | int | float | Sequence["Value"]
 """An attribute value as the encoder takes it: whatever the user gave has been cleaned into this already."""
 Attributes = Mapping[str, Value]
+
+
+Labels = tuple[tuple[str, str | bool | int | float], ...]
+"""Attributes of a metric's series."""
+
+
+class Late(dict[str, Value]):
+    """Attributes of which some are still on their way from a device; the flusher waits for them a while."""
+
+    is_complete = False
 
 
 class Span(Protocol):
@@ -69,6 +79,31 @@ class Log:
     """OTLP severity number: 9 is INFO, 13 WARN, 17 ERROR."""
     trace_id: int = 0
     span_id: int = 0
+
+
+class Count(NamedTuple):
+    """Something to add to a counter."""
+
+    name: str
+    value: int | float
+    labels: Labels = ()
+
+
+class Point(NamedTuple):
+    """One value of a gauge at one time."""
+
+    name: str
+    value: int | float
+    time_ns: int
+    labels: Labels = ()
+
+
+class Later(NamedTuple):
+    """Work that a hot thread leaves to the flusher, where it waits for nobody: ``function(*arguments)``."""
+
+    function: Callable[..., Iterable[Count | Point]]
+    """Gives what is to be counted; it may add to the attributes of a stage that is queued behind it."""
+    arguments: tuple[Any, ...]
 
 
 @dataclass(slots=True)

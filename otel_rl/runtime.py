@@ -65,8 +65,8 @@ class Training:
     """The rollout that is being consumed, by mode: an evaluation does not end that of the training."""
     mode: str = ""
     """Whether the open reward stage trains or evaluates."""
-    rewarding: dict[Any, Any] = field(default_factory=dict)
-    """Open reward functions by the framework's own timing context."""
+    rewarding: dict[Any, Any] | None = None
+    """Open reward functions by the framework's own timing context, while rewards are computed."""
     skipped: int = 0
     """Optimizer updates that were skipped; the framework's step number counts them too."""
     losses: list[Any] = field(default_factory=list)
@@ -132,6 +132,8 @@ class Runtime:
     """The last memory reading."""
     probe_ns: int = 0
     """When it was read, monotonic."""
+    fresh_ns: int = 0
+    """How long a reading serves again at the ends of coarse stages, ns."""
     exhausted: int = 0
     """The id of the out-of-memory error that passes through the open stages; it is logged by the innermost only."""
 

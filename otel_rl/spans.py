@@ -6,12 +6,12 @@ import functools
 import inspect
 import sys
 from collections.abc import Callable, Mapping
-from contextvars import Token
+from contextvars import ContextVar, Token
 from time import monotonic_ns
 from types import TracebackType
 from typing import Any, TypeVar, cast
 
-from opentelemetry.context import Context, attach, get_current
+from opentelemetry.context import Context, attach, detach, get_current
 from opentelemetry.trace import INVALID_SPAN, Span, SpanContext, TraceFlags
 from opentelemetry.trace.propagation import set_span_in_context
 from opentelemetry.trace.status import Status, StatusCode
@@ -19,7 +19,7 @@ from opentelemetry.trace.status import Status, StatusCode
 from otel_rl import vocabulary
 from otel_rl.guard import errors, guard
 from otel_rl.ids import random_bits
-from otel_rl.probes.memory import Reading
+from otel_rl.probes.memory import FRESH_NS, Reading
 from otel_rl.records import Log, SpanEvent, SpanLink, Value
 from otel_rl.runtime import Trace, state
 from otel_rl.values import NUMBERS, clean, clean_all, clean_key
@@ -29,13 +29,23 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 SPAN_KEY = next(iter(set_span_in_context(INVALID_SPAN, Context())))
 """The key under which OpenTelemetry keeps the current span; its public API is asked once, each time costs 0.5 us."""
+
+
+def _context_variable() -> ContextVar[Context]:
+    """Find the variable that holds OpenTelemetry's context; where it is no such variable, stages have their own."""
+    now = get_current()
+    token = attach(now)
+    variable: ContextVar[Context] = getattr(token, "var", None) or ContextVar("otel_rl", default=now)
+    detach(token)
+    return variable
+
+
+CURRENT = _context_variable()
+put = dict.__setitem__
+"""A ``Context`` refuses to be changed; a copy that nobody has seen yet may be."""
 MAX_KEYS = 1024
 MAX_KEPT = 1024
 """Attributes, events and links that an open stage keeps; the encoder keeps 128 of them and counts the others."""
-FRESH_NS = 1_000_000
-"""A memory reading younger than this serves again, so that tight loops do not pay for readings."""
-COARSE_FRESH_NS = 100_000
-"""The same for the begin of stages that integrations open: one begins where the one before it ended."""
 SAMPLED = TraceFlags(TraceFlags.SAMPLED)
 NOT_SAMPLED = TraceFlags(TraceFlags.DEFAULT)
 
@@ -56,7 +66,7 @@ class Stage(Span):
         self.name = name
         self.attributes = attributes
         self.coarse = coarse
-        """Coarse stages read memory when they end, however young the last reading is."""
+        """Coarse stages, which integrations open, read the memory of a device at both ends."""
         self.trace: Trace | None = None
         self.span_id = 0
         self.parent_id = 0
@@ -78,10 +88,8 @@ class Stage(Span):
         if self.trace is not None:  # two spans cannot share one object
             errors["open a stage a second time"] += 1
         elif state.on:
-            context = get_current()
-            self.place(context.get(SPAN_KEY))
-            self.token = attach(Context({**context, SPAN_KEY: self}))
-            self.start()
+            context = CURRENT.get()
+            self.open(context, context.get(SPAN_KEY))
         return self
 
     def __exit__(
@@ -120,12 +128,16 @@ class Stage(Span):
 
     # --- recording ----------------------------------------------------------------------------------------------------
 
-    def place(self, parent: object) -> None:
-        """Take a place below ``parent``: a stage, somebody else's span, or (None) the container of this rank."""
-        above = parent if isinstance(parent, Stage) and not parent.ended else _stage_for(parent)
+    def open(self, context: Context, parent: object) -> None:
+        """Begin now, below ``parent``, and be the current span of ``context``."""
+        above = parent if parent.__class__ is Stage and not parent.ended else _stage_for(parent)
         self.trace = above.trace
         self.parent_id = above.span_id
         self.span_id = random_bits(64) or 1
+        inner = Context(context)
+        put(inner, SPAN_KEY, self)
+        self.token = CURRENT.set(inner)
+        self.start()
 
     def start(self, begin: int = 0) -> None:
         """Begin now, or at ``begin`` (monotonic, ns)."""
@@ -134,7 +146,7 @@ class Stage(Span):
         if state.exhausted:
             state.exhausted = 0  # the program goes on: another error may get the same id
         state.open.add(self)
-        if now - state.probe_ns > (COARSE_FRESH_NS if self.coarse else FRESH_NS):
+        if now - state.probe_ns > (state.fresh_ns if self.coarse else FRESH_NS):
             state.reading = state.read_memory()
             state.probe_ns = now = monotonic_ns()
             self.began = begin or now
@@ -146,13 +158,13 @@ class Stage(Span):
         if token is not None:
             self.token = None
             try:
-                token.var.reset(token)
+                CURRENT.reset(token)
             except ValueError:  # in another task or thread than it began in there is nothing to restore
                 errors["end a stage where it began"] += 1
         if self not in state.open:
             return
         self.ended = end if end > self.began else self.began
-        if self.coarse or end - state.probe_ns > FRESH_NS:
+        if end - state.probe_ns > (state.fresh_ns if self.coarse else FRESH_NS):
             state.reading = state.read_memory()
             state.probe_ns = end
         self.after = state.reading
@@ -360,14 +372,27 @@ _KEYS = _Keys()
 
 def current_stage() -> Stage | None:
     """Return the innermost open stage of this thread or task, else the container of this rank."""
-    span = get_current().get(SPAN_KEY)
-    return span if isinstance(span, Stage) else cast("Stage | None", state.container)
+    span = CURRENT.get().get(SPAN_KEY)
+    return span if span.__class__ is Stage else cast("Stage | None", state.container)
+
+
+def open_once(name: str, attributes: dict[str, Value] | None = None) -> Stage | None:
+    """Open a coarse stage, unless the current one has the same name: nested and recomputed calls count once."""
+    context = CURRENT.get()
+    parent = context.get(SPAN_KEY)
+    if parent.__class__ is Stage and parent.name == name:
+        return None
+    opened = Stage(name, attributes, coarse=True)
+    opened.open(context, parent)
+    return opened
 
 
 def record_finished(name: str, begin: int, end: int, attributes: dict[str, Value] | None = None) -> None:
     """Record a stage that is already over (monotonic, ns), below the current one; it was never current itself."""
     finished = Stage(name, attributes)
-    finished.place(get_current().get(SPAN_KEY))
+    parent = CURRENT.get().get(SPAN_KEY)
+    above = parent if isinstance(parent, Stage) and not parent.ended else _stage_for(parent)
+    finished.trace, finished.parent_id, finished.span_id = above.trace, above.span_id, random_bits(64) or 1
     finished.began, finished.ended = begin, max(begin, end)
     state.add(finished)
 

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextvars import Token
 from time import monotonic_ns
 from types import TracebackType
 from typing import cast
 
-from opentelemetry.context import Context, attach, get_current
+from opentelemetry.context import Context
 from opentelemetry.trace import Span
 
 from otel_rl import ids, vocabulary
 from otel_rl.guard import errors, guard, say
-from otel_rl.metrics import gauge
-from otel_rl.probes.memory import host, peak_rss, use_memory_reader
-from otel_rl.records import Value
+from otel_rl.probes.memory import Reading, host, peak_rss
+from otel_rl.records import Later, Point, Value
 from otel_rl.runtime import Trace, state
-from otel_rl.spans import SPAN_KEY, Stage
+from otel_rl.spans import CURRENT, SPAN_KEY, Stage
 
 
 class Tree:
@@ -28,6 +27,7 @@ class Tree:
 
     def __init__(self, name: str, loop: str, number: int, begin: int, attributes: dict[str, Value]) -> None:
         identity = state.identity
+        self.peak = peak_rss()
         # Of an unknown attempt nothing can be derived: spans of others that take this id must not collide.
         trace_id = ids.trace_id(identity.attempt_id or f"{ids.random_bits(128):x}", loop, number)
         trace = Trace(trace_id, state.clock.anchor, sampled=state.sampled(trace_id), known=identity.known)
@@ -43,34 +43,33 @@ class Tree:
         self.container.span_id = ids.random_bits(64) or 1
         self.container.start(begin)
         state.container = self.container
-        self.peak = peak_rss()
 
     def make_current(self) -> None:
         """Make the container current in this thread, so that a user's own spans nest below it.
 
         A span that happens to be current belongs to another trace: the step links to it.
         """
-        context = get_current()
+        context = CURRENT.get()
         outer = context.get(SPAN_KEY)
-        if isinstance(outer, Span) and outer.__class__ is not Stage and outer.get_span_context().is_valid:
+        if outer.__class__ is not Stage and isinstance(outer, Span) and outer.get_span_context().is_valid:
             self.container.add_link(outer.get_span_context())
-        self.token = attach(Context({**context, SPAN_KEY: self.container}))
+        self.token = CURRENT.set(Context({**context, SPAN_KEY: self.container}))
 
     def leave(self) -> None:
         """Be current no more, but stay open."""
         token, self.token = self.token, None
         if token is not None:
             try:
-                token.var.reset(token)
+                CURRENT.reset(token)
             except ValueError:  # in another task or thread than it began in there is nothing to restore
                 errors["leave a step where it began"] += 1
         if state.container is self.container:
             state.container = None
 
-    def close(self, end: int, error: BaseException | None = None) -> None:
-        """End container and root at ``end`` (monotonic, ns)."""
+    def close(self, end: int, error: BaseException | None = None, peak: int = 0) -> None:
+        """End container and root at ``end`` (monotonic, ns); ``peak`` is the process's, if it has just been read."""
         self.container.token, self.token = self.token, None
-        peak = peak_rss()
+        peak = peak or peak_rss()
         self.container.set_attribute(vocabulary.RSS_PEAK, peak)
         self.container.set_attribute(vocabulary.RSS_PEAK_EXACT, peak > self.peak)
         for span in (self.container, self.root):
@@ -169,7 +168,7 @@ class Loop:
         attributes: dict[str, Value] = {vocabulary.ITERATION: number, vocabulary.LOOP_NAME: self.name}
         tree = Tree(vocabulary.LOOP, self.name, number, now, attributes)
         # What was open ends behind the new tree: other threads find a container at every moment.
-        self.close(now)
+        self.close(now, peak=tree.peak)
         self.count(now)
         state.phase.close(now)
         self.tree = self.last = tree
@@ -188,11 +187,11 @@ class Loop:
             self.left = 0
             state.container = self.last.container
 
-    def close(self, now: int, error: BaseException | None = None) -> None:
+    def close(self, now: int, error: BaseException | None = None, peak: int = 0) -> None:
         """End the open step's spans; an error closes them with its status and leaves the step uncounted."""
         tree, self.tree = self.tree, None
         if tree is not None:
-            tree.close(now, error)
+            tree.close(now, error, peak)
             if error is not None:
                 self.began = 0
 
@@ -200,10 +199,7 @@ class Loop:
         """Record the numbers of the step that lasted until ``now``."""
         began, self.began = self.began, 0
         if began:
-            time_ns = now + state.clock.anchor
-            gauge(vocabulary.STEP_TIME, (now - began) / 1e9, time_ns=time_ns)
-            with guard("record memory"):
-                record_memory(time_ns)
+            state.add(Later(_step_points, (began, now, state.clock.anchor, state.reading)))
             for at_end in self.at_end:
                 with guard("count a step"):
                     at_end(began, now)
@@ -218,21 +214,20 @@ class Loop:
             state.phase.open(vocabulary.TEARDOWN, state.loops, now)
 
 
-def record_memory(time_ns: int) -> None:
-    """Record what the process and its device hold at the end of a step. Cost: 5 us."""
-    if state.memory_reader is not None and not state.memory_reader.is_own():
-        use_memory_reader(state.read_device)
-    reading = state.read_memory()
+def _step_points(began: int, ended: int, anchor: int, reading: Reading | None) -> Iterator[Point]:
+    """Say how long a step lasted, and what the process and its device held at its end; runs in the flusher."""
+    time_ns = ended + anchor
+    yield Point(vocabulary.STEP_TIME, (ended - began) / 1e9, time_ns)
     if reading is None:
         return
     virtual, resident = host(reading[0])
     if resident:
-        gauge(vocabulary.RSS, resident, time_ns=time_ns)
-        gauge(vocabulary.VMS, virtual, time_ns=time_ns)
+        yield Point(vocabulary.RSS, resident, time_ns)
+        yield Point(vocabulary.VMS, virtual, time_ns)
     device = reading[1]
     if device is not None:
-        gauge(vocabulary.ALLOCATED, device.allocated, time_ns=time_ns)
-        gauge(vocabulary.RESERVED, device.reserved, time_ns=time_ns)
+        yield Point(vocabulary.ALLOCATED, device.allocated, time_ns)
+        yield Point(vocabulary.RESERVED, device.reserved, time_ns)
 
 
 class step:

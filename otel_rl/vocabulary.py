@@ -209,8 +209,12 @@ COMM_HIDDEN: Final = _attribute(
     "span",
     "true where collectives run inside the stage that Python cannot see (DDP, FSDP)",
 )
-RSS_START: Final = _attribute("rl.memory.host.rss.start", "int", "span", "resident bytes of the process at the start")
-RSS_END: Final = _attribute("rl.memory.host.rss.end", "int", "span", "resident bytes at the end")
+RSS_START: Final = _attribute(
+    "rl.memory.host.rss.start", "int", "span", "resident bytes of the process at the start, read at most 10 ms before"
+)
+RSS_END: Final = _attribute(
+    "rl.memory.host.rss.end", "int", "span", "resident bytes at the end, read at most 10 ms before"
+)
 VMS_START: Final = _attribute("rl.memory.host.vms.start", "int", "span", "virtual bytes at the start")
 VMS_END: Final = _attribute("rl.memory.host.vms.end", "int", "span", "virtual bytes at the end")
 RSS_PEAK: Final = _attribute(

@@ -75,7 +75,7 @@ class Recording:
                 if stage is not None:
                     stage.began = self.clock.ns
                     stage.trace.anchor = WALL_NS
-        state.read_memory = lambda: None
+        state.read_memory, state.reading = lambda: None, None
         return self
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -58,27 +59,48 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     state.training.deferred.clear()
 
 
-def test_tensors_of_the_host_are_numbers_at_once() -> None:
-    """Of any type, also where they need a gradient."""
+def use(seen: list[list[float]]) -> Any:
+    """Keep the numbers."""
+    return lambda values: seen.append(values) or ()
+
+
+def served() -> None:
+    """Do the flusher's part."""
+    while state.queue:
+        later = state.queue.popleft()
+        list(later.function(*later.arguments))
+
+
+@pytest.fixture
+def queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A queue that no flusher serves."""
+    monkeypatch.setattr(state, "queue", deque())
+    monkeypatch.setattr(state, "awake", True)
+
+
+@pytest.mark.usefixtures("queue")
+def test_tensors_of_the_host_are_summed_by_the_flusher() -> None:
+    """Of any type, and large ones."""
     seen: list[list[float]] = []
-    deferred.read([torch.tensor(1.5), torch.tensor(True), torch.tensor([3])], seen.append)
-    deferred.read([torch.tensor(2.0, requires_grad=True).detach()], seen.append)
-    assert [[1.5, 1.0, 3.0], [2.0]] == seen
+    tensors = [torch.tensor(1.5), torch.tensor(True), torch.tensor([3]), torch.ones(300, 200, dtype=torch.bool)]
+    assert deferred.read(tensors, use(seen))
+    assert [] == seen
+    served()
+    assert [[1.5, 1.0, 3.0, 60_000.0]] == seen
 
 
+@pytest.mark.usefixtures("queue")
 def test_numbers_of_a_device_come_when_it_is_done(device: Any) -> None:
     """In the order in which they were asked for, and never by waiting."""
     seen: list[list[float]] = []
     for value in (1.0, 2.0, 3.0):
-        deferred.read([OnDevice(value), OnDevice(-value)], seen.append)
-    deferred.resolve()
-    assert [] == seen
-    Event.all[1].over = True
-    deferred.resolve()
-    assert [] == seen
-    Event.all[0].over = True
-    deferred.resolve()
-    assert [[1.0, -1.0], [2.0, -2.0]] == seen
+        assert deferred.read([OnDevice(value), OnDevice(-value)], use(seen))
+    for over, expected in (((), []), ((1,), []), ((0,), [[1.0, -1.0], [2.0, -2.0]])):
+        for index in over:
+            Event.all[index].over = True
+        deferred.resolve()
+        served()
+        assert expected == seen
 
 
 def test_a_device_that_never_answers_holds_only_so_many(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,7 +108,7 @@ def test_a_device_that_never_answers_holds_only_so_many(device: Any, monkeypatch
     monkeypatch.setattr(deferred, "LIMIT", 2)
     before = state.dropped["metrics", "device_too_late"]
     for _ in range(5):
-        deferred.read([OnDevice(1.0)], lambda values: None)
+        deferred.read([OnDevice(1.0)], use([]))
     assert (2, 3) == (len(state.training.deferred), state.dropped["metrics", "device_too_late"] - before)
     state.dropped.clear()
 
@@ -94,5 +116,5 @@ def test_a_device_that_never_answers_holds_only_so_many(device: Any, monkeypatch
 def test_nothing_is_read_while_a_graph_is_captured(device: Any) -> None:
     """The copy would run again with every replay."""
     device.is_current_stream_capturing = lambda: True
-    deferred.read([OnDevice(1.0)], lambda values: None)
+    assert not deferred.read([OnDevice(1.0)], use([]))
     assert 0 == len(state.training.deferred)

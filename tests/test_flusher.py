@@ -200,8 +200,8 @@ def test_a_stage_that_ends_while_the_flusher_looks_is_in_the_journal(recording: 
             seen.append(otel_rl.flush())  # the flusher looks right now, on its own thread
             return real()
 
-        outer.coarse = True
         state.read_memory = read
+        recording.tick(11)
         outer.__exit__(None, None, None)
         state.read_memory = real
         assert [True] == seen
@@ -235,7 +235,7 @@ def test_a_record_that_cannot_be_handled_takes_no_other_with_it(recording: Recor
         with otel_rl.stage("before"):
             pass
         broken = Stage("broken")
-        broken.place(None)
+        broken.trace = state.container.trace
         broken.name = ["no name"]  # type: ignore[assignment]
         broken.began, broken.ended = 1, 2
         for odd in (broken, object(), 5, None):

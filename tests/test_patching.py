@@ -221,7 +221,7 @@ def test_a_call_is_a_stage_with_what_is_captured(package: str, recording: Record
         "work",
         stage="rl.reward",
         before=lambda args, kwargs: told.append(("before", args, kwargs, len(state.open))),
-        capture=lambda args, kwargs, result: {"sum": result, "none": None, "odd": {1}},
+        capture=lambda args, kwargs, result: {"sum": result, "odd": (1,)},
         after=lambda args, kwargs, result: told.append(("after", result, len(state.open))),
     )
     with otel_rl.step(1):

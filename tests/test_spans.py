@@ -340,6 +340,7 @@ class OutOfMemoryError(RuntimeError):
 def test_out_of_memory_says_what_every_open_stage_held(recording: Recording) -> None:
     """One log record for each open stage, once for each error, with its tokens and its memory."""
     state.read_memory = lambda: (b"2 1 0", Device(30, 40, 50, 60))
+    recording.tick(11)
     with pytest.raises(OutOfMemoryError), otel_rl.step(1), otel_rl.stage("sample", tokens=7):
         recording.tick(2)
         raise OutOfMemoryError
@@ -520,13 +521,13 @@ def test_many_threads_lose_nothing(recording: Recording) -> None:
 
 
 def test_memory_is_read_at_both_ends(recording: Recording) -> None:
-    """A stage longer than a millisecond has its own readings; the peak is exact only where the stage raised it."""
+    """A stage longer than ten milliseconds has its own readings; the peak is exact only where the stage raised it."""
     readings = iter([(b"10 5 0", Device(1, 100, 2, 200)), (b"20 8 0", Device(3, 100, 4, 300))])
     with otel_rl.step(1):
-        recording.tick(2)
+        recording.tick(11)
         state.read_memory = lambda: next(readings)
         with otel_rl.stage("sample"):
-            recording.tick(2)
+            recording.tick(11)
         state.read_memory = lambda: None
     found = recording.spans()["rl.sample"].attributes
     page = os.sysconf("SC_PAGE_SIZE")
@@ -561,6 +562,29 @@ def test_a_short_stage_does_not_read_memory(recording: Recording) -> None:
             with otel_rl.stage("tool"):
                 pass
         assert before == count
+
+
+def test_a_short_stage_of_an_integration_says_what_was_read_a_moment_ago(recording: Recording) -> None:
+    """At both ends the same; a short stage of a user's says nothing."""
+    with otel_rl.step(1):
+        recording.tick(11)
+        state.read_memory = lambda: (b"10 5 0", None)
+        with spans.Stage("rl.sample", coarse=True):
+            pass
+        with spans.Stage("rl.train.forward", coarse=True), otel_rl.stage("reward"):
+            recording.tick(2)
+        state.read_memory = lambda: None
+    found = recording.spans()
+    page = os.sysconf("SC_PAGE_SIZE")
+    expected = {
+        vocabulary.VMS_START: 10 * page,
+        vocabulary.VMS_END: 10 * page,
+        vocabulary.RSS_START: 5 * page,
+        vocabulary.RSS_END: 5 * page,
+    }
+    assert (expected, expected, {}) == tuple(
+        found[name].attributes for name in ("rl.sample", "rl.train.forward", "rl.reward")
+    )
 
 
 # --- the keyword form -------------------------------------------------------------------------------------------------

@@ -14,9 +14,9 @@ from typing import Any
 
 from otel_rl import vocabulary
 from otel_rl.between import end_between
-from otel_rl.metrics import gauge
 from otel_rl.patching import Attachment, Hook
 from otel_rl.probes import deferred
+from otel_rl.records import Point
 from otel_rl.runtime import state
 from otel_rl.steps import Loop
 from otel_rl.throughput import Throughput
@@ -24,6 +24,7 @@ from otel_rl.throughput import Throughput
 PACKAGE = "transformers"
 SUPPORTS = ">=4.56,<6"
 
+GLOBAL = ((vocabulary.SCOPE_KEY, "global"),)
 DATA = ((vocabulary.IDLE_REASON, "data"),)
 
 
@@ -70,13 +71,13 @@ def _keep_norm(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> No
         return
     time_ns = state.now()
 
-    def use(values: list[float]) -> None:
-        gauge(vocabulary.GRAD_NORM, values[0], (vocabulary.SCOPE_KEY, "global"), time_ns=time_ns)
+    def use(values: list[float]) -> tuple[Point]:
+        return (Point(vocabulary.GRAD_NORM, values[0], time_ns, GLOBAL),)
 
     if hasattr(result, "detach"):
-        deferred.read((result,), use)
+        deferred.read((result.detach(),), use)
     else:
-        use([float(result)])
+        state.add(use([float(result)])[0])
 
 
 def _norm_stage(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:

@@ -8,6 +8,7 @@ call to the begin of the next. The loop itself (steps, data wait, optimizer, eva
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from typing import Any
 
 from otel_rl import vocabulary
@@ -16,7 +17,7 @@ from otel_rl.ids import random_bits
 from otel_rl.integrations.trl_metrics import evaluation_metrics, keep_loss, step_metrics
 from otel_rl.patching import Hook
 from otel_rl.probes import deferred
-from otel_rl.records import Value
+from otel_rl.records import Count, Late, Point, Value
 from otel_rl.runtime import state
 from otel_rl.spans import Stage, current_stage
 
@@ -105,6 +106,7 @@ def _begin_processing(args: Args, kwargs: Kwargs, result: Any) -> None:
 
 
 def _rollout_failed(args: Args, kwargs: Kwargs, error: BaseException) -> None:
+    state.training.rewarding = None
     end_between(error)
 
 
@@ -159,6 +161,7 @@ def _hides_collectives(model: Any) -> dict[str, Value]:
 def _begin_rewards(args: Args, kwargs: Kwargs) -> None:
     end_between()
     state.training.mode = _mode(args[0])
+    state.training.rewarding = {}
 
 
 def _describe_rewards(args: Args, kwargs: Kwargs, result: Any) -> dict[str, Value]:
@@ -166,6 +169,7 @@ def _describe_rewards(args: Args, kwargs: Kwargs, result: Any) -> dict[str, Valu
 
 
 def _begin_advantage(args: Args, kwargs: Kwargs, result: Any) -> None:
+    state.training.rewarding = None
     begin_between(vocabulary.ADVANTAGE, {vocabulary.MODE: _mode(args[0]), vocabulary.BATCH_SIZE: len(args[2])})
 
 
@@ -177,17 +181,19 @@ def _advantage_over(args: Args, kwargs: Kwargs) -> None:
 
 def _begin_function(args: Args, kwargs: Kwargs, result: Any) -> None:
     """TRL times every reward function, the asynchronous ones in their own tasks: a span each."""
-    stage = current_stage()
+    rewarding = state.training.rewarding
+    if rewarding is None:
+        return  # eight calls of ten have nothing to do with rewards
     function = str(args[0].name).partition(".")[2]
-    if stage is None or stage.name != vocabulary.REWARD or function == "_calculate_rewards":
+    if function == "_calculate_rewards":
         return
     attributes: dict[str, Value] = {vocabulary.REWARD_FUNCTION: function, vocabulary.MODE: state.training.mode}
-    state.training.rewarding[args[0]] = Stage(f"{vocabulary.REWARD} {function}", attributes, coarse=True).__enter__()
+    rewarding[args[0]] = Stage(f"{vocabulary.REWARD} {function}", attributes, coarse=True).__enter__()
 
 
 def _end_function(args: Args, kwargs: Kwargs) -> None:
-    span = state.training.rewarding.pop(args[0], None)
-    if span is not None:
+    span = state.training.rewarding and state.training.rewarding.pop(args[0], None)
+    if span:
         error = args[2] if len(args) > 2 else None
         span.__exit__(type(error) if error is not None else None, error, None)
 
@@ -203,27 +209,29 @@ def _begin_forward(args: Args, kwargs: Kwargs) -> None:
 def _describe_forward(args: Args, kwargs: Kwargs, result: Any) -> dict[str, Value]:
     trainer, model, inputs = args[0], args[1], args[2]
     prompt_mask, completion_mask = inputs["prompt_mask"], inputs["completion_mask"]
-    described: dict[str, Value] = {
-        vocabulary.MODE: _mode(trainer),
-        vocabulary.TRAIN_BATCH_SIZE: int(completion_mask.shape[0]),
-        vocabulary.GROUP_SIZE: _group_size(trainer),
-        vocabulary.POLICY_VERSION: _policy_version(trainer),
-        **_hides_collectives(model),
-    }
+    described = Late(
+        {
+            vocabulary.MODE: _mode(trainer),
+            vocabulary.TRAIN_BATCH_SIZE: int(completion_mask.shape[0]),
+            vocabulary.GROUP_SIZE: _group_size(trainer),
+            vocabulary.POLICY_VERSION: _policy_version(trainer),
+            **_hides_collectives(model),
+        }
+    )
     positions = int(prompt_mask.numel()) + int(completion_mask.numel())
     training = _is_training(trainer)
+    throughput = state.training.throughput if training else None
 
-    def use(values: list[float]) -> None:
+    def use(values: list[float]) -> Iterable[Count | Point]:
         prompt, response = int(values[0]), int(values[1])
         described[vocabulary.TOKENS] = prompt + response
         described[vocabulary.TOKENS_PROMPT] = prompt
         described[vocabulary.TOKENS_RESPONSE] = response
         described[vocabulary.TOKENS_PADDING] = positions - prompt - response
-        if training and state.training.throughput is not None:
-            state.training.throughput.forward(prompt, response, positions - prompt - response)
+        described.is_complete = True
+        return throughput.count_forward(prompt, response, positions - prompt - response) if throughput else ()
 
-    deferred.read((prompt_mask.sum(), completion_mask.sum()), use)
-    deferred.resolve()
+    described.is_complete = not deferred.read((prompt_mask, completion_mask), use)
     _consume(described, _mode(trainer))
     if training:
         keep_loss(result)

@@ -6,11 +6,13 @@ step are read before that. What TRL has reduced over the ranks is emitted once, 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from otel_rl import vocabulary
-from otel_rl.metrics import Point, as_number, gauge
+from otel_rl.metrics import as_number
 from otel_rl.probes import deferred
+from otel_rl.records import Later, Point
 from otel_rl.runtime import state
 
 Label = tuple[str, str]
@@ -36,6 +38,7 @@ PER_RANK = frozenset({"step_time"})
 GLOBAL: Label = (vocabulary.SCOPE_KEY, "global")
 RANK: Label = (vocabulary.SCOPE_KEY, "rank")
 EVALUATION: Label = (vocabulary.MODE, "eval")
+LOSS_LABELS = ((vocabulary.LOSS_TYPE, "total"), RANK)
 
 
 class Reader:
@@ -46,22 +49,25 @@ class Reader:
         self._read: dict[str, tuple[list[Any], int]] = {}
         self._series: dict[str, tuple[str, tuple[Label, ...]] | None] = {}
 
-    def record(self, metrics: dict[str, list[Any]]) -> None:
-        """Record the mean of what was appended to each list since the last call.
+    def points(self, metrics: list[tuple[str, list[Any], int]], time_ns: int) -> Iterator[Point]:
+        """Give the mean of what was appended to each list since the last call; runs in the flusher.
 
         A list that was replaced is new: TRL clears by that, and sets its running token count so.
+
+        Args:
+            metrics: names, lists, and how much of each list counts: TRL may have appended since.
+            time_ns: when they were complete, ns since 1970.
         """
-        time_ns = state.now()
-        for name, entries in metrics.items():
+        for name, entries, end in metrics:
             known, length = self._read.get(name, (None, 0))
-            start = length if known is entries and length <= len(entries) else 0
-            self._read[name] = (entries, len(entries))
+            start = length if known is entries and length <= end else 0
+            self._read[name] = (entries, end)
             series = self._series[name] if name in self._series else self._name(name)
-            new = entries[start:] if start else entries
+            new = entries[start:end]
             if new and series is not None:
                 numbers = [number for number in map(as_number, new) if number is not None]
                 if numbers:
-                    state.add(Point(series[0], sum(numbers) / len(numbers), time_ns, series[1]))
+                    yield Point(series[0], sum(numbers) / len(numbers), time_ns, series[1])
 
     def _name(self, name: str) -> tuple[str, tuple[Label, ...]] | None:
         """Find the series of a metric; None where another rank reports it."""
@@ -80,8 +86,8 @@ def step_metrics(trainer: Any) -> None:
         return
     time_ns = state.now()
 
-    def use(values: list[float]) -> None:
-        gauge(vocabulary.LOSS, sum(values), (vocabulary.LOSS_TYPE, "total"), RANK, time_ns=time_ns)
+    def use(values: list[float]) -> tuple[Point]:
+        return (Point(vocabulary.LOSS, sum(values), time_ns, LOSS_LABELS),)
 
     deferred.read(losses, use)
 
@@ -105,7 +111,8 @@ def _record(trainer: Any, mode: str, labels: tuple[Label, ...]) -> None:
     reader = state.training.readers.get((id(trainer), mode))
     if reader is None:
         reader = state.training.readers[id(trainer), mode] = Reader(labels)
-    reader.record(metrics[mode])
+    complete = [(name, entries, len(entries)) for name, entries in metrics[mode].items()]
+    state.add(Later(reader.points, (complete, state.now())))
 
 
 def _canonical(name: str) -> tuple[str, tuple[Label, ...]]:

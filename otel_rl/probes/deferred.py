@@ -1,43 +1,51 @@
-"""Numbers that live on a device, read without waiting for it."""
+"""Numbers in tensors, read without waiting for a device and away from the training thread."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from otel_rl.records import Count, Later, Point
 from otel_rl.runtime import state
 
 LIMIT = 256
-"""Numbers that may wait for their device; more are dropped and counted."""
+"""Groups of numbers that may wait for their device; more are dropped and counted."""
 
-Use = Callable[[list[float]], object]
+Use = Callable[[list[float]], Iterable[Count | Point]]
+"""Makes records of the numbers; runs in the flusher."""
 
 
-def read(tensors: Sequence[Any], use: Use) -> None:
-    """Call ``use`` with the numbers of one-element tensors as soon as they can be had without waiting.
+def read(tensors: Sequence[Any], use: Use) -> bool:
+    """Record what ``use`` makes of the sums of some tensors, as soon as they can be had without waiting.
 
-    On the host that is now. On a device they are copied into pinned memory on the current stream, an event marks the
-    end of the copy, and ``resolve`` hands the numbers over once the event has passed. Must run on the thread that
-    launches the work. Cost: 1 us a tensor on the host; on a device two small kernels, one copy and one event.
+    Tensors of the host are read by the flusher: nobody may change them meanwhile. On a device they are summed and
+    copied into pinned memory on the current stream, an event marks the end of the copy, and ``resolve`` hands the
+    numbers over once the event has passed; so this must run on the thread that launches the work.
+
+    Returns:
+        Whether the numbers will come.
+
+    Cost: 0.3 us on the host; on a device two small kernels, one copy and one event.
     """
     kind = tensors[0].device.type
     if kind == "cpu":
-        use([float(tensor) for tensor in tensors])
-        return
+        state.add(Later(_use_host, (tensors, use)))
+        return True
     import torch
 
     if len(state.training.deferred) >= LIMIT:
         state.dropped["metrics", "device_too_late"] += 1
-        return
+        return False
     device = getattr(torch, kind)
     if getattr(device, "is_current_stream_capturing", lambda: False)():
-        return  # a copy recorded into a graph would run again with every replay
-    values = torch.stack([tensor.detach().reshape(()).float() for tensor in tensors])
+        return False  # a copy recorded into a graph would run again with every replay
+    values = torch.stack([tensor.detach().sum().float() for tensor in tensors])
     host = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
     host.copy_(values, non_blocking=True)
     event = device.Event()
     event.record()
     state.training.deferred.append((event, host, use))
+    return True
 
 
 def resolve() -> None:
@@ -45,4 +53,13 @@ def resolve() -> None:
     waiting = state.training.deferred
     while waiting and waiting[0][0].query():
         _, host, use = waiting.popleft()
-        use(host.tolist())
+        state.add(Later(use, (host.tolist(),)))
+
+
+def _use_host(tensors: Sequence[Any], use: Use) -> Iterable[Count | Point]:
+    return use([_sum(tensor) for tensor in tensors])
+
+
+def _sum(tensor: Any) -> float:
+    """Sum by numpy, which starts no threads of its own as torch may for a large tensor."""
+    return float(tensor) if tensor.numel() == 1 else float(tensor.numpy().sum())
