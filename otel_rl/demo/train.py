@@ -125,6 +125,8 @@ def make_trainer(options: argparse.Namespace, workdir: Path, model: Any, rewards
         use_cpu=True,
         bf16=False,
         dataloader_pin_memory=False,
+        # transformers 5.23 adds a forward hook with every generation where this is on: steps grow without end
+        gradient_checkpointing=False,
     )
     return trainer(
         model=model,
