@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_rl.journal import frame
+from otel_rl.journal import acknowledged, frame
 from otel_rl.journal.frame import Damage, Frame, Signal
 from otel_rl.journal.identity import WriterIdentity, start_time
 from otel_rl.journal.write import MIB, Writer
@@ -153,6 +153,27 @@ def test_the_oldest_spans_go_first(tmp_path: Path) -> None:
     assert sent[-len(kept) :] == kept
     assert len(kept) >= 7
     assert {("traces", "journal_full"): 3 * (30 - len(kept))} == journal.stats.dropped
+
+
+def test_what_has_been_sent_goes_before_all_else(tmp_path: Path) -> None:
+    """Without being counted as lost: metrics that were sent go before spans that were not."""
+    journal = writer(tmp_path, max_bytes=8 * (OVERHEAD + 1100))
+    for _ in range(4):
+        journal.append("metrics", b"m" * 1000, 5, 1, 1)
+    path = acknowledged.path_of(tmp_path / "runs" / "run", IDENTITY.writer)
+    path.write_text('{"metrics": {"ranges": [[[3, 0], null]]}}')
+    for _ in range(7):
+        journal.append("traces", b"t" * 1000, 3, 1, 1)
+    path.unlink()
+    assert {} == journal.stats.dropped
+    assert {"metrics.000003.otlp"} == {name for name in names(tmp_path) if name.startswith("metrics")}
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"metrics": 3}', '{"metrics": {"ranges": []}}'])
+def test_a_damaged_acknowledgement_says_nothing(tmp_path: Path, text: str) -> None:
+    """Then what goes is counted, as without it."""
+    acknowledged.path_of(tmp_path, "writer").write_text(text)
+    assert {} == acknowledged.first_unsent(tmp_path, "writer")
 
 
 def test_a_frame_above_the_cap(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from otel_rl.journal import frame
+from otel_rl.journal.acknowledged import first_unsent
 from otel_rl.journal.frame import Signal
 from otel_rl.journal.identity import WriterIdentity
 from otel_rl.journal.pending import FIRST_TO_GO, Pending, Waiting
@@ -253,19 +254,26 @@ class Writer:
         return True
 
     def _remove_one(self) -> bool:
+        """Remove a closed segment: one that has been sent, which loses nothing, else the oldest spans."""
+        unsent = first_unsent(self._directory, self.identity.writer)
+        sent = [segment for segment in self._old if segment.number < unsent.get(segment.signal, 0)]
+        if any(map(self._unlink, sent)):
+            return True
         for signal in FIRST_TO_GO:
-            for segment in self._old:
-                if segment.signal != signal:
-                    continue
-                try:
-                    segment.path.unlink(missing_ok=True)
-                except OSError as error:
-                    self._failure = f"cannot remove {segment.path}: {error.strerror or error}"
-                    continue
-                self._old.remove(segment)
-                self._dropped[signal, "journal_full"] += segment.records
-                return True
+            for segment in [segment for segment in self._old if segment.signal == signal]:
+                if self._unlink(segment):
+                    self._dropped[signal, "journal_full"] += segment.records
+                    return True
         return False
+
+    def _unlink(self, segment: Segment) -> bool:
+        try:
+            segment.path.unlink(missing_ok=True)
+        except OSError as error:
+            self._failure = f"cannot remove {segment.path}: {error.strerror or error}"
+            return False
+        self._old.remove(segment)
+        return True
 
     def _retire_one(self) -> bool:
         for signal in FIRST_TO_GO:
