@@ -93,6 +93,12 @@ class Config:
     attribute_length: int = _setting(
         "OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT", _positive, 2048, "longer attribute values are cut, characters"
     )
+    sidecar: bool = _setting(
+        "OTEL_RL_SIDECAR",
+        _boolean,
+        True,
+        "false: no process is started that sends the records; run `otel-rl sidecar RUN` yourself, once per node",
+    )
     service_name: str = _setting("OTEL_SERVICE_NAME", str, "", "`service.name`; `<system>-<role>` when absent")
     resource_attributes: tuple[tuple[str, str], ...] = _setting(
         "OTEL_RESOURCE_ATTRIBUTES", _pairs, (), "further attributes of the resource"

@@ -12,6 +12,7 @@ from typing import Any, cast
 from otel_rl import directories, vocabulary
 from otel_rl.collectives import Collective, InStage
 from otel_rl.complete import clock_attributes, memory_attributes
+from otel_rl.config import ConfigurationError
 from otel_rl.guard import errors, guard, say
 from otel_rl.identity import folder_name
 from otel_rl.journal.encode import Request, SpanEncoder
@@ -21,6 +22,8 @@ from otel_rl.metrics import Fold, labels_of
 from otel_rl.probes.memory import use_memory_reader
 from otel_rl.records import Count, Labels, Late, Later, Log, Point
 from otel_rl.runtime import state
+from otel_rl.sidecar.settings import targets
+from otel_rl.sidecar.start import Keeper
 from otel_rl.spans import Stage
 from otel_rl.steps import report_alone
 from otel_rl.version import __version__
@@ -83,6 +86,8 @@ class Flusher:
         self._opened: dict[Any, tuple[float, bool]] = {}
         """Open stages that the journal names as open: since when, and whether their trace was known then."""
         self._metric_of: dict[str, tuple[str, Labels]] = {}
+        self._keeper = make_keeper()
+        """Keeps the process alive that sends the records; None where nothing is to be sent."""
         self._first = 0.0
         """When the first span was journaled."""
         self._done = 0
@@ -189,6 +194,9 @@ class Flusher:
                 self._count_self(writer, encoder)
                 self._write(writer, encoder.encode_metrics(self.fold.take(state.now())))
         self._care_for(writer)
+        if self._keeper is not None and self._identity.known and writer.stats.frames:
+            with guard("keep the sidecar alive"):
+                self._keeper.look(writer.stats.directory.absolute(), writer.identity)
 
     def _take_all(self, records: Iterator[Any], spans: list[Stage], logs: list[Log], foreign: list[Any]) -> bool:
         """Take records until one fails or none is left; say whether none is left."""
@@ -417,3 +425,13 @@ class Flusher:
         if lost:
             say("otel_rl: %d records could not be written anywhere and are lost", lost)
         return not lost
+
+
+def make_keeper() -> Keeper | None:
+    """Make what keeps a sidecar alive; None where none is wanted."""
+    try:
+        wanted = targets()
+    except ConfigurationError as error:
+        say("otel_rl: %s; the records wait for `otel-rl ship`", error)
+        return None
+    return Keeper() if wanted and state.config.sidecar else None

@@ -338,6 +338,38 @@ SELF_ERRORS: Final = _metric(
 )
 SELF_BYTES: Final = _metric("otel_rl.journal.bytes", "counter", "By", "bytes written to the journal")
 
+SELF_SHIPPED: Final = _metric(
+    "otel_rl.ship.records", "counter", "{record}", "records by signal and by what became of them at the other side"
+)
+SELF_WAITING: Final = _metric("otel_rl.ship.waiting", "gauge", "By", "journaled bytes that are still to be sent")
+SELF_OLDEST: Final = _metric("otel_rl.ship.oldest_age", "gauge", "s", "age of the oldest record that waits to be sent")
+
+OUTCOME: Final = _attribute(
+    "otel_rl.outcome",
+    "string",
+    "metric",
+    "`shipped`, `rejected` (partial success), `refused`, `left_out` (beyond the share of a trace) or `damaged`",
+)
+HW_ID: Final = _attribute("hw.id", "string", "metric", "the device's own id", SEMCONV)
+HW_NAME: Final = _attribute("hw.name", "string", "metric", "the device's product name", SEMCONV)
+HW_TYPE: Final = _attribute("hw.type", "string", "metric", "`gpu`", SEMCONV)
+CLOCK_TYPE: Final = _attribute("hw.gpu.clock.type", "string", "metric", "`sm` or `memory`")
+NETWORK_DIRECTION: Final = _attribute("network.io.direction", "string", "metric", "`receive` or `transmit`", SEMCONV)
+
+CPU_UTILIZATION: Final = _metric("system.cpu.utilization", "gauge", "1", "share of all cores in use", SEMCONV)
+CPU_LOAD: Final = _metric("system.linux.cpu.load_1m", "gauge", "{thread}", "load average of a minute", SEMCONV)
+SYSTEM_MEMORY: Final = _metric("system.memory.usage", "gauge", "By", "memory of the node in use", SEMCONV)
+SYSTEM_MEMORY_LIMIT: Final = _metric("system.memory.limit", "gauge", "By", "memory of the node", SEMCONV)
+NETWORK_IO: Final = _metric("system.network.io", "counter", "By", "bytes by `network.io.direction`", SEMCONV)
+GPU_UTILIZATION: Final = _metric(
+    "hw.gpu.utilization", "gauge", "1", "share of time in which a kernel ran; no measure of how busy it was", SEMCONV
+)
+GPU_MEMORY: Final = _metric("hw.gpu.memory.usage", "gauge", "By", "device memory in use, by all processes", SEMCONV)
+GPU_MEMORY_LIMIT: Final = _metric("hw.gpu.memory.limit", "gauge", "By", "device memory", SEMCONV)
+POWER: Final = _metric("hw.power", "gauge", "W", "power drawn by the device", SEMCONV)
+TEMPERATURE: Final = _metric("hw.temperature", "gauge", "Cel", "temperature of the device", SEMCONV)
+GPU_CLOCK: Final = _metric("hw.gpu.clock", "gauge", "Hz", "clock by `hw.gpu.clock.type`")
+
 # --- logs -------------------------------------------------------------------------------------------------------------
 
 OPEN: Final = _event(

@@ -56,9 +56,10 @@ def test_what_is_wrong_is_exit_code_1(
     [
         ("OTEL_SERVICE_NAME", "mine", "mine  [honoured]"),
         ("OTEL_BSP_SCHEDULE_DELAY", "abc", "set  [not honoured: has no effect on otel_rl]"),
-        ("OTEL_EXPORTER_OTLP_HEADERS", "authorization=Bearer abc", "set  [not honoured"),
-        ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://abc:4318", "keeps what it records in the journal and sends nothing"),
-        ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://abc:4318", "`otel-rl export` writes it as OTLP"),
+        ("OTEL_EXPORTER_OTLP_HEADERS", "authorization=Bearer abc", "set (hidden)  [honoured]"),
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://me:abc@127.0.0.1:9", "127.0.0.1:9 by grpc"),
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://me:abc@127.0.0.1:9", "nobody answers"),
+        ("OTEL_EXPORTER_OTLP_TIMEOUT", "500", "500  [honoured]"),
     ],
 )
 def test_standard_variables_are_judged(

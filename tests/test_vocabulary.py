@@ -13,7 +13,7 @@ from otel_rl import vocabulary
 from otel_rl.vocabulary import ATTRIBUTES, EVENTS, METRICS, ROWS, SHORT_NAMES, STAGES, Attribute, Metric
 
 PACKAGE = Path(otel_rl.__file__).parent
-UNITS = {"s", "By", "1", "nat"}
+UNITS = {"s", "By", "1", "nat", "Cel", "Hz", "W"}
 FILES = sorted(path for path in PACKAGE.rglob("*.py") if path.name != "vocabulary.py")
 NAMES = {*ATTRIBUTES, *METRICS, *EVENTS, *STAGES} - {"rl.train", "rl.rank"}
 """All names but two that are a beginning of others."""

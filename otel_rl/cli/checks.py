@@ -8,7 +8,7 @@ import re
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -33,12 +33,7 @@ SECRET: Final = re.compile(r"header|key|token|secret|passw|credential|auth", re.
 SECRET_PAIR: Final = re.compile(rf"({SECRET.pattern})[\w.-]*=", re.IGNORECASE)
 USER_IN_URL: Final = re.compile(r"//[^/@\s]+@")
 PAIRS: Final = "OTEL_RESOURCE_ATTRIBUTES"
-EXPORTER: Final = "OTEL_EXPORTER_OTLP_"
 NO_EFFECT: Final = "not honoured: has no effect on otel_rl"
-NOT_SENT: Final = (
-    "not honoured: this version of otel_rl keeps what it records in the journal and sends nothing; "
-    "`otel-rl export` writes it as OTLP"
-)
 HIDDEN: Final = "set (hidden)"
 Mark = Literal["ok", "note", "wrong"]
 INTEGRATION_MARKS: Final[dict[str, Mark]] = {"applies": "ok", "unsupported": "wrong"}
@@ -96,13 +91,18 @@ def settings_rows(environ: Mapping[str, str] = os.environ) -> list[Finding]:
     ]
 
 
-def standard_variables(environ: Mapping[str, str] = os.environ) -> list[Finding]:
-    """List the OTEL_ variables that are set and say which of them otel_rl honours."""
-    honoured = {row.variable for row in settings(environ)}
+def standard_variables(honoured: Collection[str], environ: Mapping[str, str] = os.environ) -> list[Finding]:
+    """List the OTEL_ variables that are set and say which of them otel_rl honours.
+
+    Args:
+        honoured: variables that are read besides those of the settings.
+        environ: where to look.
+    """
+    honoured = {row.variable for row in settings(environ)} | set(honoured)
     return [
         Finding("ok", name, f"{shown(name, value)}  [honoured]")
         if name in honoured
-        else Finding("note", name, f"set  [{NOT_SENT if name.startswith(EXPORTER) else NO_EFFECT}]")
+        else Finding("note", name, f"set  [{NO_EFFECT}]")
         for name, value in sorted(environ.items())
         if name.startswith("OTEL_") and not name.startswith("OTEL_RL_")
     ]

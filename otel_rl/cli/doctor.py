@@ -22,6 +22,7 @@ from otel_rl.cli.checks import (
     writers,
 )
 from otel_rl.cli.outcome import FAILED, RUN, absolute, opened, stdout
+from otel_rl.cli.shipping import HONOURED, sending, sent
 from otel_rl.config import Config
 from otel_rl.report.format import printable
 from otel_rl.report.style import GOOD, HEADING, NOTE, WARNING, plain_table
@@ -44,12 +45,13 @@ def doctor(
         "installed": installed(),
         "integrations": integrations(),
         "settings": settings_rows(),
-        "OpenTelemetry variables": standard_variables(),
+        "OpenTelemetry variables": standard_variables(HONOURED),
+        "sending": sending(),
         "recording": [protobuf(), *journal_root(absolute(Path(directory())))],
     }
     if run is not None:
         found = opened(run)
-        sections[f"run {found.path}"] = [*recorded(found), *writers(found)]
+        sections[f"run {found.path}"] = [*recorded(found), *sent(found), *writers(found)]
     for title, findings in sections.items():
         _print(console, title, findings)
     wrong = [finding for findings in sections.values() for finding in findings if finding.state == "wrong"]

@@ -1,0 +1,105 @@
+"""What `otel-rl doctor` says of sending: whereto, whether anybody listens there, and what of a run has been sent."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections import Counter
+from collections.abc import Mapping
+from time import time_ns
+from typing import Final
+from urllib.parse import urlsplit
+
+from otel_rl.cli.checks import Finding
+from otel_rl.config import ConfigurationError
+from otel_rl.journal.read import Run
+from otel_rl.report.format import count, seconds, size
+from otel_rl.sidecar import owner
+from otel_rl.sidecar.follow import find_streams
+from otel_rl.sidecar.progress import load
+from otel_rl.sidecar.settings import PREFIX, Target, targets
+
+ANSWER_S: Final = 2.0
+LOST: Final = frozenset({"rejected", "refused", "damaged"})
+SUFFIXES: Final = (
+    "ENDPOINT", "PROTOCOL", "HEADERS", "TIMEOUT", "COMPRESSION", "CERTIFICATE", "CLIENT_KEY", "CLIENT_CERTIFICATE",
+    "INSECURE",
+)  # fmt: skip
+HONOURED: Final = frozenset(
+    f"{PREFIX}{signal}{suffix}" for signal in ("", "TRACES_", "METRICS_", "LOGS_") for suffix in SUFFIXES
+) | {"OTEL_TRACES_EXPORTER", "OTEL_METRICS_EXPORTER", "OTEL_LOGS_EXPORTER"}
+"""What ``sidecar.settings`` reads."""
+
+
+def sending(environ: Mapping[str, str] = os.environ) -> list[Finding]:
+    """Say where each signal is sent, and whether somebody listens there."""
+    try:
+        found = targets(environ)
+    except ConfigurationError as error:
+        return [Finding("wrong", "sending", str(error))]
+    if not found:
+        return [Finding("note", "sending", f"nothing: {PREFIX}ENDPOINT is not set, records stay in the journal")]
+    answers: dict[tuple[str, int], str] = {}
+    return [_target(target, answers) for target in found]
+
+
+def sent(run: Run) -> list[Finding]:
+    """Say what of a run was sent, what the other side did not take, and what waits."""
+    if not run.path.is_dir():
+        return []
+    streams = find_streams(run.path)
+    counts: Counter[tuple[str, str]] = Counter()
+    waiting = 0
+    oldest_ns = 0
+    for writer in sorted({name for name, _ in streams}):
+        progress = load(run.path, writer)
+        for signal, row in progress.items():
+            counts.update({(signal, name): number for name, number in row.counts.items()})
+            stream = streams.get((writer, signal))
+            if stream is None or not any(counts.values()):
+                continue
+            waiting += row.waiting(stream)
+            first = next(iter(stream.pieces(row.ranges[0].start, finished=False)), None)
+            last_ns = getattr(first.item, "last_ns", 0) if first else 0
+            oldest_ns = min(oldest_ns or last_ns, last_ns or oldest_ns)
+    if not counts:
+        return [Finding("note", "sent", "nothing yet; `otel-rl ship` sends it")] if targets_set() else []
+    rows = [
+        Finding("wrong" if name in LOST and number else "ok", f"{signal} {name.replace('_', ' ')}", count(number))
+        for (signal, name), number in sorted(counts.items())
+        if number
+    ]
+    age = f", the oldest for {seconds((time_ns() - oldest_ns) / 1e9)}" if waiting and oldest_ns else ""
+    rows.append(Finding("note" if waiting else "ok", "waiting", f"{size(waiting)} to be sent{age}"))
+    return [*rows, *_sidecars(run)]
+
+
+def targets_set(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether any variable says where to send."""
+    return any(name.startswith(PREFIX) and name.endswith("ENDPOINT") and environ[name].strip() for name in environ)
+
+
+def _sidecars(run: Run) -> list[Finding]:
+    nodes = {journal.identity.boot_id: journal.identity.host for journal in run.journals}
+    found = []
+    for boot_id, host in sorted(nodes.items(), key=lambda item: item[1]):
+        identity = owner.living(run.path, boot_id)
+        detail = f"pid {identity.pid} on {identity.host}" if identity else f"none lives for the journals of {host}"
+        found.append(Finding("ok" if identity else "note", "sidecar", detail))
+    return found
+
+
+def _target(target: Target, answers: dict[tuple[str, int], str]) -> Finding:
+    """Judge one target; ``answers`` keeps why a place does not answer, since it is mostly one for all signals."""
+    how = f"{target.shown} by {target.protocol}{', TLS' if target.secure else ''}"
+    parts = urlsplit(target.endpoint if "//" in target.endpoint else f"//{target.endpoint}")
+    place = (parts.hostname or "", parts.port or (443 if target.secure else 80))
+    if place not in answers:
+        try:
+            socket.create_connection(place, ANSWER_S).close()
+            answers[place] = ""
+        except OSError as error:
+            answers[place] = error.strerror or type(error).__name__
+    if answers[place]:
+        return Finding("wrong", target.signal, f"{how}: nobody answers ({answers[place]}); records wait in the journal")
+    return Finding("ok", target.signal, how)

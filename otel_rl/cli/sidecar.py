@@ -1,0 +1,127 @@
+"""`otel-rl sidecar` and `otel-rl ship`: send what a run's journals hold to a Collector."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from time import monotonic, sleep
+from typing import Annotated
+
+import typer
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+from otel_rl.cli.outcome import FAILED, WRONG_USAGE, RunName, complain, leave, opened, stderr
+from otel_rl.config import ConfigurationError
+from otel_rl.journal.identity import WriterIdentity
+from otel_rl.sidecar import owner
+from otel_rl.sidecar.node import Node
+from otel_rl.sidecar.settings import Target, targets
+from otel_rl.version import __version__
+
+ANOTHER = 3
+
+
+def sidecar(
+    directory: Annotated[Path, typer.Argument(metavar="RUN", help="Directory of the run, which may not exist yet.")],
+) -> None:
+    """Follow the journals that this node's processes write for a run, and send them until all of them are gone.
+
+    Reads where to send from the standard OTEL_EXPORTER_OTLP_* variables. A training process starts it by itself where
+    OTEL_EXPORTER_OTLP_ENDPOINT is set; start it by hand (or as a container) where processes must not start others.
+    """
+    wanted = _targets()
+    from otel_rl.sidecar.main import Sidecar
+
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    code = Sidecar(directory.absolute(), wanted).run()
+    if code == ANOTHER:
+        complain(f"another sidecar of this node ships {directory} already")
+    raise typer.Exit(code)
+
+
+def ship(
+    run: RunName = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Go on while the run writes, as the sidecar does, here in the foreground.")
+    ] = False,
+    give_up_s: Annotated[
+        float, typer.Option("--give-up", metavar="SECONDS", help="End when nothing was taken for so long.")
+    ] = 60.0,
+) -> None:
+    """Send what of a run has not been sent yet: after an outage that outlived the sidecar, or from another machine."""
+    wanted = _targets()
+    directory = opened(run).path
+    if not directory.is_dir():
+        leave(f"{directory} is one file; ship takes the directory of a run", WRONG_USAGE)
+    if follow:
+        from otel_rl.sidecar.main import Sidecar
+
+        raise typer.Exit(Sidecar(directory, wanted).run())
+    with _node(directory, wanted) as node:
+        node.look()
+        node.start()
+        sent_all = _wait(node, give_up_s)
+    for (signal, name), number in sorted(node.counts().items()):
+        if number:
+            typer.echo(f"{signal}: {number} {name.replace('_', ' ')}")
+    if not sent_all:
+        leave(
+            f"{node.waiting} bytes were not sent ({node.failure or 'no answer'}); try again once it is mended", FAILED
+        )
+
+
+@contextmanager
+def _node(directory: Path, wanted: tuple[Target, ...]) -> Iterator[Node]:
+    """Ship for every node that no living sidecar ships for."""
+    me = WriterIdentity.current("ship", 0, __version__)
+    claims: dict[str, owner.Owner | None] = {}
+
+    def mine(writer: WriterIdentity) -> bool:
+        if writer.boot_id not in claims:
+            claims[writer.boot_id] = owner.claim(directory, writer.boot_id, me)
+            if claims[writer.boot_id] is None:
+                complain(f"a living sidecar ships what was written on {writer.host}; it is left to it")
+        return claims[writer.boot_id] is not None
+
+    node = Node(directory, wanted, mine, complain)
+    try:
+        yield node
+    finally:
+        node.stop()
+        for claim in claims.values():
+            if claim is not None:
+                claim.release()
+
+
+def _wait(node: Node, give_up_s: float) -> bool:
+    """Show how far it is; say whether all was sent."""
+    total = waiting = node.waiting
+    moved = monotonic()
+    columns = (TextColumn("sending"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    console = stderr()
+    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
+        task = progress.add_task("send", total=total)
+        while node.waiting or node.unclosed:
+            sleep(0.2)
+            node.look()
+            now = node.waiting
+            if now != waiting:
+                waiting, moved = now, monotonic()
+                progress.update(task, completed=total - waiting)
+            if monotonic() - moved > give_up_s:
+                return False
+    return True
+
+
+def _targets() -> tuple[Target, ...]:
+    try:
+        found = targets()
+    except ConfigurationError as error:
+        leave(str(error), WRONG_USAGE)
+    if not found:
+        leave(
+            "nothing says where to send: set OTEL_EXPORTER_OTLP_ENDPOINT, for example http://localhost:4317",
+            WRONG_USAGE,
+        )
+    return found

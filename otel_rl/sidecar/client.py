@@ -1,0 +1,232 @@
+"""Sending one OTLP request, and what its answer means: accepted, later, smaller, or never.
+
+The requests are bytes as they were journaled; nothing is decoded or encoded here. Source: the OTLP specification 1.9,
+sections "OTLP/gRPC Response" and "OTLP/HTTP Response".
+"""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import datetime, timezone
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from typing import Any, Final, Literal, NamedTuple, Protocol
+
+from google.protobuf.message import DecodeError
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceResponse
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceResponse
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
+
+from otel_rl.journal.frame import Signal
+from otel_rl.sidecar.settings import Target
+from otel_rl.version import __version__
+
+AGENT: Final = f"otel_rl/{__version__}"
+SERVICES: Final[dict[Signal, str]] = {
+    "traces": "opentelemetry.proto.collector.trace.v1.TraceService",
+    "metrics": "opentelemetry.proto.collector.metrics.v1.MetricsService",
+    "logs": "opentelemetry.proto.collector.logs.v1.LogsService",
+}
+RESPONSES: Final[dict[Signal, Any]] = {
+    "traces": ExportTraceServiceResponse,
+    "metrics": ExportMetricsServiceResponse,
+    "logs": ExportLogsServiceResponse,
+}
+REJECTED: Final[dict[Signal, str]] = {
+    "traces": "rejected_spans",
+    "metrics": "rejected_data_points",
+    "logs": "rejected_log_records",
+}
+LATER_GRPC: Final = frozenset({"CANCELLED", "DEADLINE_EXCEEDED", "ABORTED", "OUT_OF_RANGE", "UNAVAILABLE", "DATA_LOSS"})
+BLOCKED_GRPC: Final = frozenset({"UNAUTHENTICATED", "PERMISSION_DENIED", "UNIMPLEMENTED", "NOT_FOUND"})
+BROKEN_GRPC: Final = ("RST_STREAM", "Stream removed", "GOAWAY", "Socket closed")
+"""What the details of a call say whose connection broke, whatever its code: nobody has answered."""
+LATER_HTTP: Final = frozenset({429, 502, 503, 504})
+BLOCKED_HTTP: Final = frozenset({301, 302, 303, 307, 308, 401, 403, 404, 405, 407, 415})
+TOO_LARGE_HTTP: Final = 413
+RETRY_INFO: Final = "grpc-status-details-bin"
+RECONNECT_MS: Final = 5_000
+"""How long a gRPC channel waits at most before it tries to connect again; 120,000 unless it is told otherwise."""
+
+
+class Outcome(NamedTuple):
+    """What became of a request."""
+
+    kind: Literal["accepted", "later", "blocked", "too_large", "refused"]
+    """``later``: try again; ``blocked``: nobody like us is let in, so everything waits until somebody mends the
+    settings; ``too_large``: try smaller ones; ``refused``: this request can never be taken."""
+    rejected: int = 0
+    """Records of an accepted request that were not taken (partial success)."""
+    after_s: float = 0.0
+    """How long the other side asks us to wait."""
+    reason: str = ""
+
+
+class Client(Protocol):
+    """Sends the requests of one signal."""
+
+    def send(self, payload: bytes) -> Outcome:
+        """Send one request and wait for its answer, at most for the timeout; never raises."""
+
+    def close(self) -> None:
+        """Let go of the connection."""
+
+
+def connect(target: Target) -> Client:
+    """Make the client of a target; nothing is sent yet."""
+    return GrpcClient(target) if target.protocol == "grpc" else HttpClient(target)
+
+
+class GrpcClient:
+    """OTLP over gRPC; the channel connects, and connects again, by itself."""
+
+    def __init__(self, target: Target) -> None:
+        import grpc
+
+        self._target = target
+        self._error: type[Exception] = grpc.RpcError
+        key, certificate = target.client_key or target.client_certificate, target.client_certificate
+        self._credentials = (
+            grpc.ssl_channel_credentials(*map(_content, (target.certificate, key, certificate)))
+            if target.secure
+            else None
+        )
+        self._connect()
+
+    def send(self, payload: bytes) -> Outcome:
+        """Send one request."""
+        try:
+            response = self._call(payload, timeout=self._target.timeout_s, metadata=self._target.headers)
+        except self._error as error:
+            outcome = _grpc_outcome(error)
+            if "DEADLINE_EXCEEDED" in outcome.reason:  # a connection to a machine that is gone breaks after 15 minutes
+                self.close()
+                self._connect()
+            return outcome
+        return _accepted(self._target.signal, response)
+
+    def close(self) -> None:
+        """Close the channel."""
+        self._channel.close()
+
+    def _connect(self) -> None:
+        import grpc
+
+        target = self._target
+        options = [("grpc.primary_user_agent", AGENT), ("grpc.max_reconnect_backoff_ms", RECONNECT_MS)]
+        compression = grpc.Compression.Gzip if target.gzip else grpc.Compression.NoCompression
+        if self._credentials is None:
+            self._channel = grpc.insecure_channel(target.endpoint, options, compression)
+        else:
+            self._channel = grpc.secure_channel(target.endpoint, self._credentials, options, compression)
+        self._call: Callable[..., Any] = self._channel.unary_unary(
+            f"/{SERVICES[target.signal]}/Export", response_deserializer=RESPONSES[target.signal].FromString
+        )
+
+
+class HttpClient:
+    """OTLP over HTTP with protobuf; one kept connection."""
+
+    def __init__(self, target: Target) -> None:
+        import requests
+
+        self._target = target
+        self._error: type[Exception] = requests.RequestException
+        self._session = requests.Session()
+        self._session.headers.update(dict(target.headers))
+        self._session.headers.update({"Content-Type": "application/x-protobuf", "User-Agent": AGENT})
+        if target.gzip:
+            self._session.headers["Content-Encoding"] = "gzip"
+        key, certificate = target.client_key, target.client_certificate
+        self._certificate = (str(certificate), str(key)) if key else str(certificate) if certificate else None
+        self._auth = _keep_headers if "authorization" in dict(target.headers) else None
+        self._verify = str(target.certificate) if target.certificate else None
+
+    def send(self, payload: bytes) -> Outcome:
+        """Send one request."""
+        data = gzip.compress(payload, 1) if self._target.gzip else payload
+        try:
+            response = self._session.post(
+                self._target.endpoint,
+                data=data,
+                timeout=self._target.timeout_s,
+                allow_redirects=False,
+                verify=self._verify,  # of the session it would count less than REQUESTS_CA_BUNDLE
+                cert=self._certificate,
+                auth=self._auth,
+            )
+        except self._error as error:
+            return Outcome("later", reason=f"{type(error).__name__}")
+        status = response.status_code
+        if 200 <= status < 300:
+            return _decoded(self._target.signal, response.content)
+        reason = f"HTTP {status}"
+        if status in LATER_HTTP:
+            return Outcome("later", after_s=_seconds(response.headers.get("Retry-After", "")), reason=reason)
+        if status == TOO_LARGE_HTTP:
+            return Outcome("too_large", reason=reason)
+        return Outcome("blocked" if status in BLOCKED_HTTP else "refused", reason=reason)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._session.close()
+
+
+def _keep_headers(request: Any) -> Any:
+    """Stands in for authentication, so that a .netrc does not replace the header that was asked for."""
+    return request
+
+
+def _content(path: Path | None) -> bytes | None:
+    return path.read_bytes() if path is not None else None
+
+
+def _decoded(signal: Signal, content: bytes) -> Outcome:
+    try:
+        return _accepted(signal, RESPONSES[signal].FromString(content))
+    except DecodeError:  # a proxy's page, or JSON: the status said that it was taken
+        return Outcome("accepted")
+
+
+def _accepted(signal: Signal, response: Any) -> Outcome:
+    partial = response.partial_success
+    return Outcome("accepted", max(getattr(partial, REJECTED[signal]), 0), reason=partial.error_message[:200])
+
+
+def _grpc_outcome(error: Any) -> Outcome:
+    code = error.code().name
+    reason = f"gRPC {code}"
+    if code in LATER_GRPC or any(text in (error.details() or "") for text in BROKEN_GRPC):
+        return Outcome("later", after_s=_retry_delay(error) or 0.0, reason=reason)
+    if code in BLOCKED_GRPC:
+        return Outcome("blocked", reason=reason)
+    if code == "RESOURCE_EXHAUSTED":
+        delay = _retry_delay(error)
+        return Outcome("too_large", reason=reason) if delay is None else Outcome("later", after_s=delay, reason=reason)
+    return Outcome("refused", reason=reason)
+
+
+def _retry_delay(error: Any) -> float | None:
+    """Read ``google.rpc.RetryInfo`` of an error, s; None where there is none."""
+    from google.rpc.error_details_pb2 import RetryInfo
+    from google.rpc.status_pb2 import Status
+
+    info = RetryInfo()
+    with suppress(DecodeError):
+        for key, value in error.trailing_metadata() or ():
+            if key == RETRY_INFO and any(detail.Unpack(info) for detail in Status.FromString(value).details):
+                delay: float = info.retry_delay.seconds + info.retry_delay.nanos / 1e9
+                return max(delay, 0.0)
+    return None
+
+
+def _seconds(text: str) -> float:
+    """Read ``Retry-After``: seconds, or a date; 0 where it is neither."""
+    if text.strip().isdecimal():
+        return float(text)
+    try:
+        return max((parsedate_to_datetime(text) - datetime.now(timezone.utc)).total_seconds(), 0.0)
+    except (TypeError, ValueError):
+        return 0.0

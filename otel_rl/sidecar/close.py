@@ -1,0 +1,64 @@
+"""What a dead process left open, as spans that end at its last sign of life."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from otel_rl import vocabulary
+from otel_rl.journal.encode import SpanEncoder
+from otel_rl.journal.files import Journal, Segment
+from otel_rl.journal.identity import WriterIdentity
+from otel_rl.journal.read import Run
+from otel_rl.journal.views import SpanView
+from otel_rl.journal.wire import Request
+from otel_rl.sidecar.follow import Stream
+from otel_rl.version import __version__
+
+
+@dataclass
+class _Closed:
+    """A closed stage as the encoder reads spans."""
+
+    name: str
+    trace_id: int
+    span_id: int
+    parent_id: int
+    start_ns: int
+    end_ns: int
+    attributes: dict[str, Any] | None
+    events: list[Any] | None = field(default=None)
+    links: list[Any] | None = field(default=None)
+    status: tuple[int, str] | None = field(default=None)
+    kind: int = 1
+
+
+def close_left_open(directory: Path, identity: WriterIdentity, streams: Iterable[Stream]) -> list[Request]:
+    """Make the spans of the stages that a dead writer left open; the same bytes each time.
+
+    Args:
+        directory: of the run.
+        identity: of the writer.
+        streams: of the writer, all signals.
+
+    Cost: reads the writer's journal, without its metrics where it left nothing open.
+    """
+    segments = [Segment(path, stream.signal, number) for stream in streams for number, path in stream.files.items()]
+    found: dict[int, list[SpanView]] = defaultdict(list)
+    for stage in Run(directory, [Journal(identity, segments)]).open_stages():
+        if stage.trace_id:
+            found[id(stage.resource)].append(stage.closed())
+    requests = []
+    for spans in found.values():
+        resource = spans[0].resource
+        encoder = SpanEncoder(resource, str(resource.get(vocabulary.DISTRO_VERSION, __version__)))
+        requests += encoder.encode(map(_as_record, spans))
+    return requests
+
+
+def _as_record(span: SpanView) -> _Closed:
+    ids = [int.from_bytes(value, "big") for value in (span.trace_id, span.span_id, span.parent_id)]
+    return _Closed(span.name, ids[0], ids[1], ids[2], span.start_ns, span.end_ns, dict(span.attributes))

@@ -1,0 +1,155 @@
+"""Following a journal while it is written: whole frames from a position on, and what lies between them."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, NamedTuple, cast
+
+from otel_rl.journal.frame import HEADER_BYTES, MAX_PAYLOAD_BYTES, WRITER, Damage, Frame, Signal, scan
+from otel_rl.journal.identity import WriterIdentity
+
+CHUNK: Final = 4 << 20
+LARGEST: Final = HEADER_BYTES + MAX_PAYLOAD_BYTES
+"""No frame is larger."""
+FIRST_BYTES: Final = 1 << 16
+"""The writer's frame is shorter than that."""
+NAME: Final = re.compile(r"(.+)\.(traces|metrics|logs)\.(\d+)\.otlp")
+
+
+class Position(NamedTuple):
+    """A place in the stream of one writer's frames of one signal: everything before it is done."""
+
+    segment: int = 0
+    offset: int = 0
+
+
+class Piece(NamedTuple):
+    """A frame of the stream, or bytes that are none."""
+
+    item: Frame | Damage
+    end: Position
+    """Behind it."""
+
+
+class Stream:
+    """The segments that one writer wrote of one signal."""
+
+    def __init__(self, writer: str, signal: Signal) -> None:
+        self.writer = writer
+        self.signal = signal
+        self.files: dict[int, Path] = {}
+        """Segments that exist, by number; replaced as a whole when the directory was listed again."""
+        self._sizes: dict[int, int] = {}
+        """Of the segments that are not written any more, so that ten thousand of them are not looked up every time."""
+
+    @property
+    def newest(self) -> Path | None:
+        """The segment that is written, or was last."""
+        files = self.files
+        return files[max(files)] if files else None
+
+    def unread(self, position: Position) -> int:
+        """Bytes behind a position."""
+        files = self.files
+        last = max(files, default=0)
+        total = sum(self._size(files, number, last) for number in files if number >= position.segment)
+        return max(total - (position.offset if position.segment in files else 0), 0)
+
+    def pieces(self, position: Position, *, finished: bool) -> Iterator[Piece]:
+        """Read on from a position, as far as there are whole frames.
+
+        Args:
+            position: where to begin; a segment that is gone meanwhile is passed over.
+            finished: nobody writes any more, so that a torn end is damage and not a frame that is being written.
+
+        Raises:
+            OSError: a segment that is there cannot be read.
+        """
+        files = self.files
+        last = max(files, default=0)
+        for number in sorted(number for number in files if number >= position.segment):
+            offset = position.offset if number == position.segment else 0
+            yield from _pieces(files[number], number, offset, grows=number == last and not finished)
+
+    def end(self, position: Position) -> Position:
+        """Find the end of the last whole frame that is there now, from a position on.
+
+        Cost: reads the newest segment.
+        """
+        last = max(self.files, default=0)
+        end = max(position, Position(last, 0))
+        for piece in self.pieces(end, finished=False):
+            end = piece.end
+        return end
+
+    def _size(self, files: dict[int, Path], number: int, last: int) -> int:
+        if number < last and number in self._sizes:
+            return self._sizes[number]
+        try:
+            size = files[number].stat().st_size
+        except OSError:
+            return 0
+        if number < last:
+            self._sizes[number] = size
+        return size
+
+
+def find_streams(directory: Path) -> dict[tuple[str, Signal], Stream]:
+    """Find the streams of a run directory as it is now.
+
+    Raises:
+        OSError: the directory cannot be listed.
+    """
+    streams: dict[tuple[str, Signal], Stream] = {}
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            match = NAME.fullmatch(entry.name)
+            if match is None or not entry.is_file(follow_symlinks=False):
+                continue
+            key = match[1], cast("Signal", match[2])
+            stream = streams.get(key)
+            if stream is None:
+                stream = streams[key] = Stream(*key)
+            stream.files[int(match[3])] = directory / entry.name
+    return streams
+
+
+def identity_of(stream: Stream) -> WriterIdentity | None:
+    """Read who writes a stream, from the first frame of any of its segments."""
+    for _, path in sorted(stream.files.items()):
+        try:
+            with open(path, "rb") as file:
+                item = next(scan(file.read(FIRST_BYTES)), None)
+        except OSError:
+            continue
+        if isinstance(item, Frame) and item.type == WRITER:
+            return WriterIdentity.from_json(item.payload)
+    return None
+
+
+def _pieces(path: Path, number: int, offset: int, *, grows: bool) -> Iterator[Piece]:
+    """Read a segment in chunks; what may be the begin of a whole frame is left for a larger chunk, or for later."""
+    with suppress(FileNotFoundError), open(path, "rb") as file:  # it may go at the size cap
+        size = CHUNK
+        while True:
+            file.seek(offset)
+            data = file.read(size)
+            has_more = len(data) == size
+            done = cut = 0
+            for item in scan(data):
+                cut = item.end if isinstance(item, Frame) else item.offset + item.length
+                is_open = isinstance(item, Damage) and (item.reason == "torn" or cut == len(data))
+                if is_open and (has_more or grows):
+                    break
+                done = cut
+                yield Piece(item, Position(number, offset + done))
+            if not done and has_more and size == LARGEST:  # no frame begins here, but one may begin at the very end
+                done = min(cut, size - HEADER_BYTES)
+                yield Piece(Damage(0, done, "garbage"), Position(number, offset + done))
+            if not done and not has_more:
+                return
+            offset, size = offset + done, CHUNK if done else LARGEST

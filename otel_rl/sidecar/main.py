@@ -1,0 +1,110 @@
+"""The sidecar's life: claim the node, ship until every writer is gone and all is sent, say what remains."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from time import monotonic
+from types import FrameType
+from typing import Final
+
+from otel_rl.journal.identity import WriterIdentity
+from otel_rl.sidecar import owner
+from otel_rl.sidecar.node import SCAN_S, Node
+from otel_rl.sidecar.own import PERIOD_S, OwnJournal
+from otel_rl.sidecar.settings import Target
+from otel_rl.version import __version__
+
+QUIET_S: Final = 3.0
+"""So long after the last writer died the sidecar stays at least: somebody may be about to begin."""
+GRACE_S: Final = 600.0
+"""So long it goes on trying once every writer is gone and the other side takes nothing."""
+FIRST_S: Final = 60.0
+"""So long it waits for the first journal."""
+TOUCH_S: Final = 5.0
+
+
+class Sidecar:
+    """The process that ships the journals of one node and run."""
+
+    def __init__(self, directory: Path, targets: tuple[Target, ...], *, grace_s: float = GRACE_S) -> None:
+        self.directory = directory
+        self.identity = WriterIdentity.current(owner.ROLE, 0, __version__)
+        self._grace_s = grace_s
+        self._ended = False
+        self._node = Node(directory, targets, self._is_mine, log_to(directory / f"{owner.ROLE}.log"))
+
+    def run(self) -> int:
+        """Ship until all is done; the exit code: 0 all was sent, 1 something remains, 3 another sidecar does it."""
+        claim = owner.claim(self.directory, self.identity.boot_id, self.identity)
+        if claim is None:
+            return 3
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._end)
+        own = OwnJournal(self.directory, self.identity)
+        self._node.start()
+        try:
+            self._follow(claim, own)
+        finally:
+            own.close()
+            self._node.stop()
+            claim.release()
+        return self._farewell()
+
+    def _follow(self, claim: owner.Owner, own: OwnJournal) -> None:
+        quiet_since = touched = begun = monotonic()
+        written = 0.0
+        while not self._ended:
+            try:
+                self._node.look()
+            except FileNotFoundError:
+                return  # somebody removed the run
+            now = monotonic()
+            if now - touched > TOUCH_S:
+                touched = now
+                if not claim.touch():
+                    return  # another sidecar took us for dead
+            if now - written > PERIOD_S:
+                written = now
+                own.write(self._node)
+            others = self._node.living - {self.identity.writer}
+            if others or (len(self._node.writers) < 2 and now - begun < FIRST_S):
+                quiet_since = now
+            is_done = not self._node.waiting and not self._node.unclosed
+            if now - quiet_since > (QUIET_S if is_done else self._grace_s):
+                return
+            time.sleep(SCAN_S)
+
+    def _is_mine(self, writer: WriterIdentity) -> bool:
+        return writer.boot_id == self.identity.boot_id
+
+    def _end(self, number: int, frame: FrameType | None) -> None:
+        self._ended = True
+
+    def _farewell(self) -> int:
+        remaining = self._node.waiting
+        if not remaining and not self._node.unclosed:
+            return 0
+        why = f" ({self._node.failure})" if self._node.failure else ""
+        self._node.say(f"{remaining} bytes were not sent{why}; send them with: otel-rl ship {self.directory}")
+        return 1
+
+
+def log_to(path: Path) -> Callable[[str], None]:
+    """Give a function that appends lines to a file, for its owner only, and never fails."""
+
+    def say(text: str) -> None:
+        line = f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')} {text}\n"
+        try:
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        except OSError:
+            sys.stderr.write(line)
+            return
+        with os.fdopen(descriptor, "w", encoding="utf-8", errors="replace") as file:
+            file.write(line)
+
+    return say

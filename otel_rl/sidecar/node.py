@@ -1,0 +1,238 @@
+"""The journals of one node: who writes them, what of them is sent, and when all is done."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+from time import monotonic, time_ns
+from typing import Any, Final
+
+from otel_rl.guard import guard
+from otel_rl.journal.frame import Signal
+from otel_rl.journal.identity import WriterIdentity
+from otel_rl.sidecar.client import connect
+from otel_rl.sidecar.close import close_left_open
+from otel_rl.sidecar.follow import Stream, find_streams, identity_of
+from otel_rl.sidecar.progress import Progress, load, save
+from otel_rl.sidecar.settings import SIGNALS, Target
+from otel_rl.sidecar.share import Share
+from otel_rl.sidecar.ship import Followed, Shipper
+
+SCAN_S: Final = 0.5
+SAVE_S: Final = 1.0
+SCAN_COST: Final = 20.0
+"""So many times as long as a look took comes the next one at the earliest."""
+Rows = dict[Signal, dict[str, Any]]
+
+
+class Node:
+    """Ships the journals of a run that lie in its directory and belong to this node."""
+
+    def __init__(
+        self,
+        directory: Path,
+        targets: Iterable[Target],
+        mine: Callable[[WriterIdentity], bool],
+        say: Callable[[str], None],
+    ) -> None:
+        """Prepare; nothing is read or sent yet.
+
+        Args:
+            directory: of the run.
+            targets: where each signal goes; one without a target is not sent.
+            mine: whether this process ships what a writer wrote.
+            say: takes lines for people.
+        """
+        self.directory = directory
+        self._stop = threading.Event()
+        self.shippers: dict[Signal, Shipper] = {
+            target.signal: Shipper(target.signal, connect(target), Share(), say, self._stop) for target in targets
+        }
+        self.writers: dict[str, WriterIdentity] = {}
+        self.progress: dict[str, dict[Signal, Progress]] = {}
+        self.say = say
+        self._mine = mine
+        self._streams: dict[str, dict[Signal, Stream]] = {}
+        """Of our writers."""
+        self._strangers: set[str] = set()
+        self._dead: frozenset[str] = frozenset()
+        self._touched: dict[str, tuple[float, float]] = {}
+        """When a writer's files were modified, s since 1970, and by the monotonic clock."""
+        self._followed: dict[Signal, list[Followed]] = {signal: [] for signal in SIGNALS}
+        self._saved: dict[str, Rows] = {}
+        self._saved_at = 0.0
+        self._scan_at = 0.0
+        self._threads: list[threading.Thread] = []
+
+    # --- life ---------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to ship, a thread for each signal."""
+        for signal, shipper in self.shippers.items():
+            thread = threading.Thread(target=self._work, args=(signal, shipper), name=f"ship {signal}", daemon=True)
+            thread.start()
+            self._threads.append(thread)
+
+    def stop(self, timeout_s: float = 12.0) -> None:
+        """Let requests that are under way end, and note what was sent."""
+        self._stop.set()
+        deadline = monotonic() + timeout_s
+        for thread in self._threads:
+            thread.join(max(deadline - monotonic(), 0))
+        self.save()
+        for shipper in self.shippers.values():
+            shipper.close()
+
+    def _work(self, signal: Signal, shipper: Shipper) -> None:
+        while not self._stop.is_set():
+            sent = False
+            with guard(f"ship {signal}"):
+                sent = shipper.work(self._followed[signal])
+                if signal == "traces" and not sent:
+                    sent = any([self._close(writer, shipper) for writer in self._dead])
+            if not sent:
+                self._stop.wait(SCAN_S / 2)
+
+    # --- looking ------------------------------------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """Find new journals and segments, see who died, and note now and then what was sent.
+
+        Cost: 10 us a segment; where they are many it looks more rarely, for a twentieth of the time.
+
+        Raises:
+            OSError: the directory cannot be listed.
+        """
+        now = monotonic()
+        if now >= self._scan_at:
+            self._scan()
+            self._scan_at = monotonic() + SCAN_COST * (monotonic() - now)
+        if now - self._saved_at > SAVE_S:
+            self.save()
+
+    def _scan(self) -> None:
+        found = self._list()
+        dead = frozenset(writer for writer in self.writers if not self._is_alive(writer))
+        if not dead <= self._dead:
+            found = self._list()  # what they wrote between the two looks
+        for writer, streams in self._streams.items():
+            for signal, known in streams.items():
+                listed = found.get((writer, signal))
+                known.files = listed.files if listed else {}
+        self._dead = dead
+        for signal in SIGNALS:
+            self._followed[signal] = [
+                Followed(streams[signal], self.progress[writer][signal], writer in dead)
+                for writer, streams in self._streams.items()
+                if signal in streams
+            ]
+
+    def _list(self) -> dict[tuple[str, Signal], Stream]:
+        """List the directory and meet who is new in it."""
+        found = find_streams(self.directory)
+        for (writer, signal), stream in found.items():
+            if writer not in self.writers and writer not in self._strangers:
+                self._meet(writer, stream)
+            if writer in self.writers:
+                self._streams[writer].setdefault(signal, stream)
+        return found
+
+    def _meet(self, writer: str, stream: Stream) -> None:
+        identity = identity_of(stream)
+        if identity is None:
+            return  # its first frame is not there yet
+        if not self._mine(identity):
+            self._strangers.add(writer)
+            return
+        self.progress[writer] = load(self.directory, writer)
+        self._streams[writer] = {}
+        self.writers[writer] = identity
+
+    def _is_alive(self, writer: str) -> bool:
+        """Whether a writer lives; how long its files were not touched is taken by a clock that does not jump."""
+        newest = [stream.newest for stream in self._streams[writer].values()]
+        modified = max((_modified(path) for path in newest if path), default=0.0)
+        now, clock = time.time(), monotonic()
+        before = self._touched.get(writer)
+        if before is None:
+            self._touched[writer] = modified, clock - max(now - modified, 0.0)
+        elif before[0] != modified:
+            self._touched[writer] = modified, clock
+        return self.writers[writer].is_alive(now - (clock - self._touched[writer][1]))
+
+    def save(self) -> None:
+        """Note what was sent; where that fails it is sent again by the next sidecar."""
+        self._saved_at = monotonic()
+        for writer, progress in self.progress.items():
+            rows: Rows = {signal: row.row() for signal, row in progress.items()}
+            if rows != self._saved.get(writer):
+                with suppress(OSError):  # the disk is full, or somebody removed the run
+                    save(self.directory, writer, rows)
+                    self._saved[writer] = rows
+
+    def _close(self, writer: str, shipper: Shipper) -> bool:
+        """Send what a dead writer left open, once its own spans are sent; say whether that was done now."""
+        progress, streams = self.progress[writer]["traces"], self._streams[writer]
+        if progress.closed or ("traces" in streams and progress.waiting(streams["traces"])):
+            return False
+        counts: Counter[str] = Counter()
+        for request in close_left_open(self.directory, self.writers[writer], list(streams.values())):
+            became = shipper.send(request.payload, request.count)
+            if became is None:
+                return False
+            counts += became
+        progress.close(counts)
+        return True
+
+    # --- how it stands ------------------------------------------------------------------------------------------------
+
+    def _waiting(self, writer: str) -> int:
+        return sum(
+            self.progress[writer][signal].waiting(stream)
+            for signal, stream in self._streams[writer].items()
+            if signal in self.shippers
+        )
+
+    @property
+    def living(self) -> set[str]:
+        """Who still writes."""
+        return set(self.writers) - self._dead
+
+    @property
+    def waiting(self) -> int:
+        """Bytes that are still to be sent."""
+        return sum(map(self._waiting, self.writers))
+
+    @property
+    def unclosed(self) -> bool:
+        """Whether stages that dead processes left open may still have to be sent."""
+        return "traces" in self.shippers and any(not self.progress[writer]["traces"].closed for writer in self._dead)
+
+    @property
+    def failure(self) -> str:
+        """Why nothing is sent at present; empty where it goes well."""
+        return "; ".join(f"{signal}: {shipper.failure}" for signal, shipper in self.shippers.items() if shipper.failure)
+
+    def counts(self) -> Counter[tuple[Signal, str]]:
+        """Records by signal and by what became of them."""
+        counts: Counter[tuple[Signal, str]] = Counter()
+        for progress in self.progress.values():
+            for signal, row in progress.items():
+                counts.update({(signal, name): number for name, number in row.row()["counts"].items()})
+        return counts
+
+    def oldest_s(self) -> float:
+        """Age of the oldest record that waits, s; 0 where nothing does."""
+        times = [row.oldest_ns for progress in self.progress.values() for row in progress.values() if row.oldest_ns]
+        return max(time_ns() - min(times), 0) / 1e9 if times else 0.0
+
+
+def _modified(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0

@@ -1,0 +1,77 @@
+"""The sidecar's own journal: how shipping stands, and the node's hardware, as metrics like everybody's."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from otel_rl import ids, vocabulary
+from otel_rl.journal.encode import SpanEncoder
+from otel_rl.journal.identity import WriterIdentity
+from otel_rl.journal.write import Writer
+from otel_rl.probes.node import DeviceProbe, HostProbe, Sample
+from otel_rl.records import MetricPoints, Number, Value
+from otel_rl.sidecar.node import Node
+from otel_rl.version import __version__
+
+PERIOD_S: Final = 5.0
+MAX_BYTES: Final = 256 << 20
+
+
+class OwnJournal:
+    """Writes what the sidecar knows of itself and of its node."""
+
+    def __init__(self, directory: Path, identity: WriterIdentity) -> None:
+        self._writer = Writer(directory, identity, MAX_BYTES)
+        self._encoder = SpanEncoder(_resource(directory, identity), __version__)
+        self._host, self._devices = HostProbe(), DeviceProbe()
+        self._start_ns = time.time_ns()
+
+    def write(self, node: Node) -> None:
+        """Sample once and journal it."""
+        samples = [*self._host.read(), *self._devices.read(), *_of_shipping(node)]
+        for request in self._encoder.encode_metrics(self._points(samples)):
+            self._writer.append(request.signal, request.payload, request.count, request.first_ns, request.last_ns)
+        self._writer.heartbeat()
+
+    def close(self) -> None:
+        """Close the journal."""
+        self._writer.close()
+
+    def _points(self, samples: Iterable[Sample]) -> list[MetricPoints]:
+        now_ns = time.time_ns()
+        by_name: dict[str, list[Number]] = {}
+        for name, value, labels in samples:
+            by_name.setdefault(name, []).append(Number(now_ns, value, dict(labels)))
+        found = []
+        for name, numbers in by_name.items():
+            row = vocabulary.METRICS[name]
+            start_ns = self._start_ns if row.kind == "counter" else 0
+            found.append(MetricPoints(name, row.kind, row.unit, row.meaning, numbers, start_ns))
+        return found
+
+
+def _of_shipping(node: Node) -> Iterable[Sample]:
+    yield Sample(vocabulary.SELF_WAITING, node.waiting)
+    yield Sample(vocabulary.SELF_OLDEST, node.oldest_s())
+    for (signal, outcome), number in node.counts().items():
+        labels = ((vocabulary.OUTCOME, outcome), (vocabulary.SIGNAL, signal))
+        yield Sample(vocabulary.SELF_SHIPPED, number, labels)
+
+
+def _resource(directory: Path, identity: WriterIdentity) -> dict[str, Value]:
+    """Name the sidecar as the trainers are named, but for rank and attempt: it serves all of them."""
+    return {
+        vocabulary.SERVICE_NAME: "otel_rl-sidecar",
+        vocabulary.SERVICE_INSTANCE_ID: ids.instance_id(identity.writer),
+        vocabulary.HOST_NAME: socket.gethostname(),
+        vocabulary.PROCESS_PID: os.getpid(),
+        vocabulary.DISTRO_NAME: vocabulary.SCOPE,
+        vocabulary.DISTRO_VERSION: __version__,
+        vocabulary.RUN_ID: directory.name,
+        vocabulary.ROLE: "sidecar",
+    }

@@ -1,0 +1,91 @@
+"""One sidecar for each node and run: who it is stands in a file, and whether it lives is looked up, never locked."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from otel_rl.journal.identity import WriterIdentity
+
+ROLE = "sidecar"
+
+
+class Owner:
+    """The claim of this process to ship the journals of one node."""
+
+    def __init__(self, path: Path, identity: WriterIdentity) -> None:
+        self.path = path
+        self.identity = identity
+
+    def touch(self) -> bool:
+        """Say that we live, to those who cannot look us up; False where somebody else took over or the file is gone."""
+        is_ours = _read(self.path) == self.identity
+        if is_ours:
+            with suppress(OSError):  # a disk that takes nothing takes no journals either, but what is there is sent
+                os.utime(self.path)
+        return is_ours
+
+    def release(self) -> None:
+        """Give the claim back."""
+        if _read(self.path) == self.identity:
+            with suppress(OSError):
+                self.path.unlink()
+
+
+def path_of(directory: Path, boot_id: str) -> Path:
+    """Where the sidecar of a node says who it is."""
+    return directory / f"{ROLE}-{boot_id or 'node'}.json"
+
+
+def living(directory: Path, boot_id: str) -> WriterIdentity | None:
+    """Find the sidecar of a node that lives."""
+    path = path_of(directory, boot_id)
+    identity = _read(path)
+    if identity is None:
+        return None
+    try:
+        touched_s = path.stat().st_mtime
+    except OSError:
+        return None
+    return identity if identity.is_alive(touched_s) else None
+
+
+def claim(directory: Path, boot_id: str, identity: WriterIdentity) -> Owner | None:
+    """Become the sidecar of a node; None where there is a living one.
+
+    The lock guards only the look and the write behind it; what it protects is decided by who lives.
+
+    Raises:
+        OSError: the directory cannot be written.
+    """
+    path = path_of(directory, boot_id)
+    with _alone(path.with_suffix(".lock")):
+        if living(directory, boot_id) is not None:
+            return None
+        new = path.with_suffix(f".{identity.pid}.new")
+        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(identity.to_json())
+        os.replace(new, path)
+    return Owner(path, identity)
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        with suppress(OSError):  # a file system without locks: of two at the same moment, ``touch`` tells one of them
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _read(path: Path) -> WriterIdentity | None:
+    try:
+        return WriterIdentity.from_json(path.read_bytes())
+    except OSError:
+        return None

@@ -1,0 +1,138 @@
+"""What of a writer's journal has been acknowledged: kept in a file of its own beside the journal."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from otel_rl.journal.frame import Signal
+from otel_rl.sidecar.follow import Position, Stream
+
+SUFFIX: Final = ".shipped"
+COUNTS: Final = ("shipped", "rejected", "refused", "left_out", "damaged")
+"""What becomes of records: taken, not taken of a request that was, refused with their request, above the share of a
+trace; and places of the journal that are no frame."""
+
+
+@dataclass
+class Range:
+    """A part of a stream that is still to be sent."""
+
+    start: Position
+    end: Position | None = None
+    """None for the last one: it goes on with what is written."""
+
+
+class Progress:
+    """How far one stream has been sent; every change is a step forward.
+
+    The thread that ships changes it, others look at it: behind a lock, so that they see whole steps.
+    """
+
+    def __init__(self) -> None:
+        self.ranges = [Range(Position())]
+        """In order; all but the last are a backlog."""
+        self.counts: Counter[str] = Counter()
+        """Records by what became of them, see ``COUNTS``."""
+        self.closed = False
+        """What a dead writer left open was closed."""
+        self.oldest_ns = 0
+        """Time of the first record that is not sent; 0 where nothing waits."""
+        self._lock = threading.Lock()
+
+    @property
+    def live(self) -> Range:
+        """What is written now."""
+        return self.ranges[-1]
+
+    def split(self, end: Position) -> None:
+        """Make all until a position a backlog, so that what is behind it goes first."""
+        with self._lock:
+            live = self.live
+            if end <= live.start:
+                return
+            before = self.ranges[-2] if len(self.ranges) > 1 else None
+            if before is not None and before.end == live.start:
+                before.end, live.start = end, end
+            else:
+                live.end = end
+                self.ranges.append(Range(end))
+
+    def advance(self, part: Range, position: Position, counts: Mapping[str, int] | None = None) -> None:
+        """Note that a part is done up to a position, and what became of the records in it."""
+        with self._lock:
+            part.start = position
+            if part.end is not None and position >= part.end:
+                self.ranges.remove(part)
+            self.counts.update(counts or {})
+
+    def close(self, counts: Mapping[str, int]) -> None:
+        """Note that what a dead writer left open was closed."""
+        with self._lock:
+            self.closed = True
+            self.counts.update(counts)
+
+    def waiting(self, stream: Stream) -> int:
+        """Bytes that are still to be sent."""
+        with self._lock:
+            ranges = [(part.start, part.end) for part in self.ranges]
+        return sum(stream.unread(start) - (stream.unread(end) if end else 0) for start, end in ranges)
+
+    def row(self) -> dict[str, Any]:
+        """What is kept of it."""
+        with self._lock:
+            return {
+                "ranges": [[part.start, part.end] for part in self.ranges],
+                "counts": {name: number for name, number in self.counts.items() if number},
+                "closed": self.closed,
+            }
+
+
+def load(directory: Path, writer: str) -> dict[Signal, Progress]:
+    """Read a writer's progress; what cannot be read begins anew: delivery is at least once."""
+    try:
+        data: Any = json.loads((directory / f"{writer}{SUFFIX}").read_bytes())
+    except (OSError, ValueError, RecursionError):
+        data = {}
+    found: dict[Signal, Progress] = {"traces": Progress(), "metrics": Progress(), "logs": Progress()}
+    for signal, progress in found.items():
+        with suppress(KeyError, TypeError, ValueError, AttributeError, OverflowError):
+            row = data[signal]
+            ranges = [Range(_position(start), _position(end) if end else None) for start, end in row["ranges"]]
+            counts = Counter({name: int(row["counts"].get(name, 0)) for name in COUNTS})
+            if ranges and ranges[-1].end is None and all(part.end for part in ranges[:-1]):
+                progress.ranges, progress.counts, progress.closed = ranges, +counts, row["closed"] is True
+    return found
+
+
+def save(directory: Path, writer: str, rows: Mapping[Signal, Mapping[str, Any]]) -> None:
+    """Write a writer's progress, whole or not at all.
+
+    Args:
+        directory: of the run.
+        writer: its name.
+        rows: of its signals, see ``Progress.row``.
+
+    Raises:
+        OSError: it could not be written.
+    """
+    path = directory / f"{writer}{SUFFIX}"
+    new = path.with_name(f"{path.name}.new")
+    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(json.dumps(rows, separators=(",", ":")).encode())
+    os.replace(new, path)
+
+
+def _position(place: Any) -> Position:
+    segment, offset = place
+    if type(segment) is not int or type(offset) is not int or segment < 0 or offset < 0:
+        raise ValueError("a position is two numbers")
+    return Position(segment, offset)

@@ -1,0 +1,183 @@
+"""Where to send, and how: the standard ``OTEL_EXPORTER_OTLP_*`` variables, a signal's own before the general ones."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Literal
+from urllib.parse import SplitResult, unquote, urlsplit
+
+from otel_rl.config import ConfigurationError
+from otel_rl.journal.frame import Signal
+
+Protocol = Literal["grpc", "http/protobuf"]
+PREFIX: Final = "OTEL_EXPORTER_OTLP_"
+SIGNALS: Final[tuple[Signal, ...]] = ("traces", "metrics", "logs")
+GRPC_PORT: Final = 4317
+HTTP_PORT: Final = 4318
+HEADER: Final = re.compile(r"[a-z0-9_.-]+(?<!-bin)")
+"""A name that both protocols take; one with -bin is encoded by gRPC."""
+VALUE: Final = re.compile(r"[!-~]([ -~]*[!-~])?|")
+TIMEOUT_S: Final = 10.0
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where one signal goes."""
+
+    signal: Signal
+    protocol: Protocol
+    endpoint: str = field(repr=False)
+    """For HTTP the whole URL, with a password perhaps; for gRPC ``host:port``."""
+    secure: bool
+    headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    """Often a secret: never shown."""
+    timeout_s: float = TIMEOUT_S
+    gzip: bool = False
+    certificate: Path | None = None
+    client_key: Path | None = field(default=None, repr=False)
+    client_certificate: Path | None = None
+
+    @property
+    def shown(self) -> str:
+        """The endpoint as one may print it: without user name and password."""
+        parts = _split(self.endpoint)
+        place = _bracketed(parts.hostname or "") + (f":{parts.port}" if parts.port else "")
+        return f"{parts.scheme}://{place}{parts.path}" if parts.scheme else place
+
+
+def targets(environ: Mapping[str, str] = os.environ) -> tuple[Target, ...]:
+    """Read where each signal goes; none, where no endpoint is set.
+
+    A signal whose ``OTEL_TRACES_EXPORTER`` (``METRICS``, ``LOGS``) is set to something without ``otlp`` is not sent.
+
+    Raises:
+        ConfigurationError: a variable has a value that it cannot have.
+    """
+    found = []
+    for signal in SIGNALS:
+        chosen = environ.get(f"OTEL_{signal.upper()}_EXPORTER", "otlp").strip() or "otlp"
+        if "otlp" in [name.strip() for name in chosen.split(",")]:
+            target = _target(signal, environ)
+            if target is not None:
+                found.append(target)
+    return tuple(found)
+
+
+def _target(signal: Signal, environ: Mapping[str, str]) -> Target | None:
+    own = environ.get(f"{PREFIX}{signal.upper()}_ENDPOINT", "").strip()
+    endpoint = own or environ.get(f"{PREFIX}ENDPOINT", "").strip()
+    if not endpoint:
+        return None
+    read = _Reader(signal, environ)
+    try:
+        parts = _split(endpoint)
+        host, port = parts.hostname or "", parts.port
+    except ValueError:
+        host, port = "", None
+    if not host or parts.scheme not in ("", "http", "https"):  # never show it: it may hold a password
+        raise ConfigurationError(
+            f"{read.variable('ENDPOINT')} is not possible: it takes http://host:port or https://host:port"
+        )
+    protocol = read.protocol(port)
+    if protocol == "grpc":
+        secure = parts.scheme == "https" or (not parts.scheme and not read.boolean("INSECURE"))
+        place = f"{_bracketed(host)}:{port or GRPC_PORT}"
+    elif not parts.scheme:
+        raise ConfigurationError(
+            f"{read.variable('ENDPOINT')} is not possible: for HTTP it begins with http:// or https://"
+        )
+    else:
+        secure = parts.scheme == "https"
+        place = own or f"{endpoint.rstrip('/')}/v1/{signal}"
+    key, certificate = read.path("CLIENT_KEY"), read.path("CLIENT_CERTIFICATE")
+    if key and not certificate:
+        raise ConfigurationError(
+            f"{read.variable('CLIENT_KEY')} is not possible: it needs {read.variable('CLIENT_CERTIFICATE')}"
+        )
+    return Target(
+        signal,
+        protocol,
+        place,
+        secure,
+        read.headers(),
+        read.timeout(),
+        read.gzip(),
+        read.path("CERTIFICATE"),
+        key,
+        certificate,
+    )
+
+
+def _split(endpoint: str) -> SplitResult:
+    return urlsplit(endpoint if "//" in endpoint else f"//{endpoint}")
+
+
+def _bracketed(host: str) -> str:
+    """An IPv6 address stands in brackets in front of a port."""
+    return f"[{host}]" if ":" in host else host
+
+
+class _Reader:
+    """Reads the variables of one signal."""
+
+    def __init__(self, signal: Signal, environ: Mapping[str, str]) -> None:
+        self._signal = signal
+        self._environ = environ
+
+    def variable(self, name: str) -> str:
+        """The variable that counts: the signal's own, if it is set."""
+        own = f"{PREFIX}{self._signal.upper()}_{name}"
+        return own if self._environ.get(own, "").strip() else PREFIX + name
+
+    def text(self, name: str) -> str:
+        return self._environ.get(self.variable(name), "").strip()
+
+    def protocol(self, port: int | None) -> Protocol:
+        """The protocol; where it is not said, that of the usual port: 4318 is HTTP."""
+        text = self.text("PROTOCOL") or ("http/protobuf" if port == HTTP_PORT else "grpc")
+        if text == "grpc":
+            return "grpc"
+        if text == "http/protobuf":
+            return "http/protobuf"
+        raise ConfigurationError(
+            f"{self.variable('PROTOCOL')}={text!r} is not possible: it takes grpc or http/protobuf"
+        )
+
+    def headers(self) -> tuple[tuple[str, str], ...]:
+        pairs = [item.partition("=") for item in self.text("HEADERS").split(",") if item.strip()]
+        headers = tuple((unquote(key.strip()).lower(), unquote(value.strip())) for key, _, value in pairs)
+        if not all(HEADER.fullmatch(key) and VALUE.fullmatch(value) for key, value in headers):
+            raise ConfigurationError(  # never show them: they hold tokens
+                f"{self.variable('HEADERS')} is not possible: it takes key=value,key=value, special characters as %20"
+            )
+        return headers
+
+    def timeout(self) -> float:
+        """Milliseconds, as the specification says."""
+        text = self.text("TIMEOUT")
+        if not text:
+            return TIMEOUT_S
+        if not text.isascii() or not text.isdigit() or int(text) == 0:
+            raise ConfigurationError(
+                f"{self.variable('TIMEOUT')}={text!r} is not possible: it takes milliseconds, a whole number above 0"
+            )
+        return int(text) / 1000
+
+    def gzip(self) -> bool:
+        text = self.text("COMPRESSION")
+        if text not in ("", "none", "gzip"):
+            raise ConfigurationError(f"{self.variable('COMPRESSION')}={text!r} is not possible: it takes gzip or none")
+        return text == "gzip"
+
+    def boolean(self, name: str) -> bool:
+        return self.text(name).lower() == "true"
+
+    def path(self, name: str) -> Path | None:
+        text = self.text(name)
+        if text and not Path(text).is_file():
+            raise ConfigurationError(f"{self.variable(name)}={text!r} is not possible: there is no such file")
+        return Path(text) if text else None

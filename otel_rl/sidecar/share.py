@@ -1,0 +1,221 @@
+"""Which spans of a step's trace are shipped: all below a rank's share of what trace stores take, then fewer and fewer.
+
+Tempo refuses a trace above 5 MB, Jaeger's critical path fails above 3,000 siblings. So a rank ships at most
+``TRACE_BYTES`` / world size of a trace: everything until half of that is used, then a share that halves with each half
+of the rest, chosen by a hash of the span's id; errors, what was cut off, and the ancestors of what is shipped always.
+The journal keeps everything.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Any, Final, NamedTuple
+
+from google.protobuf.message import DecodeError
+
+from otel_rl import vocabulary
+from otel_rl.journal.frame import Frame
+from otel_rl.journal.wire import block
+from otel_rl.sidecar.halve import Record, build, records
+
+TRACE_BYTES: Final = 4_500_000
+SIBLINGS: Final = 3_000
+"""Not divided by the ranks: what many of them hang below one span is bounded by their bytes."""
+KEPT_TRACES: Final = 1024
+"""Traces that are remembered, those that were touched last; a later span of another one begins it anew."""
+KEPT_SPANS: Final = 10_000
+"""Spans that were left out and are remembered, because a child of theirs may be shipped: two slices of the flusher,
+which writes parents first."""
+ALWAYS: Final = (vocabulary.LOOP, vocabulary.SETUP, vocabulary.TEARDOWN, vocabulary.RANK_SPAN)
+"""Spans that hold a trace together, by the first word of their name."""
+ERROR: Final = 2
+MAX_DEPTH: Final = 16
+
+
+class _LeftOut(NamedTuple):
+    """A span that was not shipped, small: a kept message would keep its whole request."""
+
+    parent_id: bytes
+    resource: bytes
+    scope: bytes
+    span: bytes
+
+    def request(self) -> bytes:
+        """Make a request of it alone."""
+        return block(1, self.resource + block(2, self.scope + block(2, self.span)))
+
+
+@dataclass
+class _Trace:
+    """What of one trace this node has shipped."""
+
+    sizes: Counter[str] = field(default_factory=Counter)
+    """Bytes by writer."""
+    children: Counter[bytes] = field(default_factory=Counter)
+    """By parent; every parent that is here has to be shipped."""
+
+    def add(self, writer: str, parent_id: bytes, size: int) -> None:
+        """Count a span that is shipped."""
+        self.sizes[writer] += size
+        self.children[parent_id] += 1
+
+
+_Key = tuple[bytes, bytes]
+"""Trace id and span id."""
+
+
+class Share:
+    """Knows what of each trace was shipped; one thread at a time."""
+
+    def __init__(self, trace_bytes: int = TRACE_BYTES) -> None:
+        self.trace_bytes = trace_bytes
+        self.traces: OrderedDict[bytes, _Trace] = OrderedDict()
+        self.left_out: OrderedDict[_Key, _LeftOut] = OrderedDict()
+
+    def draft(self) -> Draft:
+        """Begin to choose; what is chosen counts once it is committed."""
+        return Draft(self)
+
+
+class Draft:
+    """A choice for one batch. A batch that is not accepted is chosen again, from where this choice began."""
+
+    def __init__(self, share: Share) -> None:
+        self._share = share
+        self._traces: dict[bytes, _Trace] = {}
+        self._left_out: dict[_Key, _LeftOut] = {}
+        self._fetched: set[_Key] = set()
+
+    def commit(self) -> None:
+        """Let the choice count."""
+        share = self._share
+        for trace_id, trace in self._traces.items():
+            share.traces[trace_id] = trace
+            share.traces.move_to_end(trace_id)
+        while len(share.traces) > KEPT_TRACES:
+            share.traces.popitem(last=False)
+        for key in self._fetched:
+            share.left_out.pop(key, None)
+        share.left_out.update(self._left_out)
+        while len(share.left_out) > KEPT_SPANS:
+            share.left_out.popitem(last=False)
+
+    def select(self, writer: str, frame: Frame) -> tuple[bytes, int]:
+        """Give the request to send for a frame of spans, the very bytes where all are sent, and how many they are.
+
+        They are more than the frame has where a parent that was left out before is needed now.
+        Cost: 4 us a span, 8 us one that is left out.
+        """
+        try:
+            found = records("traces", frame.payload)
+        except DecodeError:
+            return frame.payload, frame.count  # the other side will say what it thinks of it
+        kept: set[int] = set()
+        left_out: dict[_Key, int] = {}
+        resources = {id(record[0]): record[0] for record in found}
+        limits = {key: self._share.trace_bytes / _world_size(resource) for key, resource in resources.items()}
+        for index in range(len(found) - 1, -1, -1):  # the flusher writes parents first; children decide for them
+            resource, _, span = found[index]
+            if self._keeps(writer, span, limits[id(resource)]):
+                kept.add(index)
+            else:
+                left_out[span.trace_id, span.span_id] = index
+        fetched = self._fetch_parents(writer, found, kept, left_out) if left_out or self._has_left_out else []
+        if len(kept) == len(found) and not fetched:
+            return frame.payload, frame.count
+        self._remember(found, left_out)
+        own = build("traces", [found[index] for index in sorted(kept)]) if kept else b""
+        return own + b"".join(fetched), len(kept) + len(fetched)
+
+    @property
+    def _has_left_out(self) -> bool:
+        return bool(self._left_out or self._share.left_out)
+
+    def _keeps(self, writer: str, span: Any, limit: float) -> bool:
+        trace = self._trace(span.trace_id)
+        size = span.ByteSize()
+        used = max((trace.sizes[writer] + size) / limit, trace.children[span.parent_span_id] / SIBLINGS)
+        if not (span.span_id in trace.children or _must_ship(span) or (used < 1 and _drawn(span.span_id, used))):
+            return False
+        trace.add(writer, span.parent_span_id, size)
+        return True
+
+    def _fetch_parents(
+        self, writer: str, found: Sequence[Record], kept: set[int], left_out: dict[_Key, int]
+    ) -> list[bytes]:
+        """Ship the ancestors of what is shipped, too, where they came before it; those of former frames are given."""
+        fetched = []
+        for index in sorted(kept):
+            span = found[index][2]
+            trace_id, parent_id = span.trace_id, span.parent_span_id
+            while True:
+                key = trace_id, parent_id
+                if key in left_out:
+                    place = left_out.pop(key)
+                    kept.add(place)
+                    size, parent_id = found[place][2].ByteSize(), found[place][2].parent_span_id
+                elif (before := self._take(key)) is not None:
+                    fetched.append(before.request())
+                    size, parent_id = len(before.span), before.parent_id
+                else:
+                    break
+                self._trace(trace_id).add(writer, parent_id, size)
+        return fetched
+
+    def _take(self, key: _Key) -> _LeftOut | None:
+        """Take a span that was left out before."""
+        if key in self._left_out:
+            return self._left_out.pop(key)
+        if key in self._share.left_out and key not in self._fetched:
+            self._fetched.add(key)
+            return self._share.left_out[key]
+        return None
+
+    def _remember(self, found: Sequence[Record], left_out: dict[_Key, int]) -> None:
+        heads: dict[int, bytes] = {}
+        for key, index in left_out.items():
+            resource, scope, span = found[index]
+            for outer, inner in ((resource, resource.resource), (scope, scope.scope)):
+                if id(outer) not in heads:
+                    heads[id(outer)] = block(1, inner.SerializeToString()) + _schema(outer.schema_url)
+            self._left_out[key] = _LeftOut(
+                span.parent_span_id, heads[id(resource)], heads[id(scope)], span.SerializeToString()
+            )
+
+    def _trace(self, trace_id: bytes) -> _Trace:
+        trace = self._traces.get(trace_id)
+        if trace is None:
+            known = self._share.traces.get(trace_id)
+            trace = _Trace(Counter(known.sizes), Counter(known.children)) if known else _Trace()
+            self._traces[trace_id] = trace
+        return trace
+
+
+def _schema(url: str) -> bytes:
+    return block(3, url.encode()) if url else b""
+
+
+def _world_size(resource: Any) -> int:
+    for item in resource.resource.attributes:
+        if item.key == vocabulary.WORLD_SIZE:
+            return max(int(item.value.int_value), 1)
+    return 1
+
+
+def _must_ship(span: Any) -> bool:
+    return (
+        span.status.code == ERROR
+        or span.name.partition(" ")[0] in ALWAYS
+        or any(item.key == vocabulary.TRUNCATED for item in span.attributes)
+    )
+
+
+def _drawn(span_id: bytes, used: float) -> bool:
+    """Keep everything below half of the share, half of what comes until three quarters, and so on."""
+    level = 0
+    while used >= 1 - 0.5 ** (level + 1) and level < MAX_DEPTH:
+        level += 1
+    return level == 0 or blake2b(span_id, digest_size=4).digest() < (0xFFFFFFFF >> level).to_bytes(4, "big")

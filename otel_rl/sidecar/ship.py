@@ -1,0 +1,270 @@
+"""Shipping one signal: batches of journaled requests, live ones before the backlog, until they are acknowledged.
+
+Frames are sent as they were journaled: OTLP requests can be concatenated, so a batch is encoded by nobody and a batch
+that is sent again has the same bytes. A thread for each signal, so that one that hangs holds up no other.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
+from threading import Event
+from time import monotonic, time_ns
+from typing import Final, NamedTuple
+
+from google.protobuf.message import DecodeError
+
+from otel_rl.journal.frame import TYPES, WRITER, Damage, Signal
+from otel_rl.sidecar.client import Client, Outcome
+from otel_rl.sidecar.follow import Piece, Position, Stream
+from otel_rl.sidecar.halve import halves
+from otel_rl.sidecar.progress import Progress, Range
+from otel_rl.sidecar.share import Draft, Share
+
+MAX_REQUEST: Final = 3_500_000
+"""Bytes of a request: gRPC servers refuse more than 4 MiB unless they are told otherwise."""
+MAX_FRAMES: Final = 10_000
+"""Of a batch; small ones cost the reader more than their bytes."""
+LIVE_NS: Final = 30_000_000_000
+"""What is older than this while much waits becomes a backlog."""
+BACKLOG_BYTES: Final = 1 << 20
+BACKLOG_RATE: Final = 8 << 20
+"""Bytes a second of a backlog, so that a Collector that comes back is not thrown down again by everybody's."""
+FIRST_WAIT_S: Final = 1.0
+LAST_WAIT_S: Final = 30.0
+BLOCKED_WAIT_S: Final = 60.0
+LONGEST_WAIT_S: Final = 300.0
+"""However long the other side asks us to wait."""
+SAY_AGAIN_S: Final = 600.0
+
+
+class Followed(NamedTuple):
+    """A stream and how far it has been sent."""
+
+    stream: Stream
+    progress: Progress
+    finished: bool
+    """Its writer is dead."""
+
+
+class Batch(NamedTuple):
+    """A request, and where its part goes on once it is accepted."""
+
+    payload: bytes
+    records: int
+    left_out: int
+    """Less than 0 where spans are sent that a former batch left out."""
+    damaged: int
+    frames: int
+    end: Position
+    draft: Draft
+
+
+class Shipper:
+    """Sends one signal of all journals of a node; one thread calls ``work`` again and again."""
+
+    def __init__(
+        self, signal: Signal, client: Client, share: Share, say: Callable[[str], None], stop: Event | None = None
+    ) -> None:
+        """Prepare.
+
+        Args:
+            signal: which one.
+            client: sends a request.
+            share: chooses what of a trace is sent.
+            say: takes lines for people.
+            stop: once it is set, no further request is begun.
+        """
+        self.signal = signal
+        self.failure = ""
+        """Why nothing is sent at present."""
+        self.requests = 0
+        self.bytes = 0
+        self._client = client
+        self._share = share
+        self._say = say
+        self._stop = stop or Event()
+        self._said: dict[str, float] = {}
+        self._wait_until = 0.0
+        self._wait_s = FIRST_WAIT_S
+        self._max_bytes = MAX_REQUEST
+        """Of a request; less, where the other side finds that too large."""
+        self._max_frames = MAX_FRAMES
+        """Of a batch; less, while a bad one among them is looked for."""
+        self._backlog_at = 0.0
+        self._random = random.Random()
+
+    def work(self, followed: list[Followed]) -> bool:
+        """Send one batch of what each stream writes, then one of a backlog; say whether anything was sent."""
+        sent = False
+        for item in followed:
+            if self._waits:
+                return sent
+            sent = self._try(item, item.progress.live) or sent
+        for item in followed:
+            if self._waits or monotonic() < self._backlog_at:
+                return sent
+            if len(item.progress.ranges) > 1 and self._try(item, item.progress.ranges[0]):
+                return True
+        return sent
+
+    def send(self, payload: bytes, records: int) -> Counter[str] | None:
+        """Send one request, in pieces where it is too large; what became of its records, None for another time."""
+        counts: Counter[str] = Counter()
+        waiting = [(payload, records)]
+        while waiting:
+            payload, records = waiting.pop(0)
+            too_large = len(payload) > MAX_REQUEST and records > 1
+            outcome = Outcome("too_large") if too_large else self._request(payload)
+            if outcome.kind in ("later", "blocked"):
+                return None  # all of it again: at least once
+            if outcome.kind == "too_large" and records > 1:
+                try:
+                    waiting[:0] = halves(self.signal, payload)
+                except DecodeError:
+                    counts += self._given_up(records, outcome)
+            elif outcome.kind == "accepted":
+                counts += self._taken(records, outcome)
+            else:
+                counts += self._given_up(records, outcome)
+        return counts
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        self._client.close()
+
+    @property
+    def _waits(self) -> bool:
+        return self._stop.is_set() or monotonic() < self._wait_until
+
+    def _try(self, item: Followed, part: Range) -> bool:
+        """Send the next batch of a part; one that cannot be read holds up no other."""
+        try:
+            return self._part(item, part)
+        except OSError as error:
+            self._tell("read", f"the {self.signal} of {item.stream.writer} cannot be read: {error.strerror or error}")
+            return False
+
+    def _part(self, item: Followed, part: Range) -> bool:
+        progress = item.progress
+        is_live = part is progress.live
+        if is_live and not item.stream.unread(part.start):
+            if part is progress.ranges[0]:
+                progress.oldest_ns = 0
+            return False
+        batch, oldest_ns = self._batch(item, part)
+        if part is progress.ranges[0]:
+            progress.oldest_ns = oldest_ns
+        is_late = bool(oldest_ns) and time_ns() - oldest_ns > LIVE_NS
+        if is_live and is_late and item.stream.unread(part.start) > BACKLOG_BYTES:
+            progress.split(item.stream.end(part.start))
+            return False
+        if batch is None:
+            if not is_live and part.end is not None:  # removed at the size cap
+                progress.advance(part, part.end)
+            return False
+        if not is_live:
+            self._backlog_at = monotonic() + len(batch.payload) / BACKLOG_RATE * self._random.uniform(0.8, 1.2)
+        return self._ship(progress, part, batch)
+
+    def _batch(self, item: Followed, part: Range) -> tuple[Batch | None, int]:
+        """Put together the next batch of a part; and the time of the first frame in it."""
+        payloads: list[bytes] = []
+        size = records = left_out = damaged = oldest_ns = 0
+        end: Position | None = None
+        draft = self._share.draft()
+        for piece in self._pieces(item, part):
+            frame = piece.item
+            if isinstance(frame, Damage) or frame.type not in (WRITER, TYPES[self.signal]):
+                damaged += 1
+            elif frame.type != WRITER:
+                if payloads and (size + len(frame.payload) > self._max_bytes or len(payloads) >= self._max_frames):
+                    break
+                oldest_ns = oldest_ns or frame.last_ns
+                payload, kept = frame.payload, frame.count
+                if self.signal == "traces":
+                    payload, kept = draft.select(item.stream.writer, frame)
+                payloads.append(payload)
+                size += len(payload)
+                records += kept
+                left_out += frame.count - kept
+            end = piece.end
+        if end is None:
+            return None, 0
+        return Batch(b"".join(payloads), records, left_out, damaged, len(payloads), end, draft), oldest_ns
+
+    @staticmethod
+    def _pieces(item: Followed, part: Range) -> Iterator[Piece]:
+        for piece in item.stream.pieces(part.start, finished=item.finished):
+            if part.end is not None and piece.end > part.end:
+                return
+            yield piece
+
+    def _ship(self, progress: Progress, part: Range, batch: Batch) -> bool:
+        """Send a batch and draw the consequences; say whether to go on at once."""
+        counts: Counter[str] | None = Counter()
+        if batch.payload:
+            counts = self._send_many(batch) if batch.frames > 1 else self.send(batch.payload, batch.records)
+        if counts is None:
+            return not self._waits
+        self._max_frames = min(self._max_frames * 2, MAX_FRAMES)
+        self._max_bytes = min(self._max_bytes * 21 // 20 + 1, MAX_REQUEST)
+        batch.draft.commit()
+        progress.advance(part, batch.end, {**counts, "left_out": batch.left_out, "damaged": batch.damaged})
+        return True
+
+    def _send_many(self, batch: Batch) -> Counter[str] | None:
+        """Send a batch of several frames; None where it has to be sent again, now in smaller ones or later."""
+        outcome = self._request(batch.payload)
+        if outcome.kind == "accepted":
+            return self._taken(batch.records, outcome)
+        if outcome.kind == "too_large":
+            self._max_bytes = max(len(batch.payload) // 2, 1)
+        if outcome.kind == "refused":
+            self._max_frames = 1  # only the bad one among them shall be lost
+        return None
+
+    def _request(self, payload: bytes) -> Outcome:
+        """Send one request, unless the other side asked to wait."""
+        if self._waits:
+            return Outcome("later", reason=self.failure)
+        outcome = self._client.send(payload)
+        self.requests += 1
+        self.bytes += len(payload)
+        if outcome.kind in ("later", "blocked"):
+            self._pause(outcome)
+        else:
+            self.failure, self._wait_s = "", FIRST_WAIT_S
+        return outcome
+
+    def _taken(self, records: int, outcome: Outcome) -> Counter[str]:
+        rejected = min(outcome.rejected, records)
+        if rejected:
+            why = outcome.reason or "it does not say why"
+            self._tell("reject", f"the other side rejected {rejected} of {records} {self.signal}: {why}")
+        return Counter(shipped=records - rejected, rejected=rejected)
+
+    def _given_up(self, records: int, outcome: Outcome) -> Counter[str]:
+        self._tell("refuse", f"the other side refused {records} {self.signal}: {outcome.reason}")
+        return Counter(refused=records)
+
+    def _pause(self, outcome: Outcome) -> None:
+        """Wait as the other side asks, else longer each time, never all sidecars at the same moment."""
+        self.failure = outcome.reason
+        wait = min(outcome.after_s, LONGEST_WAIT_S) or self._wait_s * self._random.uniform(0.8, 1.2)
+        if outcome.kind == "blocked":
+            wait = BLOCKED_WAIT_S
+            self._tell(
+                "block",
+                f"nobody lets the {self.signal} in ({outcome.reason}): look at endpoint, headers and certificates",
+            )
+        self._wait_until = monotonic() + wait
+        self._wait_s = min(self._wait_s * 2, LAST_WAIT_S)
+
+    def _tell(self, kind: str, text: str) -> None:
+        """Say it, but things of one kind only now and then."""
+        now = monotonic()
+        if now >= self._said.get(kind, 0.0):
+            self._said[kind] = now + SAY_AGAIN_S
+            self._say(text)

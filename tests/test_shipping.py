@@ -1,0 +1,206 @@
+"""Whole programs with a server at the other end: what was recorded arrives, however they and it fare."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import grpc
+import pytest
+
+from otel_rl.journal.identity import WriterIdentity
+from otel_rl.journal.read import open_run
+from otel_rl.sidecar import owner
+from tests.sink import Answer, Sink, sink
+
+pytestmark = pytest.mark.slow
+
+PROGRAM = Path(__file__).parent / "programs" / "steps.py"
+RUN = "run"
+END_S = 40.0
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Iterator[Path]:
+    """A root of runs whose sidecars are gone at the end."""
+    yield tmp_path
+    stop_sidecar(tmp_path / RUN)
+
+
+def train(root: Path, endpoint: str, *arguments: str, **environ: str) -> subprocess.Popen[bytes]:
+    """Start the program, sending to an endpoint."""
+    variables = {
+        **os.environ,
+        "OTEL_RL_DIR": str(root),
+        "OTEL_RL_RUN_ID": RUN,
+        "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint,
+        "OTEL_EXPORTER_OTLP_TIMEOUT": "2000",
+        **environ,
+    }
+    return subprocess.Popen([sys.executable, str(PROGRAM), *arguments], env=variables)
+
+
+def sidecar_of(directory: Path) -> WriterIdentity | None:
+    """Find the sidecar of this node."""
+    return owner.living(directory, WriterIdentity.current("test", 0).boot_id)
+
+
+def stop_sidecar(directory: Path, number: int = signal.SIGKILL) -> None:
+    """End the sidecar of a run, if one lives."""
+    identity = sidecar_of(directory)
+    if identity is not None:
+        os.kill(identity.pid, number)
+        wait_until(lambda: sidecar_of(directory) is None)
+
+
+def wait_until(is_so: Any, timeout_s: float = END_S) -> bool:
+    """Wait until something is so."""
+    deadline = time.monotonic() + timeout_s
+    while not is_so():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def journaled(root: Path) -> Counter[bytes]:
+    """The ids of the spans in the journal, and of those that a reader closes."""
+    return Counter(span.span_id for span in open_run(root / RUN).closed_spans())
+
+
+def arrived(server: Sink) -> Counter[bytes]:
+    """The ids of the spans that were taken."""
+    return Counter(span.span_id for span in server.taken("traces"))
+
+
+def contents(server: Sink) -> Mapping[bytes, set[bytes]]:
+    """By id, the different spans that were taken under it."""
+    found: dict[bytes, set[bytes]] = {}
+    for span in server.taken("traces"):
+        found.setdefault(span.span_id, set()).add(span.SerializeToString(deterministic=True))
+    return found
+
+
+def assert_all_arrived(root: Path, server: Sink, *, once: bool = True) -> None:
+    """Everything journaled arrived, once or (at least once) with the same content."""
+    expected = journaled(root)
+    wait_until(lambda: set(expected) <= set(arrived(server)))
+    assert set(expected) == set(arrived(server))
+    assert wait_until(lambda: sidecar_of(root / RUN) is None), "the sidecar does not end"
+    if once:
+        assert expected == arrived(server)
+    assert all(len(versions) == 1 for versions in contents(server).values())
+    points = Counter(point.name for point in open_run(root / RUN).points("my.metric"))
+    taken = sum(len(metric.gauge.data_points) for metric in server.taken("metrics") if metric.name == "my.metric")
+    assert taken >= points["my.metric"] if not once else taken == points["my.metric"]
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "http"])
+@pytest.mark.parametrize("compression", ["none", "gzip"])
+def test_a_run_arrives(runs: Path, protocol: Literal["grpc", "http"], compression: str) -> None:
+    """By both protocols, while it runs; the sidecar ends by itself."""
+    with sink(protocol) as server:
+        name = "grpc" if protocol == "grpc" else "http/protobuf"
+        program = train(
+            runs, server.endpoint, "100", "return", "0.03",
+            OTEL_EXPORTER_OTLP_PROTOCOL=name, OTEL_EXPORTER_OTLP_COMPRESSION=compression,
+        )  # fmt: skip
+        assert wait_until(lambda: len(arrived(server)) > 50)
+        assert program.poll() is None, "nothing arrived while it ran"
+        assert program.wait() == 0
+        assert_all_arrived(runs, server)
+
+
+@pytest.mark.parametrize("end", ["kill", "_exit", "raise"])
+def test_a_program_that_dies_leaves_nothing_behind(runs: Path, end: str) -> None:
+    """What it left open arrives closed, with its parents."""
+    with sink("grpc") as server:
+        code = train(runs, server.endpoint, "20", end).wait()
+        assert {"kill": -signal.SIGKILL, "_exit": 0, "raise": 1}[end] == code
+        assert_all_arrived(runs, server)
+        known = set(arrived(server))
+        assert [] == [span.name for span in server.taken("traces") if span.parent_span_id not in known | {b""}]
+
+
+def test_a_server_that_is_down_gets_everything_later(runs: Path) -> None:
+    """The training ends in time, the sidecar waits."""
+    with sink("grpc") as placeholder:
+        endpoint = placeholder.endpoint
+    begun = time.monotonic()
+    assert train(runs, endpoint, "50", "return").wait() == 0
+    assert time.monotonic() - begun < 15
+    with sink("grpc", int(endpoint.rpartition(":")[2])) as server:
+        assert_all_arrived(runs, server)
+
+
+def test_a_server_that_restarts_in_the_middle(runs: Path) -> None:
+    """What it had taken may come again, the same."""
+    with sink("grpc") as first:
+        endpoint = first.endpoint
+        program = train(runs, endpoint, "150", "return", "0.03")
+        assert wait_until(lambda: len(arrived(first)) > 50)
+    time.sleep(2)
+    with sink("grpc", int(endpoint.rpartition(":")[2])) as second:
+        assert program.wait() == 0
+        wait_until(lambda: set(journaled(runs)) <= set(arrived(first)) | set(arrived(second)))
+        both = set(arrived(first)) | set(arrived(second))
+        assert set(journaled(runs)) == both
+        versions = [contents(server) for server in (first, second)]
+        assert all(versions[0][key] == versions[1][key] for key in versions[0].keys() & versions[1].keys())
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Answer(code=grpc.StatusCode.UNAVAILABLE),
+        Answer(code=grpc.StatusCode.DEADLINE_EXCEEDED, delay_s=0.1),
+        Answer(delay_s=3.0, code=grpc.StatusCode.ABORTED),
+    ],
+    ids=["unavailable", "too late", "hangs"],
+)
+def test_a_server_that_is_in_trouble_for_a_while(runs: Path, answer: Answer) -> None:
+    """Every third request is answered well."""
+    with sink("grpc") as server:
+        turns: Counter[str] = Counter()
+
+        def sometimes(kind: str, payload: bytes) -> Answer:
+            turns[kind] += 1
+            return Answer() if turns[kind] % 3 == 0 else answer
+
+        server.answer = sometimes  # type: ignore[assignment]
+        assert train(runs, server.endpoint, "30", "return").wait() == 0
+        assert_all_arrived(runs, server, once=False)
+
+
+def test_the_sidecar_is_killed(runs: Path) -> None:
+    """The trainer starts another one: nothing is missing, and what comes twice is the same."""
+    with sink("grpc") as server:
+        program = train(runs, server.endpoint, "500", "return", "0.03")
+        assert wait_until(lambda: len(arrived(server)) > 50)
+        stop_sidecar(runs / RUN)
+        assert wait_until(lambda: sidecar_of(runs / RUN) is not None), "no other sidecar"
+        assert program.wait() == 0
+        assert_all_arrived(runs, server, once=False)
+
+
+def test_where_no_process_may_be_started_a_person_ships(runs: Path) -> None:
+    """After the run, by a command, exactly once; a second time there is nothing left to do."""
+    with sink("http") as server:
+        assert train(runs, server.endpoint, "50", "return", OTEL_RL_SIDECAR="false").wait() == 0
+        assert sidecar_of(runs / RUN) is None
+        ship = [sys.executable, "-m", "otel_rl", "ship", str(runs / RUN)]
+        variables = {
+            **os.environ,
+            "OTEL_EXPORTER_OTLP_ENDPOINT": server.endpoint,
+            "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
+        }
+        for _ in range(2):
+            assert subprocess.run(ship, env=variables, check=False).returncode == 0
+            assert_all_arrived(runs, server)

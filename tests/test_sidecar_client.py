@@ -1,0 +1,272 @@
+"""Sending one request: what each answer of a real gRPC and a real HTTP server means."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
+from email.utils import format_datetime
+from pathlib import Path
+from typing import Any, Literal
+
+import grpc
+import pytest
+from google.protobuf.any_pb2 import Any as AnyMessage
+from google.protobuf.duration_pb2 import Duration
+from google.rpc.error_details_pb2 import BadRequest, RetryInfo
+from google.rpc.status_pb2 import Status
+
+from otel_rl.journal.frame import Signal
+from otel_rl.sidecar.client import AGENT, Client, Outcome, connect
+from otel_rl.sidecar.settings import SIGNALS, targets
+from tests.sink import Answer, Sink, Tls, sink
+
+Protocol = Literal["grpc", "http"]
+PROTOCOLS: tuple[Protocol, ...] = ("grpc", "http")
+NAMES = {"grpc": "grpc", "http": "http/protobuf"}
+STATUS = grpc.StatusCode
+
+
+def client_of(endpoint: str, protocol: Protocol, signal: Signal = "traces", **variables: str) -> Client:
+    """Make the client that the variables say."""
+    environ = {f"OTEL_EXPORTER_OTLP_{name}": value for name, value in variables.items()}
+    environ |= {"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint, "OTEL_EXPORTER_OTLP_PROTOCOL": NAMES[protocol]}
+    (target,) = [target for target in targets(environ) if target.signal == signal]
+    return connect(target)
+
+
+@pytest.fixture(params=PROTOCOLS)
+def server(request: pytest.FixtureRequest) -> Iterator[tuple[Sink, Protocol]]:
+    """A server, and by which protocol."""
+    with sink(request.param) as found:
+        yield found, request.param
+
+
+def send(endpoint: str, protocol: Protocol, payload: bytes = b"", **variables: str) -> Outcome:
+    """Send one request to where nobody may be."""
+    client = client_of(endpoint, protocol, **variables)
+    outcome = client.send(payload)
+    client.close()
+    return outcome
+
+
+@pytest.mark.parametrize("signal", SIGNALS)
+@pytest.mark.parametrize("compression", ["none", "gzip"])
+def test_the_bytes_arrive(server: tuple[Sink, Protocol], signal: Signal, compression: str) -> None:
+    """Each signal at its place, compressed or not, with the headers, one after the other."""
+    found, protocol = server
+    client = client_of(found.endpoint, protocol, signal, COMPRESSION=compression, HEADERS="Authorization=Bearer%20x")
+    for payload in (b"", b"\x0a\x00" * 100_000):
+        assert Outcome("accepted") == client.send(payload)
+    client.close()
+    assert [(signal, b""), (signal, b"\x0a\x00" * 100_000)] == [request[:2] for request in found.requests]
+    headers = found.requests[-1][2]
+    assert ("Bearer x", AGENT) == (headers["authorization"], headers["user-agent"][: len(AGENT)])
+    if protocol == "http":
+        assert f"/v1/{signal}" == headers[":path"]
+        assert "application/x-protobuf" == headers["content-type"]
+        sent = int(headers["content-length"])
+        assert (sent < 1000) is (compression == "gzip")
+
+
+def test_partial_success_is_counted(server: tuple[Sink, Protocol]) -> None:
+    """The server says how many it did not take, and why."""
+    found, protocol = server
+    found.answer = lambda signal, payload: Answer(rejected=3)
+    assert Outcome("accepted", 3, reason="as the test wants") == send(found.endpoint, protocol)
+
+
+def test_a_server_that_hangs(server: tuple[Sink, Protocol]) -> None:
+    """The timeout holds, and the next request is answered."""
+    found, protocol = server
+    delays = [3.0, 0.0]
+    found.answer = lambda signal, payload: Answer(delay_s=delays.pop(0))
+    client = client_of(found.endpoint, protocol, TIMEOUT="300")
+    begun = time.monotonic()
+    assert "later" == client.send(b"").kind
+    assert time.monotonic() - begun < 2
+    assert Outcome("accepted") == client.send(b"")
+    client.close()
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_nobody_is_there(protocol: Protocol) -> None:
+    """A refused connection, and a name that nobody knows."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    assert "later" == send(f"http://127.0.0.1:{port}", protocol).kind
+    assert "later" == send("http://nobody.invalid:1", protocol, TIMEOUT="2000").kind
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_server_that_speaks_something_else(protocol: Protocol) -> None:
+    """It is no OTLP server: wait for one."""
+    other: Protocol = "http" if protocol == "grpc" else "grpc"
+    with sink(other) as found:
+        assert "later" == send(found.endpoint, protocol, TIMEOUT="1000").kind
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_server_that_goes_and_comes_back(protocol: Protocol) -> None:
+    """One client outlives it."""
+    with sink(protocol) as found:
+        client = client_of(found.endpoint, protocol, TIMEOUT="2000")
+        assert "accepted" == client.send(b"").kind
+    assert "later" == client.send(b"").kind
+    with sink(protocol, int(found.endpoint.rpartition(":")[2])) as again:
+        assert again.wait_for(lambda: client.send(b"").kind == "accepted")
+    client.close()
+
+
+HTTP = [
+    (429, {}, Outcome("later", reason="HTTP 429")),
+    (429, {"Retry-After": "7"}, Outcome("later", after_s=7.0, reason="HTTP 429")),
+    (503, {"Retry-After": "0"}, Outcome("later", reason="HTTP 503")),
+    (503, {"Retry-After": "soon"}, Outcome("later", reason="HTTP 503")),
+    (503, {"Retry-After": "inf"}, Outcome("later", reason="HTTP 503")),
+    (503, {"Retry-After": "-1"}, Outcome("later", reason="HTTP 503")),
+    (503, {"Retry-After": "Wed, 21 Oct 2015 07:28:00 GMT"}, Outcome("later", reason="HTTP 503")),
+    (502, {}, Outcome("later", reason="HTTP 502")),
+    (504, {}, Outcome("later", reason="HTTP 504")),
+    (413, {}, Outcome("too_large", reason="HTTP 413")),
+    (400, {}, Outcome("refused", reason="HTTP 400")),
+    (500, {}, Outcome("refused", reason="HTTP 500")),
+    (401, {}, Outcome("blocked", reason="HTTP 401")),
+    (403, {}, Outcome("blocked", reason="HTTP 403")),
+    (404, {}, Outcome("blocked", reason="HTTP 404")),
+    (302, {"Location": "http://elsewhere.invalid/"}, Outcome("blocked", reason="HTTP 302")),
+]
+
+
+@pytest.mark.parametrize(("status", "headers", "outcome"), HTTP)
+def test_answers_of_http(status: int, headers: dict[str, str], outcome: Outcome) -> None:
+    """As the specification says."""
+    with sink("http") as found:
+        found.answer = lambda signal, payload: Answer(status, headers=tuple(headers.items()))
+        assert outcome == send(found.endpoint, "http")
+        assert 1 == len(found.requests)
+
+
+def test_retry_after_a_date() -> None:
+    """It is taken as seconds from now."""
+    with sink("http") as found:
+        when = format_datetime(datetime.now(timezone.utc) + timedelta(seconds=60), usegmt=True)
+        found.answer = lambda signal, payload: Answer(503, headers=(("Retry-After", when),))
+        assert 55 < send(found.endpoint, "http").after_s <= 60
+
+
+def test_an_answer_that_is_no_message() -> None:
+    """The status said that it was taken."""
+    with sink("http") as found:
+        found.body = b"<html>"
+        assert Outcome("accepted") == send(found.endpoint, "http")
+
+
+def status_of(*details: Any) -> tuple[tuple[str, bytes], ...]:
+    """Trailing metadata with the details of a status."""
+    packed = []
+    for detail in details:
+        packed.append(AnyMessage())
+        packed[-1].Pack(detail)
+    return (("grpc-status-details-bin", Status(code=8, details=packed).SerializeToString()),)
+
+
+RETRY = RetryInfo(retry_delay=Duration(seconds=2, nanos=500_000_000))
+GRPC = [
+    (STATUS.UNAVAILABLE, (), "later", 0.0),
+    (STATUS.UNAVAILABLE, status_of(BadRequest(), RETRY), "later", 2.5),
+    (STATUS.RESOURCE_EXHAUSTED, status_of(RETRY), "later", 2.5),
+    (STATUS.RESOURCE_EXHAUSTED, status_of(RetryInfo()), "later", 0.0),
+    (STATUS.RESOURCE_EXHAUSTED, (), "too_large", 0.0),
+    (STATUS.RESOURCE_EXHAUSTED, status_of(BadRequest()), "too_large", 0.0),
+    (STATUS.RESOURCE_EXHAUSTED, (("grpc-status-details-bin", b"\xff\xff"),), "too_large", 0.0),
+    (STATUS.CANCELLED, (), "later", 0.0),
+    (STATUS.DEADLINE_EXCEEDED, (), "later", 0.0),
+    (STATUS.ABORTED, (), "later", 0.0),
+    (STATUS.OUT_OF_RANGE, (), "later", 0.0),
+    (STATUS.DATA_LOSS, (), "later", 0.0),
+    (STATUS.INVALID_ARGUMENT, (), "refused", 0.0),
+    (STATUS.INTERNAL, (), "refused", 0.0),
+    (STATUS.UNKNOWN, (), "refused", 0.0),
+    (STATUS.UNAUTHENTICATED, (), "blocked", 0.0),
+    (STATUS.PERMISSION_DENIED, (), "blocked", 0.0),
+    (STATUS.UNIMPLEMENTED, (), "blocked", 0.0),
+]
+
+
+@pytest.mark.parametrize(("code", "trailing", "kind", "after_s"), GRPC)
+def test_answers_of_grpc(code: Any, trailing: Any, kind: Any, after_s: float) -> None:
+    """As the specification says."""
+    with sink("grpc") as found:
+        found.answer = lambda signal, payload: Answer(code=code, trailing=trailing)
+        assert Outcome(kind, after_s=after_s, reason=f"gRPC {code.name}") == send(found.endpoint, "grpc")
+
+
+def test_a_request_above_the_servers_limit() -> None:
+    """A real server's refusal asks for smaller ones."""
+    with sink("grpc") as found:
+        assert "too_large" == send(found.endpoint, "grpc", bytes(5 << 20)).kind
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with two authorities (ca, other), a server's and a client's certificate of the first."""
+    directory = tmp_path_factory.mktemp("certificates")
+
+    def openssl(*arguments: str) -> None:
+        subprocess.run(["openssl", *arguments], cwd=directory, check=True, capture_output=True)
+
+    for name in ("ca", "other"):
+        openssl("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", f"{name}.key", "-out", f"{name}.pem",
+                "-days", "2", "-subj", f"/CN={name}")  # fmt: skip
+    for name in ("server", "client"):
+        (directory / f"{name}.ext").write_text("subjectAltName=IP:127.0.0.1,DNS:localhost")
+        openssl("req", "-newkey", "rsa:2048", "-nodes", "-keyout", f"{name}.key", "-out", f"{name}.csr",
+                "-subj", f"/CN={name}")  # fmt: skip
+        openssl("x509", "-req", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial",
+                "-out", f"{name}.pem", "-days", "2", "-extfile", f"{name}.ext")  # fmt: skip
+    both = (directory / "client.key").read_bytes() + (directory / "client.pem").read_bytes()
+    (directory / "both.pem").write_bytes(both)
+    return directory
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_server_is_known_by_its_authority(
+    protocol: Protocol, certificates: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A custom one; without it, or with another, nothing is sent."""
+    tls = Tls(certificates / "server.key", certificates / "server.pem")
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(certificates / "other.pem"))
+    with sink(protocol, tls=tls) as found:
+        ca, other = str(certificates / "ca.pem"), str(certificates / "other.pem")
+        assert "accepted" == send(found.endpoint, protocol, CERTIFICATE=ca).kind
+        assert "later" == send(found.endpoint, protocol, CERTIFICATE=other, TIMEOUT="2000").kind
+        assert "later" == send(found.endpoint, protocol, TIMEOUT="2000").kind
+        assert 1 == len(found.requests)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_client_shows_its_certificate(protocol: Protocol, certificates: Path) -> None:
+    """With its key beside it or in the same file; without it nobody is let in."""
+    tls = Tls(certificates / "server.key", certificates / "server.pem", certificates / "ca.pem")
+    ca, key, certificate, both = (
+        str(certificates / name) for name in ("ca.pem", "client.key", "client.pem", "both.pem")
+    )
+    with sink(protocol, tls=tls) as found:
+        one = send(found.endpoint, protocol, CERTIFICATE=ca, CLIENT_KEY=key, CLIENT_CERTIFICATE=certificate)
+        two = send(found.endpoint, protocol, CERTIFICATE=ca, CLIENT_CERTIFICATE=both)
+        assert ["accepted", "accepted"] == [one.kind, two.kind]
+        assert "later" == send(found.endpoint, protocol, CERTIFICATE=ca, TIMEOUT="2000").kind
+        assert 2 == len(found.requests)
+
+
+def test_a_netrc_does_not_replace_the_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The header that was asked for is sent."""
+    (tmp_path / ".netrc").write_text("machine 127.0.0.1 login a password b\n")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with sink("http") as found:
+        assert "accepted" == send(found.endpoint, "http", HEADERS="Authorization=Bearer%20x").kind
+        assert "Bearer x" == found.requests[0][2]["authorization"]

@@ -1,0 +1,171 @@
+"""Where to send: every variable of OTLP, a signal's own before the general ones, and values that are not possible."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from otel_rl.config import ConfigurationError
+from otel_rl.sidecar.settings import Target, targets
+
+GENERAL = "OTEL_EXPORTER_OTLP_"
+
+
+def read(**variables: str) -> dict[str, Target]:
+    """Read the targets by signal; the names are without their prefix."""
+    return {target.signal: target for target in targets({GENERAL + name: value for name, value in variables.items()})}
+
+
+def test_nothing_is_sent_without_an_endpoint() -> None:
+    """Neither empty nor other variables make a target."""
+    assert {} == read() == read(ENDPOINT=" ") == read(PROTOCOL="grpc", HEADERS="a=b")
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "place", "secure"),
+    [
+        ("http://collector:4317", "collector:4317", False),
+        ("https://collector:4317", "collector:4317", True),
+        ("http://collector", "collector:4317", False),
+        ("https://collector/path", "collector:4317", True),
+        ("collector:4317", "collector:4317", True),
+        ("http://[::1]:4317", "[::1]:4317", False),
+        ("https://[fd00::2]", "[fd00::2]:4317", True),
+        ("http://user:secret@collector:5", "collector:5", False),
+        ("HTTP://collector:4317", "collector:4317", False),
+    ],
+)
+def test_endpoints_of_grpc(endpoint: str, place: str, secure: bool) -> None:
+    """Scheme, host and port count."""
+    target = read(ENDPOINT=endpoint, PROTOCOL="grpc")["traces"]
+    assert (place, secure, "grpc") == (target.endpoint, target.secure, target.protocol)
+
+
+@pytest.mark.parametrize(("insecure", "secure"), [("true", False), ("TRUE", False), ("false", True), ("", True)])
+def test_insecure_counts_without_a_scheme(insecure: str, secure: bool) -> None:
+    """With a scheme, that says it."""
+    assert secure is read(ENDPOINT="collector:4317", INSECURE=insecure)["logs"].secure
+    assert read(ENDPOINT="https://collector:4317", INSECURE=insecure)["logs"].secure
+    assert secure is read(ENDPOINT="collector:4317", LOGS_INSECURE=insecure)["logs"].secure
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "url"),
+    [
+        ("http://collector:4318", "http://collector:4318/v1/traces"),
+        ("http://collector:4318/", "http://collector:4318/v1/traces"),
+        ("https://collector/prefix", "https://collector/prefix/v1/traces"),
+        ("http://[::1]:4318", "http://[::1]:4318/v1/traces"),
+    ],
+)
+def test_endpoints_of_http(endpoint: str, url: str) -> None:
+    """The general one is a prefix, a signal's own one is the whole URL."""
+    assert url == read(ENDPOINT=endpoint, PROTOCOL="http/protobuf")["traces"].endpoint
+    own = read(ENDPOINT="http://other:1", TRACES_ENDPOINT=endpoint, PROTOCOL="http/protobuf")
+    assert (endpoint, "http://other:1/v1/logs") == (own["traces"].endpoint, own["logs"].endpoint)
+
+
+def test_the_usual_port_says_the_protocol() -> None:
+    """4318 is HTTP; anything else, and what is said, counts before it."""
+    assert "http/protobuf" == read(ENDPOINT="http://c:4318")["traces"].protocol
+    assert "grpc" == read(ENDPOINT="http://c:4317")["traces"].protocol
+    assert "grpc" == read(ENDPOINT="http://c:9")["traces"].protocol
+    assert "grpc" == read(ENDPOINT="http://c:4318", PROTOCOL="grpc")["traces"].protocol
+
+
+def test_each_signal_has_its_own(tmp_path: Path) -> None:
+    """Every variable has one for each signal, which counts before the general one, unless it is empty."""
+    names = {name: tmp_path / name for name in ("ca", "ca2", "key", "cert")}
+    for path in names.values():
+        path.write_bytes(b"")
+    found = read(
+        ENDPOINT="http://general:4317", METRICS_ENDPOINT="https://own:1/push", LOGS_ENDPOINT="",
+        PROTOCOL="grpc", METRICS_PROTOCOL="http/protobuf",
+        HEADERS="a=1", METRICS_HEADERS="B=2, c = x%20y ,",
+        TIMEOUT="1500", METRICS_TIMEOUT="10",
+        COMPRESSION="gzip", METRICS_COMPRESSION="none",
+        CERTIFICATE=str(names["ca"]), METRICS_CERTIFICATE=str(names["ca2"]),
+        METRICS_CLIENT_KEY=str(names["key"]), METRICS_CLIENT_CERTIFICATE=str(names["cert"]),
+    )  # fmt: skip
+    general = Target("traces", "grpc", "general:4317", False, (("a", "1"),), 1.5, True, names["ca"])
+    own = Target(
+        "metrics", "http/protobuf", "https://own:1/push", True, (("b", "2"), ("c", "x y")), 0.01, False,
+        names["ca2"], names["key"], names["cert"],
+    )  # fmt: skip
+    assert (general, own) == (found["traces"], found["metrics"])
+    assert "general:4317" == found["logs"].endpoint
+
+
+def test_what_is_not_said() -> None:
+    """The specification's defaults."""
+    target = read(TRACES_ENDPOINT="http://c:4317")["traces"]
+    assert Target("traces", "grpc", "c:4317", False, (), 10.0, False) == target
+    assert ["traces"] == list(read(TRACES_ENDPOINT="http://c:4317"))
+
+
+@pytest.mark.parametrize(
+    ("value", "signals"),
+    [
+        ("none", ["metrics", "logs"]),
+        ("console", ["metrics", "logs"]),
+        ("otlp", ["traces", "metrics", "logs"]),
+        ("console, otlp", ["traces", "metrics", "logs"]),
+        ("", ["traces", "metrics", "logs"]),
+    ],
+)
+def test_a_signal_that_goes_elsewhere(value: str, signals: list[str]) -> None:
+    """OTEL_TRACES_EXPORTER takes a signal out."""
+    environ = {GENERAL + "ENDPOINT": "http://c:4317", "OTEL_TRACES_EXPORTER": value}
+    assert signals == [target.signal for target in targets(environ)]
+
+
+SECRET = "hunter2"
+
+
+@pytest.mark.parametrize(
+    ("variables", "named"),
+    [
+        ({"ENDPOINT": "ftp://c"}, "ENDPOINT"),
+        ({"ENDPOINT": "http://"}, "ENDPOINT"),
+        ({"ENDPOINT": f"http://u:{SECRET}@c:99999"}, "ENDPOINT"),
+        ({"ENDPOINT": f"http://u:{SECRET}@c:x"}, "ENDPOINT"),
+        ({"ENDPOINT": f"http://u:{SECRET}@[::1"}, "ENDPOINT"),
+        ({"ENDPOINT": "unix:///socket"}, "ENDPOINT"),
+        ({"ENDPOINT": "c:4318"}, "ENDPOINT"),
+        ({"TRACES_ENDPOINT": "::"}, "TRACES_ENDPOINT"),
+        ({"PROTOCOL": "http/json"}, "PROTOCOL"),
+        ({"LOGS_PROTOCOL": "thrift"}, "LOGS_PROTOCOL"),
+        ({"HEADERS": SECRET}, "HEADERS"),
+        ({"HEADERS": f"={SECRET}"}, "HEADERS"),
+        ({"HEADERS": f"a b={SECRET}"}, "HEADERS"),
+        ({"HEADERS": f"a={SECRET}%0d%0ab: c"}, "HEADERS"),
+        ({"HEADERS": f"a={SECRET}ä"}, "HEADERS"),
+        ({"HEADERS": f"a-bin={SECRET}"}, "HEADERS"),
+        ({"METRICS_HEADERS": SECRET}, "METRICS_HEADERS"),
+        ({"TIMEOUT": "10s"}, "TIMEOUT"),
+        ({"TIMEOUT": "0"}, "TIMEOUT"),
+        ({"TIMEOUT": "-1"}, "TIMEOUT"),
+        ({"TRACES_TIMEOUT": "²"}, "TRACES_TIMEOUT"),
+        ({"COMPRESSION": "zstd"}, "COMPRESSION"),
+        ({"CERTIFICATE": "/nowhere/ca"}, "CERTIFICATE"),
+        ({"CLIENT_KEY": "/nowhere/key"}, "CLIENT_KEY"),
+        ({"CLIENT_KEY": __file__}, "CLIENT_KEY"),
+        ({"LOGS_CLIENT_CERTIFICATE": "/nowhere/c"}, "LOGS_CLIENT_CERTIFICATE"),
+    ],
+)
+def test_a_value_that_is_not_possible(variables: Mapping[str, str], named: str) -> None:
+    """The variable is named, and no secret is shown."""
+    with pytest.raises(ConfigurationError, match=rf"^{GENERAL}{named}\b.* is not possible: ") as caught:
+        read(**{"ENDPOINT": "http://c:4317", **variables})
+    assert SECRET not in str(caught.value)
+
+
+def test_no_secret_is_shown() -> None:
+    """Neither in the representation of a target nor where its endpoint is printed."""
+    target = read(ENDPOINT=f"http://u:{SECRET}@[::1]:4318", HEADERS=f"authorization=Bearer%20{SECRET}")["traces"]
+    assert (("authorization", f"Bearer {SECRET}"),) == target.headers
+    assert SECRET not in repr(target) + target.shown
+    assert "http://[::1]:4318/v1/traces" == target.shown
+    assert "[::1]:4317" == read(ENDPOINT="http://[::1]")["traces"].shown
