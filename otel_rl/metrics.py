@@ -43,7 +43,7 @@ def record(name: str, value: Any) -> None:
         value: a number; NaN and infinity are kept. A tensor on the host counts as its number. What is no number, and a
             tensor on a device (reading it would wait for the device), is logged once and counted, not recorded.
 
-    Emits: ``name`` (gauge, 1). Cost: 1 us.
+    Emits: ``name`` (gauge, without a unit). Cost: 1 us.
     """
     if not state.on:
         return
@@ -158,7 +158,7 @@ class Fold:
         """Return what has changed since the last call, as points at ``now_ns`` (gauges: at their own times)."""
         taken = []
         for name, points in self._points.items():
-            row = vocabulary.METRICS.get(name) or vocabulary.Metric(name, "gauge", "1", "")
+            row = vocabulary.METRICS.get(name) or vocabulary.Metric(name, "gauge", "", "")
             taken.append(MetricPoints(name, "gauge", row.unit, row.meaning, points))
         self._points = {}
         for metric in self._metrics.values():

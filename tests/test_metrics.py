@@ -118,7 +118,7 @@ def test_the_vocabulary_says_unit_meaning_and_boundaries() -> None:
     fold.duration("own", 1.0)
     fold.point(Point("my.metric", 1, 2))
     rows = {points.name: points for points in fold.take(9)}
-    assert [("counter", "{token}", 5), ("histogram", "s", 5), ("histogram", "s", 5), ("gauge", "1", 0)] == [
+    assert [("counter", "{token}", 5), ("histogram", "s", 5), ("histogram", "s", 5), ("gauge", "", 0)] == [
         (rows[name].kind, rows[name].unit, rows[name].start_ns)
         for name in (vocabulary.TRAIN_TOKENS, "rl.reward.duration", "own", "my.metric")
     ]

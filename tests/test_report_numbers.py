@@ -38,7 +38,7 @@ def shown(report: Report, width: int) -> str:
 def test_a_number_is_placed_in_its_step(report: Report) -> None:
     """Values of one step become their mean; one outside of any step stands alone."""
     expected = Series(
-        name="mine", qualifiers={}, unit="1", first=0.5, last=2.0, mean=4 / 3, low=0.5, high=2.0, nonfinite=1,
+        name="mine", qualifiers={}, unit="", first=0.5, last=2.0, mean=4 / 3, low=0.5, high=2.0, nonfinite=1,
         steps=[0, 1, 2], values=[0.5, 1.5, 2.0],
     )  # fmt: skip
     before, mine = report.numbers

@@ -14,6 +14,8 @@ from otel_rl.cli.export import export
 from otel_rl.cli.outcome import EXIT_CODES, FAILED, complain, reason
 from otel_rl.cli.report import report
 from otel_rl.cli.run import run
+from otel_rl.cli.sidecar import ship, sidecar
+from otel_rl.cli.stack import stack
 from otel_rl.version import __version__
 
 app = typer.Typer(
@@ -53,6 +55,9 @@ app.command(
 app.command(epilog=EXIT_CODES)(demo)
 app.command(epilog=EXIT_CODES)(report)
 app.command(epilog=EXIT_CODES)(export)
+app.command(epilog=EXIT_CODES)(ship)
+app.command(epilog="Exit code: 0 all was sent; 1 something remains; 2 wrong usage; 3 another sidecar does it.")(sidecar)
+app.add_typer(stack, name="stack")
 app.command(epilog="Exit code: 0 nothing is wrong; 1 something is; 2 wrong usage; 3 no such run.")(doctor)
 
 

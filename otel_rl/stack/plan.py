@@ -1,0 +1,176 @@
+"""What runs on which port, with which configuration and flags."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from otel_rl.stack.ports import LOOPBACK
+
+PORTS: Final = {
+    "grpc": 4317,
+    "http": 4318,
+    "collector_health": 13133,
+    "collector_own": 8888,
+    "jaeger": 16686,
+    "jaeger_query": 16685,
+    "jaeger_otlp": 14317,
+    "jaeger_health": 13134,
+    "jaeger_own": 18888,
+    "prometheus": 9090,
+    "tempo": 3200,
+    "tempo_grpc": 9095,
+    "tempo_otlp": 24317,
+    "tempo_gossip": 7946,
+}
+"""The usual ports; Jaeger's are moved off those that the Collector has."""
+LARGEST_OFFSET: Final = 65_535 - max(PORTS.values())
+CONFIGURATIONS: Final = "configurations"
+"""Folder below that of the stack: ours, written anew at every start."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One program of the stack."""
+
+    name: str
+    command: tuple[str, ...]
+    environ: tuple[tuple[str, str], ...]
+    """What it gets beside the environment of `up`."""
+    ports: tuple[int, ...]
+    """All on which it listens, on loopback only."""
+    address: str
+    """Where a person or a program reaches it."""
+    health_port: int
+    health_path: str
+    """Answers 200 when it works, 503 until then."""
+    is_killed: bool = False
+    """Whether it is ended by SIGKILL at once. Tempo takes minutes after SIGTERM and holds its ports; Jaeger keeps
+    nothing on disk, and takes 10 s once it has answered a query (2.13.0)."""
+
+
+class Addresses:
+    """The ports of one stack."""
+
+    def __init__(self, offset: int) -> None:
+        self.port = {name: port + offset for name, port in PORTS.items()}
+
+    def of(self, name: str) -> str:
+        """Give host and port."""
+        return f"{LOOPBACK}:{self.port[name]}"
+
+    def url(self, name: str) -> str:
+        """Give the address as a browser and an exporter take it."""
+        return f"http://{self.of(name)}"
+
+    def ports(self, *names: str) -> tuple[int, ...]:
+        """Give several ports."""
+        return tuple(self.port[name] for name in names)
+
+
+def make_plan(found: Mapping[str, Path], folder: Path, offset: int) -> tuple[Part, ...]:
+    """Plan the stack, in the order in which its parts start: who is sent to, before who sends.
+
+    Args:
+        found: the program of each part; without `tempo` there is none.
+        folder: where data, logs and configurations of the stack lie.
+        offset: by how much all ports are shifted.
+    """
+    addresses = Addresses(offset)
+    makers = {"jaeger": _jaeger, "prometheus": _prometheus, "tempo": _tempo}
+    stores = [make(str(found[name]), folder, addresses) for name, make in makers.items() if name in found]
+    return (*stores, _collector(str(found["collector"]), folder, addresses, has_tempo="tempo" in found))
+
+
+def environment(part: Part, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Give a part's environment: without what the user set for the training, which these programs would obey too."""
+    inherited = {k: v for k, v in environ.items() if k.startswith("OTEL_RL_") or not k.startswith("OTEL_")}
+    return {**inherited, **dict(part.environ)}
+
+
+def _jaeger(program: str, folder: Path, at: Addresses) -> Part:
+    return Part(
+        name="jaeger",
+        command=(program, "--config", str(folder / CONFIGURATIONS / "jaeger.yaml")),
+        environ=(
+            ("OTEL_RL_JAEGER", at.of("jaeger_otlp")),
+            ("OTEL_RL_JAEGER_UI", at.of("jaeger")),
+            ("OTEL_RL_JAEGER_QUERY", at.of("jaeger_query")),
+            ("OTEL_RL_JAEGER_HEALTH", at.of("jaeger_health")),
+            ("OTEL_RL_JAEGER_OWN", str(at.port["jaeger_own"])),
+        ),
+        ports=at.ports("jaeger", "jaeger_query", "jaeger_otlp", "jaeger_health", "jaeger_own"),
+        address=at.url("jaeger"),
+        health_port=at.port["jaeger_health"],
+        health_path="/status",
+        is_killed=True,
+    )
+
+
+def _prometheus(program: str, folder: Path, at: Addresses) -> Part:
+    return Part(
+        name="prometheus",
+        command=(
+            program,
+            f"--config.file={folder / CONFIGURATIONS / 'prometheus.yaml'}",
+            f"--web.listen-address={at.of('prometheus')}",
+            f"--storage.tsdb.path={folder / 'prometheus'}",
+            "--web.enable-otlp-receiver",
+            "--enable-feature=exemplar-storage",
+        ),
+        environ=(),
+        ports=at.ports("prometheus"),
+        address=at.url("prometheus"),
+        health_port=at.port["prometheus"],
+        health_path="/-/ready",
+    )
+
+
+def _tempo(program: str, folder: Path, at: Addresses) -> Part:
+    return Part(
+        name="tempo",
+        command=(
+            program,
+            f"-config.file={folder / CONFIGURATIONS / 'tempo.yaml'}",
+            "-config.expand-env=true",
+            f"-memberlist.bind-port={at.port['tempo_gossip']}",
+        ),
+        environ=(
+            ("OTEL_RL_STACK_DIR", str(folder)),
+            ("OTEL_RL_TEMPO", at.of("tempo_otlp")),
+            ("OTEL_RL_TEMPO_HOST", LOOPBACK),
+            ("OTEL_RL_TEMPO_PORT", str(at.port["tempo"])),
+            ("OTEL_RL_TEMPO_GRPC_PORT", str(at.port["tempo_grpc"])),
+        ),
+        ports=at.ports("tempo", "tempo_grpc", "tempo_otlp", "tempo_gossip"),
+        address=at.url("tempo"),
+        health_port=at.port["tempo"],
+        health_path="/ready",
+        is_killed=True,
+    )
+
+
+def _collector(program: str, folder: Path, at: Addresses, *, has_tempo: bool) -> Part:
+    stores = ["otlp_grpc/jaeger", *(["otlp_grpc/tempo"] if has_tempo else [])]
+    return Part(
+        name="collector",
+        command=(program, "--config", str(folder / CONFIGURATIONS / "standalone.yaml")),
+        environ=(
+            ("OTEL_RL_STACK_DIR", str(folder)),
+            ("OTEL_RL_GRPC", at.of("grpc")),
+            ("OTEL_RL_HTTP", at.of("http")),
+            ("OTEL_RL_HEALTH", at.of("collector_health")),
+            ("OTEL_RL_OWN", str(at.port["collector_own"])),
+            ("OTEL_RL_TRACES_TO", f"[{', '.join(stores)}]"),
+            ("OTEL_RL_JAEGER", at.of("jaeger_otlp")),
+            ("OTEL_RL_TEMPO", at.of("tempo_otlp")),
+            ("OTEL_RL_PROMETHEUS", at.url("prometheus")),
+        ),
+        ports=at.ports("grpc", "http", "collector_health", "collector_own"),
+        address=at.url("grpc"),
+        health_port=at.port["collector_health"],
+        health_path="/",
+    )

@@ -1,0 +1,76 @@
+"""Find the programs of the stack: where the user says, on PATH, or where `scripts/backends` put them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from otel_rl.stack.problem import StackError
+
+NAMES: Final[dict[str, tuple[str, ...]]] = {
+    "jaeger": ("jaeger",),
+    "prometheus": ("prometheus",),
+    "collector": ("otelcol-contrib", "otelcol"),
+}
+"""What each part's program is called. The contrib build of the Collector has what our configurations need; the core
+build, which is called otelcol as ours is, has not, so it is taken only where there is no other."""
+TEMPO: Final = "tempo"
+FOLDER: Final = "OTEL_RL_BACKENDS"
+TEMPO_PROGRAM: Final = "OTEL_RL_TEMPO"
+HOW_TO_GET_THEM: Final = (
+    "`scripts/backends` of the repository builds them with Go; "
+    f"they are also taken from PATH and from the folder that {FOLDER} names"
+)
+
+
+def find_all(environ: Mapping[str, str] = os.environ) -> dict[str, Path]:
+    """Find the program of each part that is there; Tempo only where the user has it.
+
+    Raises:
+        StackError: ``OTEL_RL_TEMPO`` names something that is no program.
+    """
+    found = {part: program for part, names in NAMES.items() if (program := _find(names, environ))}
+    tempo = _tempo(environ)
+    return found | ({TEMPO: tempo} if tempo else {})
+
+
+def missing(found: Mapping[str, Path]) -> list[str]:
+    """List the programs without which there is no stack."""
+    return [names[-1] for part, names in NAMES.items() if part not in found]
+
+
+def _find(names: tuple[str, ...], environ: Mapping[str, str]) -> Path | None:
+    for folder in _folders(environ):
+        for name in names:
+            if program := shutil.which(name, path=folder):
+                return Path(program).absolute()
+    return None
+
+
+def _folders(environ: Mapping[str, str]) -> list[str]:
+    """List where to look: what the user names goes before what happens to be there, and the newest build first."""
+    named = environ.get(FOLDER, "").strip()
+    on_path = environ.get("PATH", os.defpath).split(os.pathsep)
+    cache = Path(environ.get("XDG_CACHE_HOME", "").strip() or Path.home() / ".cache")
+    built = sorted((cache / "otel_rl" / "backends").glob("*/bin"), key=_changed, reverse=True)
+    return [*filter(None, (named, *on_path)), *map(str, built)]
+
+
+def _changed(folder: Path) -> float:
+    try:
+        return folder.stat().st_mtime
+    except OSError:  # removed since it was listed
+        return 0.0
+
+
+def _tempo(environ: Mapping[str, str]) -> Path | None:
+    named = environ.get(TEMPO_PROGRAM, "").strip()
+    if not named:
+        return _find((TEMPO,), environ)
+    program = shutil.which(named, path=environ.get("PATH", os.defpath))
+    if program is None:
+        raise StackError(f"{TEMPO_PROGRAM}={named} is no program that can be run: correct it, or unset it")
+    return Path(program).absolute()

@@ -1,0 +1,85 @@
+"""What runs where."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from otel_rl.cli import app
+from otel_rl.stack.plan import LARGEST_OFFSET, PORTS, environment, make_plan
+
+FOUND = {name: Path("/bin", name) for name in ("jaeger", "prometheus", "collector", "tempo")}
+FOLDER = Path("/runs/.stack")
+
+
+def test_the_usual_ports() -> None:
+    """Where every exporter and every person looks first."""
+    rows = {part.name: part.address for part in make_plan(FOUND, FOLDER, 0)}
+    expected = {
+        "jaeger": "http://127.0.0.1:16686",
+        "prometheus": "http://127.0.0.1:9090",
+        "tempo": "http://127.0.0.1:3200",
+        "collector": "http://127.0.0.1:4317",
+    }
+    assert expected == rows
+    assert sorted(PORTS.values()) == sorted(port for part in make_plan(FOUND, FOLDER, 0) for port in part.ports)
+
+
+def test_an_offset_shifts_all_of_them() -> None:
+    """None stays behind, in no flag and no variable either."""
+    usual, shifted = (make_plan(FOUND, FOLDER, offset) for offset in (0, 1000))
+    assert [[port + 1000 for port in part.ports] for part in usual] == [list(part.ports) for part in shifted]
+    text = " ".join(word for part in shifted for word in (*part.command, *(value for _, value in part.environ)))
+    assert [] == [port for port in PORTS.values() if f":{port}" in text or f"={port}" in text.split()]
+
+
+def test_every_address_is_on_loopback() -> None:
+    """Nobody else on the network reads prompts, or sends."""
+    hosts = {
+        value.removeprefix("http://").partition(":")[0]
+        for part in make_plan(FOUND, FOLDER, 0)
+        for _, value in part.environ
+        if ":" in value
+    }
+    assert {"127.0.0.1"} == hosts
+
+
+def test_who_is_sent_to_starts_before_who_sends() -> None:
+    """The Collector is last."""
+    assert "collector" == make_plan(FOUND, FOLDER, 0)[-1].name
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (("jaeger", "prometheus", "collector"), "[otlp_grpc/jaeger]"),
+        (("jaeger", "prometheus", "collector", "tempo"), "[otlp_grpc/jaeger, otlp_grpc/tempo]"),
+    ],
+)
+def test_traces_go_to_tempo_where_there_is_one(names: tuple[str, ...], expected: str) -> None:
+    """Otherwise the Collector would wait for it for ever."""
+    *_, collector = make_plan({name: FOUND[name] for name in names}, FOLDER, 0)
+    assert expected == dict(collector.environ)["OTEL_RL_TRACES_TO"]
+
+
+def test_what_is_set_for_the_training_does_not_reach_the_programs() -> None:
+    """They would send their own telemetry there, and call themselves so; what our configurations read stays."""
+    *_, collector = make_plan(FOUND, FOLDER, 0)
+    user = {
+        "OTEL_EXPORTER_OTLP_HEADERS": "authorization=secret",
+        "OTEL_RESOURCE_ATTRIBUTES": "a=b",
+        "OTEL_RL_LOGS_TO": "[file/logs]",
+        "OTEL_RL_GRPC": "0.0.0.0:1",
+        "HOME": "/h",
+    }
+    found = environment(collector, user)
+    expected = {"HOME": "/h", "OTEL_RL_LOGS_TO": "[file/logs]"} | dict(collector.environ)
+    assert (expected, "127.0.0.1:4317") == (found, found["OTEL_RL_GRPC"])
+
+
+def test_the_largest_offset_that_the_command_takes_is_possible() -> None:
+    """No port is above the last one."""
+    too_much = CliRunner().invoke(app, ["stack", "up", "--port-offset", "41001"])
+    assert (2, True) == (too_much.exit_code, LARGEST_OFFSET >= 41_000)
