@@ -1,0 +1,156 @@
+"""The real two-rank TRL run, sent through the real Collector: Jaeger and Prometheus hold what the journal holds."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from otel_rl import vocabulary as v
+from otel_rl.journal.identity import WriterIdentity
+from otel_rl.journal.read import Run, open_run
+from otel_rl.report.otlp_json import lines
+from otel_rl.sidecar import owner
+from tests.backends import Jaeger, Prometheus, collector, jaeger, prometheus, wait_for
+
+pytestmark = [pytest.mark.backend, pytest.mark.slow]
+pytest.importorskip("trl")
+
+STEPS = 8
+RUN = "run"
+
+
+class Stored(NamedTuple):
+    """A run that is over, and where it was sent."""
+
+    run: Run
+    jaeger: Jaeger
+    prometheus: Prometheus
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stored]:
+    """Train on two ranks with the three programs running, and wait for the sidecar to end."""
+    folder = tmp_path_factory.mktemp("backends")
+    with (
+        jaeger(folder) as traces,
+        prometheus(folder) as metrics,
+        collector(folder, OTEL_RL_JAEGER=traces.otlp, OTEL_RL_PROMETHEUS=metrics.url) as found,
+    ):
+        train(folder, f"http://{found.grpc}")
+        directory = folder / "runs" / RUN
+        boot_id = WriterIdentity.current("test", 0).boot_id
+        assert wait_for(lambda: (directory / f"{owner.ROLE}.log").exists() or list(directory.glob("*.shipped")))
+        assert wait_for(lambda: owner.living(directory, boot_id) is None), "the sidecar does not end"
+        yield Stored(open_run(directory), traces, metrics)
+
+
+def train(folder: Path, endpoint: str) -> None:
+    """Run the demo's program on two gloo ranks."""
+    environ = {
+        **os.environ,
+        "OTEL_RL_DIR": str(folder / "runs"),
+        "OTEL_RL_RUN_ID": RUN,
+        "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint,
+    }
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+    program = ["-m", "otel_rl.demo.train", "--steps", str(STEPS), "--eval-every", "4", "--save-every", "4"]
+    command = [sys.executable, "-m", "otel_rl", "run", "--", *torchrun, *program]
+    subprocess.run(command, env=environ, cwd=folder, check=True, timeout=240, stdout=subprocess.DEVNULL)
+
+
+def test_every_trace_is_in_jaeger(stored: Stored) -> None:
+    """Span for span: ids, parents, names, times, attributes, events, links, status, and the rank."""
+    expected = by_trace(spans_of(json.loads(line) for line, _ in lines(stored.run)))
+    assert STEPS <= sum(any(span["name"] == v.LOOP for span in spans.values()) for spans in expected.values())
+    for trace_id, spans in expected.items():
+        wait_for(lambda: len(stored.jaeger.trace(trace_id)) >= len(spans), 20)  # noqa: B023
+        found = stored.jaeger.trace(trace_id)
+        assert Counter(span["spanId"] for span in found) == Counter(list(spans)), "not the same spans, each once"
+        assert {span["spanId"]: facts(span) for span in found} == {key: facts(span) for key, span in spans.items()}
+
+
+def test_steps_of_two_ranks_are_one_trace(stored: Stored) -> None:
+    """Seen in Jaeger alone: one root, a container for each rank, no orphan."""
+    roots = [span for span in stored.run.spans() if span.name == v.LOOP]
+    assert STEPS == len({span.trace_id for span in roots})
+    for root in roots:
+        found = stored.jaeger.trace(root.trace_id.hex())
+        known = {span["spanId"] for span in found}
+        assert {f"{v.RANK_SPAN} 0", f"{v.RANK_SPAN} 1"} <= {span["name"] for span in found}
+        assert {""} == {parent for span in found if (parent := span.get("parentSpanId", "")) not in known}
+
+
+def test_every_metric_of_every_rank_is_in_prometheus(stored: Stored) -> None:
+    """Under the label of its rank."""
+    expected = {(point.name, str(point.resource[v.RANK])) for point in stored.run.points() if v.RANK in point.resource}
+    assert {v.STEP_TIME, v.TRAIN_TOKENS, v.LOSS, "rl.sample.duration"} <= {name for name, _ in expected}
+    found: defaultdict[str, set[str]] = defaultdict(set)
+    for series in wait_for(lambda: stored.prometheus.query('last_over_time({rl_rank=~".+"}[1h])')):
+        found[series["metric"]["rl_rank"]].add(series["metric"].get("__name__", ""))
+    for series in stored.prometheus.query('group by (__name__, rl_rank) (last_over_time({rl_rank=~".+"}[1h]))'):
+        found[series["metric"]["rl_rank"]].add(series["metric"].get("__name__", ""))
+    missing = [(name, rank) for name, rank in sorted(expected) if not has(found[rank], name)]
+    assert [] == missing
+
+
+def has(names: Iterable[str], name: str) -> bool:
+    """Whether a metric is there, under its name as Prometheus translates it, with whatever suffix."""
+    begin = re.sub(r"[^a-zA-Z0-9:]+", "_", name)
+    return any(found.startswith(begin) for found in names)
+
+
+def spans_of(documents: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """The spans of OTLP JSON documents, each with its resource."""
+    for document in documents:
+        for part in document.get("resourceSpans", []):
+            for scope in part["scopeSpans"]:
+                for span in scope["spans"]:
+                    yield {**span, "resource": part["resource"]}
+
+
+def by_trace(spans: Iterable[dict[str, Any]]) -> dict[str, dict[str, dict[str, Any]]]:
+    """Group spans by trace and id."""
+    found: dict[str, dict[str, dict[str, Any]]] = {}
+    for span in spans:
+        found.setdefault(span["traceId"], {})[span["spanId"]] = span
+    return found
+
+
+def facts(span: dict[str, Any]) -> dict[str, Any]:
+    """What of a span must be the same everywhere, however a server orders or abbreviates it."""
+    resource = attributes(span["resource"].get("attributes", []))
+    return {
+        "parent": span.get("parentSpanId", ""),
+        "name": span["name"],
+        "times": (int(span["startTimeUnixNano"]), int(span["endTimeUnixNano"])),
+        "attributes": attributes(span.get("attributes", [])),
+        "events": sorted((event["name"], int(event["timeUnixNano"]), str(attributes(event.get("attributes", []))))
+                         for event in span.get("events", [])),
+        "links": sorted((link["traceId"], link["spanId"]) for link in span.get("links", [])),
+        "status": span.get("status", {}).get("code", 0) or 0,
+        "rank": (resource.get(v.RANK), resource.get(v.RUN_ID), resource.get(v.SERVICE_INSTANCE_ID)),
+    }  # fmt: skip
+
+
+def attributes(pairs: list[dict[str, Any]]) -> dict[str, Any]:
+    """Attributes as a mapping; JSON writes 64-bit integers as text."""
+    return {pair["key"]: value(pair["value"]) for pair in pairs}
+
+
+def value(given: dict[str, Any]) -> Any:
+    """One attribute's value."""
+    ((kind, inner),) = given.items() if given else (("none", None),)
+    if kind == "intValue":
+        return int(inner)
+    if kind == "arrayValue":
+        return tuple(value(item) for item in inner.get("values", []))
+    return inner

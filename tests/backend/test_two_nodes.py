@@ -1,0 +1,97 @@
+"""Two nodes with one Collector: network namespaces with boot ids of their own and one directory of the run."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from otel_rl.journal.read import open_run
+from tests.backends import collector, free_ports, jaeger, wait_for
+
+pytestmark = [
+    pytest.mark.backend,
+    pytest.mark.slow,
+    pytest.mark.skipif(os.geteuid() != 0 or not all(map(shutil.which, ("ip", "unshare"))), reason="needs root and ip"),
+]
+
+PROGRAM = Path(__file__).parents[1] / "programs" / "steps.py"
+STEPS = 20
+BOOT_ID = "/proc/sys/kernel/random/boot_id"
+
+
+@contextmanager
+def node(number: int) -> Iterator[tuple[str, str]]:
+    """A network namespace that reaches this one; gives its name and this one's address as seen from there."""
+    name, link, inside = f"otel_rl_{os.getpid()}_{number}", f"orl{os.getpid() % 10000}_{number}", f"orli{number}"
+    here, there = f"10.213.{number}.1", f"10.213.{number}.2"
+    commands = [
+        f"ip netns add {name}",
+        f"ip link add {link} type veth peer name {inside} netns {name}",
+        f"ip addr add {here}/24 dev {link}",
+        f"ip link set {link} up",
+        f"ip netns exec {name} ip addr add {there}/24 dev {inside}",
+        f"ip netns exec {name} ip link set {inside} up",
+        f"ip netns exec {name} ip link set lo up",
+    ]
+    try:
+        for command in commands:
+            done = subprocess.run(command.split(), capture_output=True, text=True, check=False)
+            if done.returncode:
+                pytest.skip(f"{command}: {done.stderr.strip()}")
+        yield name, here
+    finally:
+        subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
+        subprocess.run(["ip", "link", "del", link], check=False, capture_output=True)
+
+
+def start(folder: Path, namespace: str, endpoint: str, rank: int) -> subprocess.Popen[bytes]:
+    """Train on a node; it has a boot id of its own, by which its sidecar knows its journals."""
+    boot_id = folder / f"boot_id_{rank}"
+    boot_id.write_text(f"{uuid.uuid4()}\n")
+    inner = f"mount --bind {boot_id} {BOOT_ID} && exec {sys.executable} {PROGRAM} {STEPS} return 0.1"
+    environ = {
+        **os.environ,
+        "OTEL_RL_DIR": str(folder / "runs"),
+        "OTEL_RL_RUN_ID": "run",
+        "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint,
+        "OTEL_RESOURCE_ATTRIBUTES": f"test.node={rank}",
+    }
+    return subprocess.Popen(["ip", "netns", "exec", namespace, "unshare", "-m", "sh", "-c", inner], env=environ)
+
+
+def test_each_node_ships_its_own(tmp_path: Path) -> None:
+    """Everything of both arrives once: each sidecar leaves the other node's journals alone."""
+    (port,) = free_ports(1)
+    with (
+        node(1) as (first, address),
+        node(2) as (second, other),
+        jaeger(tmp_path) as store,
+        collector(tmp_path, OTEL_RL_GRPC=f"0.0.0.0:{port}", OTEL_RL_JAEGER=store.otlp),
+    ):
+        programs = [
+            start(tmp_path, first, f"http://{address}:{port}", 0),
+            start(tmp_path, second, f"http://{other}:{port}", 1),
+        ]
+        assert [0, 0] == [program.wait(60) for program in programs]
+        run = open_run(tmp_path / "runs" / "run")
+        spans = list(run.spans())
+        assert 2 == len({span.journal.identity.boot_id for span in spans})
+        expected = Counter((span.trace_id.hex(), span.span_id.hex()) for span in spans)
+
+        def stored() -> Counter[tuple[str, str]]:
+            traces = {trace for trace, _ in expected}
+            return Counter((trace, span["spanId"]) for trace in traces for span in store.trace(trace))
+
+        wait_for(lambda: stored() == expected, 30)
+        assert expected == stored()
+        owners = sorted((tmp_path / "runs" / "run").glob("*.shipped"))
+        assert 4 == len(owners), "two trainers and two sidecars"

@@ -1,0 +1,277 @@
+"""What a cluster deploys holds together: it parses, is pinned, and uses only names that otel_rl emits.
+
+The real programs judge the configurations in ``tests/backend``. The published schemas of Compose and of the Helm chart
+are no part of this repository: ``OTEL_RL_SCHEMAS`` names a folder with ``compose-spec.json`` and with the chart's
+``values.schema.json`` and ``values.yaml``; without it two tests are skipped, and the structure is checked all the same.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from otel_rl.providers import CONTENT
+from otel_rl.vocabulary import ATTRIBUTES, EVENTS, METRICS, SCOPE, STAGES
+
+ROOT = Path(__file__).parents[1]
+COLLECTOR = ROOT / "collector"
+FILES = sorted(COLLECTOR.rglob("*.yaml"))
+SERVED = sorted(COLLECTOR.glob("*.yaml"))
+"""What the Collector, Jaeger, Tempo and Prometheus read, and compose and the builder."""
+WITH_REDACTION = ("agent.yaml", "gateway.yaml", "standalone.yaml")
+IMAGES = {
+    "grafana/grafana": "13.2.0",
+    "grafana/tempo": "3.0.3",
+    "jaegertracing/jaeger": "2.20.0",
+    "otel/opentelemetry-collector-contrib": "0.159.0",
+    "prom/prometheus": "v3.14.0",
+}
+PROMETHEUS_UNITS = {"s": "seconds", "By": "bytes", "1": "ratio"}
+SCHEMAS = os.environ.get("OTEL_RL_SCHEMAS")
+
+
+def read(path: Path) -> Any:
+    """A file as YAML."""
+    return yaml.safe_load(path.read_text())
+
+
+def ids(path: Path) -> str:
+    """The name of a file in the folder."""
+    return str(path.relative_to(COLLECTOR))
+
+
+def texts(node: Any) -> list[str]:
+    """Every key and text of a document."""
+    if isinstance(node, dict):
+        return [text for pair in node.items() for part in pair for text in texts(part)]
+    if isinstance(node, list):
+        return [text for each in node for text in texts(each)]
+    return [node] if isinstance(node, str) else []
+
+
+@pytest.mark.parametrize("path", FILES, ids=ids)
+def test_file_parses_and_names_its_program(path: Path) -> None:
+    """Every file is YAML, and its first line says from which version of which program on it holds."""
+    assert isinstance(read(path), dict)
+    first = path.read_text().splitlines()[0]
+    assert re.search(r"\d+\.\d+\.\d+", first) or path.name == "compose.yaml", first
+
+
+@pytest.mark.parametrize("path", [COLLECTOR / name for name in WITH_REDACTION], ids=ids)
+def test_configuration_states_the_oldest_collector(path: Path) -> None:
+    """The names of components changed in 2026: the first line says where they began."""
+    assert path.read_text().startswith("# otelcol >= 0.159.0. ")
+
+
+@pytest.mark.parametrize("path", sorted(path for path in COLLECTOR.rglob("*") if path.is_file()), ids=ids)
+def test_nothing_is_latest(path: Path) -> None:
+    """No image, chart or module floats."""
+    assert [] == re.findall(r"[:@]latest\b|\b(?:nightly|main)@", path.read_text())
+
+
+def test_images_are_pinned() -> None:
+    """Every image is one that was chosen, at its version."""
+    composed = [service["image"] for service in read(COLLECTOR / "compose.yaml")["services"].values()]
+    deployed = [read(path)["image"] for path in sorted((COLLECTOR / "kubernetes").glob("*.yaml"))]
+    named = {*composed, *(f"{image['repository']}:{image['tag']}" for image in deployed)}
+    assert {f"{name}:{tag}" for name, tag in IMAGES.items()} == named
+
+
+@pytest.mark.parametrize("path", FILES, ids=ids)
+def test_names_are_of_the_vocabulary(path: Path) -> None:
+    """A name of ours in a configuration is one that otel_rl emits."""
+    prefixes = ("rl.span",)  # of span metrics, in the gateway's options
+    names = {
+        name
+        for name in re.findall(r"(?<![\w.@/-])(?:otel_)?rl\.[a-z_.]*[a-z_]", path.read_text())
+        if not name.endswith((".yaml", ".jsonl"))
+    }
+    known = {*ATTRIBUTES, *METRICS, *STAGES, *EVENTS, SCOPE, *prefixes}
+    assert set() == names - known
+
+
+def test_queries_of_grafana_are_of_the_vocabulary() -> None:
+    """A series that Grafana asks for is a metric of ours as Prometheus names it, with labels that it promotes."""
+    series = {
+        "_".join([*name.split("."), *([PROMETHEUS_UNITS[row.unit]] if row.unit in PROMETHEUS_UNITS else [])])
+        for name, row in METRICS.items()
+    }
+    promoted = read(COLLECTOR / "prometheus.yaml")["otlp"]["promote_resource_attributes"]
+    for source in read(COLLECTOR / "grafana" / "datasources.yaml")["datasources"]:
+        linked = source["jsonData"].get("tracesToMetrics", {"queries": [], "tags": []})
+        assert set() == {query["query"].removesuffix("{$$__tags}") for query in linked["queries"]} - series
+        assert all(tag["key"] in promoted for tag in linked["tags"])
+        assert all(tag["value"] == tag["key"].replace(".", "_") for tag in linked["tags"])
+
+
+def test_traces_and_metrics_lead_to_each_other() -> None:
+    """Exemplars lead from metrics to both trace stores, spans from both back to metrics."""
+    sources = {each["uid"]: each for each in read(COLLECTOR / "grafana" / "datasources.yaml")["datasources"]}
+    destinations = sources["prometheus"]["jsonData"]["exemplarTraceIdDestinations"]
+    assert {"tempo", "jaeger"} == {each["datasourceUid"] for each in destinations}
+    for uid in ("tempo", "jaeger"):
+        assert "prometheus" == sources[uid]["jsonData"]["tracesToMetrics"]["datasourceUid"]
+    command = read(COLLECTOR / "compose.yaml")["services"]["prometheus"]["command"]
+    assert {"--web.enable-otlp-receiver", "--enable-feature=exemplar-storage"} <= set(command)
+
+
+def test_every_pipeline_into_prometheus_drops_old_points() -> None:
+    """Right before Prometheus, behind every queue, and against the window that Prometheus has."""
+    window = read(COLLECTOR / "prometheus.yaml")["storage"]["tsdb"]["out_of_order_time_window"]
+    assert "24h" == window
+    for name in ("standalone.yaml", "gateway.yaml"):
+        configuration = read(COLLECTOR / name)
+        into = [
+            each
+            for each in configuration["service"]["pipelines"].values()
+            if "otlp_http/prometheus" in each["exporters"]
+        ]
+        assert 2 == len(into)
+        assert {"filter/too_old"} == {each["processors"][-1] for each in into}
+        assert {"enabled": False} == configuration["exporters"]["otlp_http/prometheus"]["sending_queue"]
+        first, second = configuration["processors"]["filter/too_old"]["metric_conditions"]
+        assert 'datapoint.time < Now() - Duration("23h")' == first
+        assert 'datapoint.time > Now() + Duration("1h")' == second
+
+
+def test_memory_limiter_stands_first() -> None:
+    """Every pipeline refuses before it grows without bounds."""
+    for name in WITH_REDACTION:
+        pipelines = read(COLLECTOR / name)["service"]["pipelines"].values()
+        assert {"memory_limiter"} == {each["processors"][0] for each in pipelines}
+
+
+def test_redaction_is_the_same_everywhere_and_masks_what_is_content() -> None:
+    """The shipped patterns know every key of contents that otel_rl knows, and no key that it emits otherwise."""
+    found = {name: read(COLLECTOR / name)["processors"]["redaction/content"] for name in WITH_REDACTION}
+    assert found["agent.yaml"] == found["gateway.yaml"] == found["standalone.yaml"]
+    patterns = [re.compile(pattern) for pattern in found["agent.yaml"]["blocked_key_patterns"]]
+
+    def is_masked(key: str) -> bool:
+        return any(pattern.search(key) for pattern in patterns)
+
+    assert [] == [key for key in CONTENT if not is_masked(f"{key}arguments" if key.endswith(".") else key)]
+    assert [] == [key for key in ATTRIBUTES if is_masked(key) and not key.startswith(CONTENT)]
+
+
+def test_agent_and_standalone_listen_on_loopback() -> None:
+    """Unless the environment says otherwise, every address of an agent is of loopback."""
+    for name in ("agent.yaml", "standalone.yaml"):
+        configuration = read(COLLECTOR / name)
+        endpoints = [
+            *(each["endpoint"] for each in configuration["receivers"]["otlp"]["protocols"].values()),
+            configuration["extensions"]["health_check"]["endpoint"],
+        ]
+        assert 3 == len(endpoints)
+        assert all(":-127.0.0.1:" in each for each in endpoints)
+
+
+def test_compose_publishes_on_loopback_only() -> None:
+    """Nothing of the stack is reached from another machine."""
+    services = read(COLLECTOR / "compose.yaml")["services"]
+    ports = [port for service in services.values() for port in service.get("ports", [])]
+    assert 5 == len(ports)
+    assert all(port.startswith("127.0.0.1:") for port in ports)
+
+
+def test_compose_mounts_what_there_is() -> None:
+    """Every file that compose mounts is here, every volume is declared, and every variable is one that is read."""
+    composed = read(COLLECTOR / "compose.yaml")
+    known = "".join(path.read_text() for path in SERVED if path.name != "compose.yaml")
+    for service in composed["services"].values():
+        for source in (mount.split(":")[0] for mount in service.get("volumes", [])):
+            assert (COLLECTOR / source).is_file() if source.startswith("./") else source in composed["volumes"]
+        for variable in service.get("environment", {}):
+            assert variable.startswith("GF_") or f"{variable}:-" in known, variable
+
+
+def test_variables_of_kubernetes_and_slurm_are_read() -> None:
+    """A variable that a deployment sets is one of the configurations', of otel_rl or of OpenTelemetry."""
+    known = {*re.findall(r"env:(OTEL_RL_\w+)", "".join(path.read_text() for path in SERVED))}
+    of_otel_rl = {"OTEL_RL_RUN_ID", "OTEL_RL_COLLECTOR", "OTEL_RL_DRAIN_S"}
+    for path in (*sorted((COLLECTOR / "kubernetes").glob("*.yaml")), COLLECTOR / "slurm" / "train.sbatch"):
+        assert set() == {*re.findall(r"OTEL_RL_\w+", path.read_text())} - known - of_otel_rl
+
+
+def test_variables_are_explained_where_they_are_read() -> None:
+    """The head of a configuration names every variable that it reads."""
+    for path in SERVED:
+        lines = path.read_text().splitlines()
+        head = "\n".join(line for line in lines[: next(i for i, line in enumerate(lines) if line[:1] != "#")])
+        used = {*re.findall(r"\$\{(?:env:)?(OTEL_RL_\w+)", path.read_text())}
+        beside = {"gateway-token.yaml", "gateway-mtls.yaml"}
+        if path.name in beside:
+            head += (COLLECTOR / "gateway.yaml").read_text().partition("extensions:")[0]
+        assert set() == used - {*re.findall(r"OTEL_RL_\w+", head)}, path.name
+
+
+def test_builder_and_sources_agree() -> None:
+    """What ``scripts/backends`` builds is what the manifest names, and both are of one version."""
+    manifest = read(COLLECTOR / "builder.yaml")
+    modules = [each["gomod"] for kind, part in manifest.items() if kind != "dist" for each in part]
+    required = (ROOT / "scripts" / "go" / "collector" / "go.mod").read_text()
+    assert [] == [module for module in modules if f"\t{module}\n" not in required]
+    assert {"v0.159.0", "v1.65.0"} == {module.split()[1] for module in modules}
+    assert "0.159.0" == manifest["dist"]["version"]
+
+
+def test_backends_need_go(tmp_path: Path) -> None:
+    """Without Go, ``scripts/backends`` says so in one sentence and ends with 3, which means: skip what needs them."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name in ("bash", "cat", "cksum", "dirname", "env", "find", "sort", "xargs"):
+        (programs / name).symlink_to(str(shutil.which(name)))
+    environment = {"PATH": str(programs), "HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    command = [str(ROOT / "scripts" / "backends")]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, env=environment)
+    assert (3, "") == (done.returncode, done.stdout)
+    assert ["backends: no Go here: install Go 1.26 or newer"] == [part[:46] for part in done.stderr.splitlines()]
+    where = subprocess.run([*command, "where"], check=True, capture_output=True, text=True, env=environment)
+    assert where.stdout.startswith(f"{tmp_path}/cache/otel_rl/backends/otelcol-0.159.0_")
+    assert where.stdout.endswith("/bin\n")
+
+
+def test_batch_script_is_bash() -> None:
+    """The SLURM form is a script that bash reads."""
+    command = ["bash", "-n", str(COLLECTOR / "slurm" / "train.sbatch")]
+    checked = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert (0, "") == (checked.returncode, checked.stderr)
+
+
+def schema(name: str) -> Path:
+    """A published schema, or a skipped test."""
+    path = Path(SCHEMAS or "") / name
+    if SCHEMAS is None or not path.is_file():
+        pytest.skip(f"no {name}: OTEL_RL_SCHEMAS names a folder that holds it")
+    return path
+
+
+def test_compose_keeps_to_its_schema() -> None:
+    """The Compose Specification's own schema has nothing against it."""
+    found = jsonschema.Draft7Validator(json.loads(schema("compose-spec.json").read_text()))
+    assert [] == [error.message for error in found.iter_errors(read(COLLECTOR / "compose.yaml"))]
+
+
+@pytest.mark.parametrize("name", ["agent", "gateway"])
+def test_helm_values_keep_to_the_schema(name: str) -> None:
+    """The chart's own schema has nothing against our values over its defaults."""
+    found = jsonschema.Draft202012Validator(json.loads(schema("values.schema.json").read_text()))
+    defaults = read(schema("values.yaml"))
+    ours = read(COLLECTOR / "kubernetes" / f"{name}.values.yaml")
+    assert [] == [error.message for error in found.iter_errors(merged(defaults, ours))]
+
+
+def merged(below: Any, above: Any) -> Any:
+    """Values over values, as Helm merges them: maps by key, everything else replaced."""
+    if isinstance(below, dict) and isinstance(above, dict):
+        return {**below, **{key: merged(below.get(key), value) for key, value in above.items()}}
+    return above
