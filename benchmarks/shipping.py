@@ -3,9 +3,9 @@
     python benchmarks/shipping.py --spans 200000 --rounds 7
 
 Sending goes to the real Collector that scripts/backends builds; its debug exporter counts and drops. The slow-down
-compares, in turn, windows of a busy thread alone, with 10,000 finished spans of 15 attributes a second into otel_rl's
-journal (the sidecar sends it), and into the stock batch processors and OTLP exporters. The process that trains is pinned
-to one core, everything else to the others.
+compares, in turn, windows of a busy thread alone, with 10,000 finished spans of 15 attributes a second into the journal
+(the sidecar sends it), and into the stock batch processors and OTLP exporters. The process that trains is pinned to one
+core, everything else to the others.
 """
 
 from __future__ import annotations

@@ -239,16 +239,13 @@ class Rank:
         self.writer = Writer(directory, self.identity, **{"max_bytes": 1 << 30, **sizes})
         self.spans: dict[bytes, bytes] = {}
         """What was journaled, by span id."""
-        self.points = self.logs = 0
-        self.start_ns = time.time_ns()
 
-    def write(
-        self, spans: int = 10, frames: int = 1, text: str = "", trace: int = 7, age_s: float = 0.0
-    ) -> list[bytes]:
-        """Journal spans, and a point and a log record with each frame; give the ids of the spans."""
+    def write(self, spans: int = 10, frames: int = 1, *, text: str = "", age_s: float = 0) -> list[bytes]:
+        """Journal frames of spans, each a trace, and a point and a log record with each; give the ids of the spans."""
         end_ns = time.time_ns() - round(age_s * 1e9)
         ids = []
         for _ in range(frames):
+            trace = next(_numbers)
             made = [
                 FakeSpan("work", trace, next(_numbers), 1, end_ns - 1000, end_ns, {"text": text, "n": number})
                 for number in range(spans)
@@ -257,8 +254,6 @@ class Rank:
             point = MetricPoints("m", "gauge", "1", "", [Number(end_ns, 1.0)])
             self.append(self.encoder.encode_metrics([point]))
             self.append(self.encoder.encode_logs([Log("event", end_ns, {})]))
-            self.points += 1
-            self.logs += 1
         return ids
 
     def append(self, requests: list[Request]) -> list[bytes]:

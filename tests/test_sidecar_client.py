@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import socket
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from email.utils import format_datetime
 from pathlib import Path
@@ -119,6 +121,55 @@ def test_a_server_that_goes_and_comes_back(protocol: Protocol) -> None:
     with sink(protocol, int(found.endpoint.rpartition(":")[2])) as again:
         assert again.wait_for(lambda: client.send(b"").kind == "accepted")
     client.close()
+
+
+class Relay:
+    """Passes connections on to a server, until it freezes those that are there: a machine that went without a word."""
+
+    def __init__(self, port: int) -> None:
+        self.frozen = threading.Event()
+        self._port = port
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.endpoint = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self._sockets = [self._listener]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        """Cut every connection."""
+        for one in self._sockets:
+            with suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+            one.close()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                near, _ = self._listener.accept()
+                far = socket.create_connection(("127.0.0.1", self._port))
+                self._sockets += [near, far]
+                is_old = not self.frozen.is_set()
+                for pair in ((near, far), (far, near)):
+                    threading.Thread(target=self._pass_on, args=(*pair, is_old), daemon=True).start()
+
+    def _pass_on(self, source: socket.socket, target: socket.socket, is_old: bool) -> None:
+        with suppress(OSError):
+            while data := source.recv(1 << 16):
+                if not (is_old and self.frozen.is_set()):
+                    target.sendall(data)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_connection_that_is_dead_is_left(protocol: Protocol) -> None:
+    """After one timeout a new one is made; the system itself would take a quarter of an hour."""
+    with sink(protocol) as found:
+        relay = Relay(int(found.endpoint.rpartition(":")[2]))
+        client = client_of(relay.endpoint, protocol, TIMEOUT="500")
+        assert "accepted" == client.send(b"").kind
+        relay.frozen.set()
+        assert "later" == client.send(b"").kind
+        assert "accepted" == client.send(b"").kind
+        client.close()
+        relay.close()
 
 
 HTTP = [

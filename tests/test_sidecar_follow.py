@@ -23,7 +23,10 @@ def stream_of(directory: Path) -> Stream:
     return stream
 
 
-def read(stream: Stream, position: Position = Position(), finished: bool = True) -> tuple[list[bytes], Position, int]:
+BEGIN = Position()
+
+
+def read(stream: Stream, position: Position = BEGIN, finished: bool = True) -> tuple[list[bytes], Position, int]:
     """Payloads from a position on, where it ends, and how many damaged places were passed."""
     payloads, damaged = [], 0
     for piece in stream.pieces(position, finished=finished):

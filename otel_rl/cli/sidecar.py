@@ -15,11 +15,14 @@ from otel_rl.cli.outcome import FAILED, WRONG_USAGE, RunName, complain, leave, o
 from otel_rl.config import ConfigurationError
 from otel_rl.journal.identity import WriterIdentity
 from otel_rl.sidecar import owner
+from otel_rl.sidecar.main import TOUCH_S, Sidecar
 from otel_rl.sidecar.node import Node
 from otel_rl.sidecar.settings import Target, targets
 from otel_rl.version import __version__
 
 ANOTHER = 3
+Claims = dict[str, owner.Owner | None]
+"""By boot id, the claim to ship what was written there; None where somebody else has it."""
 
 
 def sidecar(
@@ -31,8 +34,6 @@ def sidecar(
     OTEL_EXPORTER_OTLP_ENDPOINT is set; start it by hand (or as a container) where processes must not start others.
     """
     wanted = _targets()
-    from otel_rl.sidecar.main import Sidecar
-
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     code = Sidecar(directory.absolute(), wanted).run()
     if code == ANOTHER:
@@ -55,13 +56,11 @@ def ship(
     if not directory.is_dir():
         leave(f"{directory} is one file; ship takes the directory of a run", WRONG_USAGE)
     if follow:
-        from otel_rl.sidecar.main import Sidecar
-
         raise typer.Exit(Sidecar(directory, wanted).run())
-    with _node(directory, wanted) as node:
+    with _node(directory, wanted) as (node, claims):
         node.look()
         node.start()
-        sent_all = _wait(node, give_up_s)
+        sent_all = _wait(node, claims, give_up_s)
     for (signal, name), number in sorted(node.counts().items()):
         if number:
             typer.echo(f"{signal}: {number} {name.replace('_', ' ')}")
@@ -72,10 +71,10 @@ def ship(
 
 
 @contextmanager
-def _node(directory: Path, wanted: tuple[Target, ...]) -> Iterator[Node]:
+def _node(directory: Path, wanted: tuple[Target, ...]) -> Iterator[tuple[Node, Claims]]:
     """Ship for every node that no living sidecar ships for."""
     me = WriterIdentity.current("ship", 0, __version__)
-    claims: dict[str, owner.Owner | None] = {}
+    claims: Claims = {}
 
     def mine(writer: WriterIdentity) -> bool:
         if writer.boot_id not in claims:
@@ -86,7 +85,7 @@ def _node(directory: Path, wanted: tuple[Target, ...]) -> Iterator[Node]:
 
     node = Node(directory, wanted, mine, complain)
     try:
-        yield node
+        yield node, claims
     finally:
         node.stop()
         for claim in claims.values():
@@ -94,10 +93,10 @@ def _node(directory: Path, wanted: tuple[Target, ...]) -> Iterator[Node]:
                 claim.release()
 
 
-def _wait(node: Node, give_up_s: float) -> bool:
-    """Show how far it is; say whether all was sent."""
+def _wait(node: Node, claims: Claims, give_up_s: float) -> bool:
+    """Show how far it is, and stay the one who ships; say whether all was sent."""
     total = waiting = node.waiting
-    moved = monotonic()
+    moved = touched = monotonic()
     columns = (TextColumn("sending"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     console = stderr()
     with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
@@ -105,6 +104,10 @@ def _wait(node: Node, give_up_s: float) -> bool:
         while node.waiting or node.unclosed:
             sleep(0.2)
             node.look()
+            if monotonic() - touched > TOUCH_S:
+                touched = monotonic()
+                for claim in filter(None, claims.values()):
+                    claim.touch()
             now = node.waiting
             if now != waiting:
                 waiting, moved = now, monotonic()

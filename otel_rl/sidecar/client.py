@@ -7,6 +7,7 @@ sections "OTLP/gRPC Response" and "OTLP/HTTP Response".
 from __future__ import annotations
 
 import gzip
+import os
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime, timezone
@@ -83,6 +84,7 @@ class GrpcClient:
     """OTLP over gRPC; the channel connects, and connects again, by itself."""
 
     def __init__(self, target: Target) -> None:
+        os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # read once; what a server says as it leaves is no news to us
         import grpc
 
         self._target = target

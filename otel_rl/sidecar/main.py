@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from time import monotonic
 from types import FrameType
@@ -47,27 +47,31 @@ class Sidecar:
             signal.signal(number, self._end)
         own = OwnJournal(self.directory, self.identity)
         self._node.start()
+        is_ours = False
         try:
-            self._follow(claim, own)
+            is_ours = self._follow(claim, own)
         finally:
             own.close()
             self._node.stop()
             claim.release()
-        return self._farewell()
+        return self._farewell() if is_ours else 0
 
-    def _follow(self, claim: owner.Owner, own: OwnJournal) -> None:
+    def _follow(self, claim: owner.Owner, own: OwnJournal) -> bool:
+        """Ship until there is nothing more to do; say whether the run is still there and still ours."""
         quiet_since = touched = begun = monotonic()
         written = 0.0
         while not self._ended:
             try:
                 self._node.look()
             except FileNotFoundError:
-                return  # somebody removed the run
+                return False  # somebody removed the run
+            except OSError as error:  # a network file system in trouble: what is known goes on being sent
+                self._node.say(f"cannot look into {self.directory}: {error.strerror or error}")
             now = monotonic()
             if now - touched > TOUCH_S:
                 touched = now
                 if not claim.touch():
-                    return  # another sidecar took us for dead
+                    return False  # another sidecar took us for dead
             if now - written > PERIOD_S:
                 written = now
                 own.write(self._node)
@@ -76,8 +80,9 @@ class Sidecar:
                 quiet_since = now
             is_done = not self._node.waiting and not self._node.unclosed
             if now - quiet_since > (QUIET_S if is_done else self._grace_s):
-                return
+                break
             time.sleep(SCAN_S)
+        return True
 
     def _is_mine(self, writer: WriterIdentity) -> bool:
         return writer.boot_id == self.identity.boot_id
@@ -99,12 +104,9 @@ def log_to(path: Path) -> Callable[[str], None]:
 
     def say(text: str) -> None:
         line = f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')} {text}\n"
-        try:
+        with suppress(OSError):  # the disk may be what we complain of
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        except OSError:
-            sys.stderr.write(line)
-            return
-        with os.fdopen(descriptor, "w", encoding="utf-8", errors="replace") as file:
-            file.write(line)
+            with os.fdopen(descriptor, "wb", buffering=0) as file:
+                file.write(line.encode("utf-8", "replace"))
 
     return say

@@ -12,6 +12,7 @@ from time import monotonic, time_ns
 from typing import Any, Final
 
 from otel_rl.guard import guard
+from otel_rl.journal.encode import Request
 from otel_rl.journal.frame import Signal
 from otel_rl.journal.identity import WriterIdentity
 from otel_rl.sidecar.client import connect
@@ -63,6 +64,8 @@ class Node:
         self._touched: dict[str, tuple[float, float]] = {}
         """When a writer's files were modified, s since 1970, and by the monotonic clock."""
         self._followed: dict[Signal, list[Followed]] = {signal: [] for signal in SIGNALS}
+        self._left_open: dict[str, list[Request]] = {}
+        """What the dead left open, as long as it is not sent."""
         self._saved: dict[str, Rows] = {}
         self._saved_at = 0.0
         self._scan_at = 0.0
@@ -179,13 +182,18 @@ class Node:
         progress, streams = self.progress[writer]["traces"], self._streams[writer]
         if progress.closed or ("traces" in streams and progress.waiting(streams["traces"])):
             return False
+        requests = self._left_open.get(writer)
+        if requests is None:  # a journal of gigabytes is read once, however often the other side says no
+            requests = close_left_open(self.directory, self.writers[writer], list(streams.values()))
+            self._left_open[writer] = requests
         counts: Counter[str] = Counter()
-        for request in close_left_open(self.directory, self.writers[writer], list(streams.values())):
+        for request in requests:
             became = shipper.send(request.payload, request.count)
             if became is None:
                 return False
             counts += became
         progress.close(counts)
+        del self._left_open[writer]
         return True
 
     # --- how it stands ------------------------------------------------------------------------------------------------

@@ -150,7 +150,8 @@ class _Reader:
     def headers(self) -> tuple[tuple[str, str], ...]:
         pairs = [item.partition("=") for item in self.text("HEADERS").split(",") if item.strip()]
         headers = tuple((unquote(key.strip()).lower(), unquote(value.strip())) for key, _, value in pairs)
-        if not all(HEADER.fullmatch(key) and VALUE.fullmatch(value) for key, value in headers):
+        are_named = all(equals for _, equals, _ in pairs)
+        if not are_named or not all(HEADER.fullmatch(key) and VALUE.fullmatch(value) for key, value in headers):
             raise ConfigurationError(  # never show them: they hold tokens
                 f"{self.variable('HEADERS')} is not possible: it takes key=value,key=value, special characters as %20"
             )

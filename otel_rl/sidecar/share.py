@@ -107,7 +107,7 @@ class Draft:
         """Give the request to send for a frame of spans, the very bytes where all are sent, and how many they are.
 
         They are more than the frame has where a parent that was left out before is needed now.
-        Cost: 4 us a span, 8 us one that is left out.
+        Cost: 6 us a span.
         """
         try:
             found = records("traces", frame.payload)
@@ -116,7 +116,7 @@ class Draft:
         kept: set[int] = set()
         left_out: dict[_Key, int] = {}
         resources = {id(record[0]): record[0] for record in found}
-        limits = {key: self._share.trace_bytes / _world_size(resource) for key, resource in resources.items()}
+        limits = {key: max(self._share.trace_bytes / _world_size(resource), 1.0) for key, resource in resources.items()}
         for index in range(len(found) - 1, -1, -1):  # the flusher writes parents first; children decide for them
             resource, _, span = found[index]
             if self._keeps(writer, span, limits[id(resource)]):
@@ -138,7 +138,8 @@ class Draft:
         trace = self._trace(span.trace_id)
         size = span.ByteSize()
         used = max((trace.sizes[writer] + size) / limit, trace.children[span.parent_span_id] / SIBLINGS)
-        if not (span.span_id in trace.children or _must_ship(span) or (used < 1 and _drawn(span.span_id, used))):
+        is_drawn = used < 1 and _drawn(span.span_id, used)
+        if not (is_drawn or span.span_id in trace.children or _must_ship(span)):
             return False
         trace.add(writer, span.parent_span_id, size)
         return True

@@ -79,8 +79,6 @@ class Shipper:
         self.signal = signal
         self.failure = ""
         """Why nothing is sent at present."""
-        self.requests = 0
-        self.bytes = 0
         self._client = client
         self._share = share
         self._say = say
@@ -230,8 +228,6 @@ class Shipper:
         if self._waits:
             return Outcome("later", reason=self.failure)
         outcome = self._client.send(payload)
-        self.requests += 1
-        self.bytes += len(payload)
         if outcome.kind in ("later", "blocked"):
             self._pause(outcome)
         else:

@@ -18,7 +18,7 @@ LOOK_S: Final = 5.0
 """How long after the first look comes the next one."""
 WAIT_S: Final = 10.0
 """How long to wait for the process in between, which only starts the sidecar and ends."""
-NOT_INHERITED: Final = ("PYTHONPATH", "LD_PRELOAD", "PYTHONSTARTUP", "PYTHONINSPECT")
+NOT_INHERITED: Final = ("LD_PRELOAD", "PYTHONSTARTUP", "PYTHONINSPECT")
 
 
 class Keeper:
@@ -47,15 +47,14 @@ def start(directory: Path, environ: Mapping[str, str] = os.environ) -> bool:
     """
     command = [sys.executable, "-m", "otel_rl.sidecar", str(directory)]
     inherited = {key: value for key, value in environ.items() if key not in NOT_INHERITED}
-    package = str(Path(__file__).resolve().parents[2])
+    path = [str(Path(__file__).resolve().parents[2]), *filter(None, [environ.get("PYTHONPATH")])]
     try:
         code = subprocess.run(
             command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            env={**inherited, "OTEL_RL_ENABLED": "false", "PYTHONPATH": package},
-            cwd="/",
+            env={**inherited, "OTEL_RL_ENABLED": "false", "PYTHONPATH": os.pathsep.join(path)},
             start_new_session=True,
             timeout=WAIT_S,
             check=False,

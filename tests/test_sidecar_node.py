@@ -1,0 +1,374 @@
+"""A node: its writers live, die and are killed, sidecars come and go, and everything arrives."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from otel_rl import vocabulary as v
+from otel_rl.guard import errors
+from otel_rl.journal.encode import Request
+from otel_rl.journal.frame import Signal
+from otel_rl.journal.identity import WriterIdentity
+from otel_rl.journal.read import open_run
+from otel_rl.sidecar import node as module
+from otel_rl.sidecar import ship
+from otel_rl.sidecar.close import close_left_open
+from otel_rl.sidecar.follow import find_streams
+from otel_rl.sidecar.node import Node
+from otel_rl.sidecar.progress import load
+from otel_rl.sidecar.settings import targets
+from tests.sink import ALIVE, DEAD, Answer, Rank, Sink, sink
+from tests.test_sidecar_close import open_log
+
+PROGRAM = """
+import sys, time
+from pathlib import Path
+from otel_rl.journal.identity import WriterIdentity
+from otel_rl.records import Log
+from tests.sink import Rank
+from tests.test_sidecar_close import open_log
+rank = Rank(Path(sys.argv[1]), WriterIdentity.current("trainer", 0))
+rank.append(rank.encoder.encode_logs([open_log("rl.rollout", 10**6, 0), open_log("rl.reward", 10**6 + 1, 10**6)]))
+print("ready", flush=True)
+while True:
+    rank.write(5)
+    time.sleep(0.002)
+"""
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Look and wait more often than in earnest."""
+    monkeypatch.setattr(module, "SCAN_S", 0.05)
+    monkeypatch.setattr(module, "SAVE_S", 0.05)
+    monkeypatch.setattr(ship, "FIRST_WAIT_S", 0.05)
+    monkeypatch.setattr(ship, "LAST_WAIT_S", 0.3)
+
+
+def make(directory: Path, server: Sink, said: list[str] | None = None, **variables: str) -> Node:
+    """Make the node's shipping of a directory."""
+    environ = {"OTEL_EXPORTER_OTLP_ENDPOINT": server.endpoint, "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}
+    environ |= {"OTEL_EXPORTER_OTLP_TIMEOUT": "1000", **variables}
+    found = targets(environ)
+    return Node(directory, found, lambda writer: writer.boot_id == ALIVE.boot_id, (said or []).append)
+
+
+@contextmanager
+def running(directory: Path, server: Sink, **variables: str) -> Iterator[Node]:
+    """Ship while the block runs."""
+    node = make(directory, server, **variables)
+    node.look()
+    node.start()
+    try:
+        yield node
+    finally:
+        node.stop()
+
+
+def wait(node: Node, timeout_s: float = 30.0) -> None:
+    """Look until all is sent and closed."""
+    deadline = time.monotonic() + timeout_s
+    while node.waiting or node.unclosed:
+        assert time.monotonic() < deadline, (node.waiting, node.unclosed, node.failure)
+        time.sleep(0.02)
+        node.look()
+
+
+def recorded(directory: Path) -> set[bytes]:
+    """The ids of the spans of a journal, and of those that a reader closes."""
+    return {span.span_id for span in open_run(directory).closed_spans()}
+
+
+@pytest.fixture
+def killed(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A real process that journals until it is killed."""
+    command = [sys.executable, "-c", PROGRAM, str(tmp_path)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=Path(__file__).parents[1])
+    assert process.stdout is not None
+    assert b"ready" == process.stdout.readline().strip()
+    yield process
+    process.kill()
+    process.wait()
+    process.stdout.close()
+
+
+def test_a_killed_writer(tmp_path: Path, killed: subprocess.Popen[bytes]) -> None:
+    """It is shipped while it lives; what it left open is closed once, with its parent, and sent once."""
+    with sink("grpc") as server, running(tmp_path, server) as node:
+        assert server.wait_for(lambda: node.look() or len(server.ids()) > 100)  # type: ignore[func-returns-value]
+        assert {killed.pid} == {node.writers[writer].pid for writer in node.living}
+        assert not node.unclosed
+        os.kill(killed.pid, signal.SIGKILL)
+        killed.wait()
+        node.look()
+        time.sleep(0.1)
+        node.look()
+        assert not node.living
+        wait(node)
+        time.sleep(0.3)
+        assert Counter(recorded(tmp_path)) == Counter(server.ids())
+        cut = [span for span in server.taken("traces") if v.TRUNCATED in {item.key for item in span.attributes}]
+        assert ["rl.rollout", "rl.reward"] == [span.name for span in cut]
+        assert cut[0].span_id == cut[1].parent_span_id
+        counts = node.counts()
+        assert len(server.ids()) == counts["traces", "shipped"]
+        assert 0 == sum(number for (_, name), number in counts.items() if name != "shipped")
+    with running(tmp_path, server) as again:
+        assert (0, False) == (again.waiting, again.unclosed)
+
+
+def test_sidecars_come_and_go(tmp_path: Path, killed: subprocess.Popen[bytes]) -> None:
+    """Stopped and killed in the middle: nothing is lost, and what comes twice is the same."""
+    with sink("grpc") as server:
+        server.answer = lambda signal, payload: Answer(delay_s=0.02)
+        for number in range(4):
+            with running(tmp_path, server) as node:
+                begun = len(server.ids())
+                assert server.wait_for(lambda begun=begun: node.look() or len(server.ids()) > begun)  # type: ignore[func-returns-value, misc]
+                if number % 2:  # as if it had been killed before it noted what was sent
+                    node.save = lambda: None  # type: ignore[method-assign]
+                    time.sleep(0.2)
+        killed.kill()
+        killed.wait()
+        with running(tmp_path, server) as node:
+            wait(node)
+        assert recorded(tmp_path) == set(server.ids()) == set(server.spans())
+        assert len(server.ids()) > len(set(server.ids())), "nothing came twice, so nothing was tested"
+
+
+def test_a_kill_behind_the_closing_closes_again_the_same(tmp_path: Path) -> None:
+    """The spans of what was left open come twice with the same content."""
+    rank = Rank(tmp_path)
+    rank.append(rank.encoder.encode_logs([open_log("rl.rollout", 10**6, 0)]))
+    rank.write(10)
+    with sink("grpc") as server:
+        for _ in range(2):
+            with running(tmp_path, server) as node:
+                wait(node)
+            (tmp_path / f"{rank.identity.writer}.shipped").unlink()
+        assert (22, 11) == (len(server.ids()), len(server.spans()))
+
+
+def test_what_is_left_open_is_sent_once_the_server_takes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also without any span, and while another signal is not taken at all."""
+    rank = Rank(tmp_path)
+    rank.append(rank.encoder.encode_logs([open_log("rl.rollout", 10**6, 0)]))
+    refusals = [Answer(code=grpc.StatusCode.UNAVAILABLE)] * 3
+    reads = []
+
+    def close(*arguments: Any) -> list[Request]:
+        reads.append(arguments)
+        return close_left_open(*arguments)
+
+    monkeypatch.setattr(module, "close_left_open", close)
+
+    def answer(signal: Signal, payload: bytes) -> Answer:
+        if signal == "logs":
+            return Answer(code=grpc.StatusCode.UNIMPLEMENTED)
+        return refusals.pop() if refusals else Answer()
+
+    with sink("grpc") as server:
+        server.answer = answer
+        with running(tmp_path, server) as node:
+            assert server.wait_for(lambda: not (node.look() or node.unclosed))  # type: ignore[func-returns-value]
+            assert 1 == len(server.ids())
+            assert "UNIMPLEMENTED" in node.failure
+            assert node.waiting > 0
+            assert (0, 1) == (len(refusals), len(reads)), "the journal was read for each try"
+
+
+def test_writers_of_other_nodes_are_left_alone(tmp_path: Path) -> None:
+    """Neither sent nor closed nor noted; they are somebody else's."""
+    own = Rank(tmp_path)
+    far = Rank(tmp_path, replace(DEAD, writer="far", boot_id="another"))
+    own.write(10)
+    far.write(10)
+    far.append(far.encoder.encode_logs([open_log("rl.rollout", 10**6, 0)]))
+    with sink("grpc") as server, running(tmp_path, server) as node:
+        wait(node)
+        time.sleep(0.2)
+        assert {own.identity.writer} == set(node.writers)
+        assert own.spans == server.spans()
+    assert [f"{own.identity.writer}.shipped"] == [path.name for path in tmp_path.glob("*.shipped")]
+
+
+def test_a_writer_that_begins_and_ends_between_two_looks(tmp_path: Path) -> None:
+    """What it wrote after the directory was listed counts before it is closed."""
+    rank = Rank(tmp_path, ALIVE, segment_bytes=4096)
+    rank.append(rank.encoder.encode_logs([open_log("work", 10**6, 0)]))
+    with sink("grpc") as server:
+        node = make(tmp_path, server)
+        node.look()
+        listed = node._list
+
+        def list_and_write() -> object:
+            found = listed()
+            if node.living:  # the process ends a stage, and dies, behind the look
+                node.writers[rank.identity.writer] = replace(rank.identity, start_time=1)
+                node._list = listed  # type: ignore[method-assign]
+                rank.write(100, 3)
+            return found
+
+        node._list = list_and_write  # type: ignore[method-assign, assignment]
+        time.sleep(0.1)
+        node.look()
+        stream = find_streams(tmp_path)[rank.identity.writer, "traces"]
+        assert set(stream.files) == set(node._streams[rank.identity.writer]["traces"].files)
+        node.stop()
+
+
+def test_a_signal_without_target_waits_for_nobody(tmp_path: Path) -> None:
+    """What is not to be sent is neither waiting nor noted as sent."""
+    rank = Rank(tmp_path)
+    rank.write(10, 3)
+    with sink("grpc") as server, running(tmp_path, server, OTEL_TRACES_EXPORTER="none") as node:
+        wait(node)
+        assert {"metrics", "logs"} == {request[0] for request in server.requests}
+        assert {("metrics", "shipped"): 3, ("logs", "shipped"): 3} == dict(node.counts())
+
+
+def test_a_removed_run(tmp_path: Path) -> None:
+    """The look says so, and nothing else fails."""
+    run = tmp_path / "run"
+    Rank(run).write(10)
+    with sink("grpc") as server, running(run, server) as node:
+        wait(node)
+        shutil.rmtree(run)
+        time.sleep(0.1)
+        with pytest.raises(FileNotFoundError):
+            node.look()
+    assert {} == dict(errors)
+
+
+def test_a_removed_journal_waits_for_nobody(tmp_path: Path) -> None:
+    """One of several is taken away while nobody takes records; how large it was is forgotten."""
+    rank, other = Rank(tmp_path, segment_bytes=4096), Rank(tmp_path)
+    rank.write(10, 20)
+    expected = other.write(10)
+    with sink("grpc") as server:
+        node = make(tmp_path, server)
+        node.look()
+        before = node.waiting
+        for path in tmp_path.glob(f"{rank.identity.writer}.*"):
+            path.unlink()
+        time.sleep(0.1)
+        node.look()
+        assert 0 < node.waiting < before
+        node.start()
+        wait(node)
+        node.stop()
+        assert expected == server.ids()
+
+
+@pytest.mark.parametrize("jump_s", [100.0, -100.0])
+def test_a_clock_that_jumps_kills_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jump_s: float) -> None:
+    """A writer of another pid namespace lives as long as it touches its files, whatever the clock says."""
+    rank = Rank(tmp_path, replace(ALIVE, pid_namespace="pid:[1]"))
+    rank.write(1)
+    with sink("grpc") as server:
+        node = make(tmp_path, server)
+        node._scan()
+        now = time.time
+        monkeypatch.setattr(time, "time", lambda: now() + jump_s)
+        node._scan()
+        assert {rank.identity.writer} == node.living
+        clock = time.monotonic
+        monkeypatch.setattr(module, "monotonic", lambda: clock() + 50)
+        node._scan()
+        assert {rank.identity.writer} == node.living
+        monkeypatch.setattr(module, "monotonic", lambda: clock() + 61)
+        node._scan()
+        assert set() == node.living
+        path = next(iter(tmp_path.glob("*.traces.*")))
+        os.utime(path, (0, path.stat().st_mtime + 5))
+        node._scan()
+        assert {rank.identity.writer} == node.living, "it was only stopped for a while"
+        node.stop()
+
+
+def test_how_it_stands_can_be_asked_while_it_ships(tmp_path: Path) -> None:
+    """Counts, what waits and its age, from another thread, while the shipping threads change them."""
+    rank = Rank(tmp_path, segment_bytes=20_000)
+    rank.write(1, 500)
+    with sink("grpc") as server, running(tmp_path, server) as node:
+        seen = []
+        while node.waiting or node.unclosed:
+            seen.append(sum(node.counts().values()))
+            assert node.oldest_s() < 60
+            node.save()
+            node.look()
+        assert seen == sorted(seen)
+        assert 1500 == sum(node.counts().values())
+        assert server.wait_for(lambda: node.oldest_s() == 0)
+    assert dict(node.counts()) == {
+        (signal, name): number
+        for signal, row in load(tmp_path, rank.identity.writer).items()
+        for name, number in row.counts.items()
+    }
+
+
+def test_what_was_sent_is_noted_only_when_it_changed(tmp_path: Path) -> None:
+    """A sidecar that waits for the next step writes nothing."""
+    rank = Rank(tmp_path, ALIVE)
+    rank.write(3)
+    with sink("grpc") as server, running(tmp_path, server) as node:
+        wait(node)
+        node.save()
+        path = tmp_path / f"{rank.identity.writer}.shipped"
+        before = path.stat().st_ino, path.stat().st_mtime_ns
+        time.sleep(0.1)
+        node.save()
+        assert before == (path.stat().st_ino, path.stat().st_mtime_ns)
+
+
+def test_ten_thousand_segments(tmp_path: Path) -> None:
+    """Many segments make looking rare, not expensive."""
+    for number in range(50):
+        identity = replace(ALIVE if number < 5 else replace(DEAD, boot_id="another"), writer=f"trainer-{number}-1-ab")
+        Rank(tmp_path, identity).write(1)
+    for path in list(tmp_path.glob("*.traces.*")):
+        for number in range(1, 200):
+            os.link(path, path.with_name(path.name.replace("000000", f"{number:06d}")))
+    assert 10_000 < len(list(tmp_path.iterdir()))
+    with sink("grpc") as server:
+        node = make(tmp_path, server)
+        node.look()
+        begun, process = time.monotonic(), time.process_time()
+        while time.monotonic() < begun + 2:
+            node.look()
+            assert node.waiting
+            time.sleep(0.05)
+        assert time.process_time() - process < 0.5, "a quarter of a core"
+        node.stop()
+
+
+def test_the_identity_of_a_writer_may_come_later(tmp_path: Path) -> None:
+    """A file that is being made is met when its first frame is there."""
+    rank = Rank(tmp_path / "other")
+    rank.write(10)
+    (source,) = (tmp_path / "other").glob("*.traces.*")
+    target = tmp_path / source.name
+    target.write_bytes(b"")
+    with sink("grpc") as server, running(tmp_path, server) as node:
+        assert {} == node.writers
+        target.write_bytes(source.read_bytes()[:50])
+        time.sleep(0.1)
+        node.look()
+        assert {} == node.writers
+        target.write_bytes(source.read_bytes())
+        assert server.wait_for(lambda: node.look() or len(server.ids()) == 10)  # type: ignore[func-returns-value]
+        assert isinstance(node.writers[rank.identity.writer], WriterIdentity)

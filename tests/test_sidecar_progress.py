@@ -1,0 +1,153 @@
+"""What was acknowledged: kept whole or not at all, and only ever a step forward."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from otel_rl.sidecar.follow import Position, find_streams
+from otel_rl.sidecar.progress import Progress, Range, load, save
+from tests.sink import ALIVE, Rank
+
+WRITER = "trainer-0-1-ab"
+FILE = f"{WRITER}.shipped"
+
+
+def rows(progress: dict[str, Progress]) -> dict[str, object]:
+    """What would be kept."""
+    return {signal: row.row() for signal, row in progress.items()}
+
+
+def advanced() -> dict[str, Progress]:
+    """Progress of which nothing is as it was at the begin."""
+    found = load(Path("nowhere"), WRITER)
+    traces = found["traces"]
+    traces.advance(traces.live, Position(1, 100), {"shipped": 10, "rejected": 1, "left_out": 2, "refused": 3})
+    traces.split(Position(3, 50))
+    traces.advance(traces.live, Position(4, 0), {"shipped": 5, "damaged": 1})
+    traces.close({"shipped": 2})
+    found["logs"].advance(found["logs"].live, Position(0, 7), {"shipped": 1})
+    return found
+
+
+def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
+    """Ranges, counts and whether the writer's open stages were closed; for its owner only."""
+    progress = advanced()
+    save(tmp_path, WRITER, rows(progress))
+    found = load(tmp_path, WRITER)
+    assert rows(progress) == rows(found)
+    assert [Range(Position(1, 100), Position(3, 50)), Range(Position(4, 0))] == found["traces"].ranges
+    assert {"shipped": 17, "rejected": 1, "left_out": 2, "refused": 3, "damaged": 1} == found["traces"].counts
+    assert found["traces"].closed
+    assert (0o600, [FILE]) == ((tmp_path / FILE).stat().st_mode & 0o777, os.listdir(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"", b"{", b"[]", b"7", b"\xff", b"[" * 100_000, b'{"traces": 1}', b'{"traces": {"ranges": []}}',
+        b'{"traces": {"ranges": [[[0,1],[0,2]]], "counts": {}, "closed": false}}',
+        b'{"traces": {"ranges": [[[0,1],null],[[0,3],null]], "counts": {}, "closed": false}}',
+        b'{"traces": {"ranges": [[["a",1],null]], "counts": {}, "closed": false}}',
+        b'{"traces": {"ranges": [[[0,-1],null]], "counts": {}, "closed": false}}',
+        b'{"traces": {"ranges": [[[0,1],null]], "counts": {"shipped": "x"}, "closed": false}}',
+        b'{"traces": {"ranges": [[[0,1],null]], "counts": {"shipped": Infinity}, "closed": false}}',
+    ],
+)  # fmt: skip
+def test_a_damaged_file_begins_anew(tmp_path: Path, content: bytes) -> None:
+    """What cannot be read is sent again; what can be, is not."""
+    (tmp_path / FILE).write_bytes(content)
+    assert rows(load(tmp_path / "none", WRITER)) == rows(load(tmp_path, WRITER))
+
+
+def test_one_damaged_signal_leaves_the_others(tmp_path: Path) -> None:
+    """Each is read for itself."""
+    progress = advanced()
+    kept = json.loads(json.dumps(rows(progress)))
+    kept["traces"]["ranges"] = 1
+    (tmp_path / FILE).write_text(json.dumps(kept))
+    found = load(tmp_path, WRITER)
+    assert (Progress().row(), progress["logs"].row()) == (found["traces"].row(), found["logs"].row())
+
+
+def test_an_interrupted_save_leaves_the_former(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full disk and a kill between writing and renaming."""
+    progress = advanced()
+    save(tmp_path, WRITER, rows(progress))
+    before = (tmp_path / FILE).read_bytes()
+    (tmp_path / f"{FILE}.new").write_bytes(before[:20])  # killed while it wrote
+    assert rows(progress) == rows(load(tmp_path, WRITER))
+
+    def fails(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", fails)
+    with pytest.raises(OSError, match="No space"):
+        save(tmp_path, WRITER, {})
+    assert before == (tmp_path / FILE).read_bytes()
+    monkeypatch.undo()
+    save(tmp_path, WRITER, {})
+    assert [FILE] == os.listdir(tmp_path)
+
+
+def test_ranges_split_and_go() -> None:
+    """What is there becomes a backlog; while nothing new was sent, one backlog grows; a done one is gone."""
+    progress = Progress()
+    progress.split(Position())
+    assert [Range(Position())] == progress.ranges, "nothing is there"
+    progress.split(Position(0, 10))
+    progress.split(Position(0, 20))
+    assert [Range(Position(), Position(0, 20)), Range(Position(0, 20))] == progress.ranges
+    progress.advance(progress.live, Position(0, 30))
+    progress.split(Position(2, 0))
+    expected = [Range(Position(), Position(0, 20)), Range(Position(0, 30), Position(2, 0)), Range(Position(2, 0))]
+    assert expected == progress.ranges
+    progress.advance(progress.ranges[1], Position(1, 5))
+    progress.advance(progress.ranges[0], Position(0, 20))
+    assert [Range(Position(1, 5), Position(2, 0)), Range(Position(2, 0))] == progress.ranges
+    progress.advance(progress.ranges[0], Position(2, 0))
+    assert [Range(Position(2, 0))] == progress.ranges
+
+
+def test_what_waits_is_counted_in_bytes(tmp_path: Path) -> None:
+    """Over segments, backlogs and live parts, also where segments are gone."""
+    rank = Rank(tmp_path, ALIVE, segment_bytes=4096)
+    rank.write(10, frames=20)
+    stream = find_streams(tmp_path)[rank.identity.writer, "traces"]
+    sizes = {number: path.stat().st_size for number, path in stream.files.items()}
+    progress = Progress()
+    assert sum(sizes.values()) == progress.waiting(stream)
+    progress.split(Position(2, 100))
+    assert sum(sizes.values()) == progress.waiting(stream)
+    progress.advance(progress.live, Position(3, 10))
+    behind = sum(size for number, size in sizes.items() if number > 3) + sizes[3] - 10
+    assert behind + sizes[0] + sizes[1] + 100 == progress.waiting(stream)
+    stream.files = {number: path for number, path in stream.files.items() if number > 2}
+    assert behind == progress.waiting(stream)
+    stream.files = {}
+    assert 0 == progress.waiting(stream)
+
+
+def test_a_look_from_another_thread_sees_whole_steps() -> None:
+    """However often the shipping thread changes it meanwhile."""
+    progress = Progress()
+
+    def ship() -> None:
+        for number in range(1, 3000):
+            progress.split(Position(0, 2 * number))
+            progress.advance(progress.live, Position(0, 2 * number + 1), {"shipped": 1, f"other{number}": 1})
+            progress.advance(progress.ranges[0], Position(0, 2 * number))
+
+    thread = threading.Thread(target=ship)
+    thread.start()
+    while thread.is_alive():
+        row = progress.row()
+        *backlog, live = row["ranges"]
+        assert live[1] is None
+        assert all(start < end for start, end in backlog)
+    thread.join()
+    assert (2999, 3000) == (progress.counts["shipped"], len(progress.counts))

@@ -1,0 +1,467 @@
+"""Shipping to real servers that fail in every way they can: what was recorded, and what arrived."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+import grpc
+import pytest
+from google.protobuf.message import DecodeError
+
+from otel_rl.journal.frame import Signal
+from otel_rl.sidecar import ship
+from otel_rl.sidecar.client import connect
+from otel_rl.sidecar.follow import find_streams
+from otel_rl.sidecar.halve import records
+from otel_rl.sidecar.progress import Progress
+from otel_rl.sidecar.settings import SIGNALS, targets
+from otel_rl.sidecar.share import SIBLINGS, Share
+from otel_rl.sidecar.ship import Followed, Shipper
+from tests.runs import FakeSpan
+from tests.sink import MAX_BYTES, Answer, Rank, Sink, sink
+
+Protocol = Literal["grpc", "http"]
+STATUS = grpc.StatusCode
+GOOD = Answer()
+
+
+@pytest.fixture(params=["grpc", "http"])
+def protocol(request: pytest.FixtureRequest) -> Protocol:
+    """By which protocol."""
+    found: Protocol = request.param
+    return found
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait for a twentieth of the time."""
+    monkeypatch.setattr(ship, "FIRST_WAIT_S", 0.05)
+    monkeypatch.setattr(ship, "LAST_WAIT_S", 0.4)
+    monkeypatch.setattr(ship, "BLOCKED_WAIT_S", 0.3)
+
+
+class Shipping:
+    """Ships one signal of a directory, by the calling thread."""
+
+    def __init__(self, directory: Path, endpoint: str, protocol: Protocol, signal: Signal = "traces") -> None:
+        environ = {
+            "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint,
+            "OTEL_EXPORTER_OTLP_PROTOCOL": {"grpc": "grpc", "http": "http/protobuf"}[protocol],
+            "OTEL_EXPORTER_OTLP_TIMEOUT": "500",
+        }
+        (target,) = [target for target in targets(environ) if target.signal == signal]
+        self.said: list[str] = []
+        self.stop = threading.Event()
+        self.shipper = Shipper(signal, connect(target), Share(), self.said.append, self.stop)
+        self.directory = directory
+        self.signal = signal
+        self.progress: dict[str, Progress] = {}
+
+    def followed(self, finished: bool = True) -> list[Followed]:
+        """The streams of the signal as the directory is now."""
+        return [
+            Followed(stream, self.progress.setdefault(writer, Progress()), finished)
+            for (writer, signal), stream in sorted(find_streams(self.directory).items())
+            if signal == self.signal
+        ]
+
+    def work(self, until: Callable[[], bool] | None = None, timeout_s: float = 15.0) -> None:
+        """Ship until nothing waits, or something is so."""
+        deadline = time.monotonic() + timeout_s
+        while not (until() if until else not self.waiting):
+            assert time.monotonic() < deadline, (self.waiting, self.shipper.failure, self.said)
+            if not self.shipper.work(self.followed()):
+                time.sleep(0.01)
+
+    @property
+    def waiting(self) -> int:
+        """Bytes that are to be sent."""
+        return sum(item.progress.waiting(item.stream) for item in self.followed())
+
+    def counts(self) -> dict[str, int]:
+        """What became of the records."""
+        total: dict[str, int] = {}
+        for progress in self.progress.values():
+            for name, number in progress.counts.items():
+                total[name] = total.get(name, 0) + number
+        return {name: number for name, number in total.items() if number}
+
+
+@contextmanager
+def shipping(directory: Path, server: Sink, protocol: Protocol, signal: Signal = "traces") -> Iterator[Shipping]:
+    """Ship to a server."""
+    found = Shipping(directory, server.endpoint, protocol, signal)
+    try:
+        yield found
+    finally:
+        found.shipper.close()
+
+
+def script(*answers: Answer) -> Callable[[Signal, bytes], Answer]:
+    """Answer the first requests so, and take the others."""
+    left = list(answers)
+    return lambda signal, payload: left.pop(0) if left else GOOD
+
+
+def test_everything_arrives_once(tmp_path: Path, protocol: Protocol) -> None:
+    """Of each signal and several writers, in order within each; no request is large."""
+    ranks = [Rank(tmp_path, segment_bytes=100_000) for _ in range(3)]
+    expected = [span for rank in ranks for span in rank.write(100, frames=30, text="x" * 50)]
+    with sink(protocol) as server:
+        for signal in SIGNALS:
+            with shipping(tmp_path, server, protocol, signal) as found:
+                found.work()
+                assert {"shipped": 9000 if signal == "traces" else 90} == found.counts()
+        assert sorted(expected) == sorted(server.ids())
+        for rank in ranks:
+            assert list(rank.spans) == [span for span in server.ids() if span in rank.spans]
+        assert {key: value for rank in ranks for key, value in rank.spans.items()} == server.spans()
+        assert 90 == sum(len(metric.gauge.data_points) for metric in server.taken("metrics"))
+        assert 90 == len(server.taken("logs"))
+        assert max(len(payload) for _, payload, _, _ in server.requests) < MAX_BYTES
+
+
+def test_a_gigabyte_is_not_held_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many megabytes go in requests below 4 MB, and memory does not grow with what waits."""
+    import resource
+
+    monkeypatch.setattr(ship, "BACKLOG_RATE", 1 << 40)
+    rank = Rank(tmp_path)
+    rank.write(1000, 40, text=os.urandom(900).hex(), age_s=100)
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) > 70 << 20
+    with sink("grpc") as server, shipping(tmp_path, server, "grpc") as found:
+        sizes = []
+        server.answer = lambda signal, payload: sizes.append(len(payload)) or GOOD
+        found.work(lambda: len(sizes) > 2)
+        server.requests.clear()
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        found.work(lambda: bool(server.requests.clear()) or not found.waiting)
+        grown_mb = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+        assert {"shipped": 40_000} == found.counts()
+        assert max(sizes) < MAX_BYTES
+        assert grown_mb < 60, f"{grown_mb:.0f} MB"
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_the_server_comes_back(tmp_path: Path, protocol: Protocol, many: bool) -> None:
+    """One shipper, a server on the same port three times."""
+    ranks = [Rank(tmp_path, segment_bytes=50_000) for _ in range(3 if many else 1)]
+    arrived: list[bytes] = []
+    contents: dict[bytes, bytes] = {}
+    port = 0
+    found: Shipping | None = None
+    for _ in range(3):
+        for rank in ranks:
+            rank.write(100, frames=5)
+        if found is not None:
+            found.shipper.work(found.followed())
+            time.sleep(0.2)
+            found.shipper.work(found.followed())
+            assert found.waiting and found.shipper.failure
+        with sink(protocol, port) as server:
+            port = int(server.endpoint.rpartition(":")[2])
+            found = found or Shipping(tmp_path, server.endpoint, protocol)
+            found.work()
+            assert "" == found.shipper.failure
+            arrived += server.ids()
+            contents |= server.spans()
+    assert found is not None
+    found.shipper.close()
+    assert sorted(key for rank in ranks for key in rank.spans) == sorted(arrived)
+    for rank in ranks:
+        assert list(rank.spans) == [span for span in arrived if span in rank.spans]
+        assert rank.spans.items() <= contents.items()
+
+
+def test_live_data_goes_before_a_backlog(tmp_path: Path, protocol: Protocol) -> None:
+    """What is written now does not wait for hours of backlog, which goes in order and at its rate."""
+    rank = Rank(tmp_path, segment_bytes=1 << 20)
+    old = rank.write(100, frames=100, text="x" * 900, age_s=3600)
+    with sink(protocol) as server, shipping(tmp_path, server, protocol) as found:
+        for _ in range(10):
+            found.shipper.work(found.followed(finished=False))
+        assert 2 == len(next(iter(found.progress.values())).ranges)
+        assert server.ids() == old[: len(server.ids())]
+        assert len(server.ids()) < len(old)
+        assert 3500 < found.progress[rank.identity.writer].oldest_ns / -1e9 + time.time() < 3700
+        begun = len(server.ids())
+        new = rank.write(10)
+        found.shipper.work(found.followed(finished=False))
+        assert new == server.ids()[begun : begun + 10]
+        while found.waiting:
+            found.shipper.work(found.followed(finished=False))
+            time.sleep(0.02)
+        assert old == [span for span in server.ids() if span not in new]
+        assert {"shipped": 10_010} == found.counts()
+        assert rank.spans == server.spans()
+        found.shipper.work(found.followed(finished=False))
+        assert 0 == found.progress[rank.identity.writer].oldest_ns
+
+
+def test_a_backlog_is_never_cut_inside_a_frame(tmp_path: Path) -> None:
+    """A frame that was being written when the backlog was made arrives too."""
+    rank = Rank(tmp_path)
+    rank.write(1000, frames=3, text="x" * 900, age_s=3600)
+    (path,) = tmp_path.glob("*.traces.*")
+    whole = path.read_bytes()
+    with sink("grpc") as server, shipping(tmp_path, server, "grpc") as found:
+        path.write_bytes(whole[:-5000])
+        for _ in range(20):
+            found.shipper.work(found.followed(finished=False))
+        path.write_bytes(whole)
+        found.work()
+        assert (rank.spans, {"shipped": 3000}) == (server.spans(), found.counts())
+
+
+LATER = [
+    ("grpc", Answer(code=STATUS.UNAVAILABLE)),
+    ("grpc", Answer(code=STATUS.ABORTED)),
+    ("grpc", Answer(delay_s=1.0)),
+    ("http", Answer(429)),
+    ("http", Answer(503)),
+    ("http", Answer(503, headers=(("Retry-After", "1"),))),
+    ("http", Answer(delay_s=1.0)),
+    ("http", Answer(401)),
+    ("grpc", Answer(code=STATUS.UNAUTHENTICATED)),
+]
+
+
+@pytest.mark.parametrize(("by", "answer"), LATER)
+def test_what_is_asked_to_wait_waits(tmp_path: Path, by: Protocol, answer: Answer) -> None:
+    """Everything arrives, once unless the server took what it did not answer; nothing is counted twice."""
+    rank = Rank(tmp_path)
+    expected = rank.write(100, frames=5)
+    with sink(by) as server, shipping(tmp_path, server, by) as found:
+        server.answer = script(answer, answer, answer)
+        begun = time.monotonic()
+        found.work()
+        waited = time.monotonic() - begun
+        assert {"shipped": 500} == found.counts()
+        assert rank.spans == server.spans()
+        if not answer.delay_s:
+            assert expected == server.ids()
+            assert 4 == len(server.requests)
+        if answer.headers:
+            assert waited > 3
+
+
+def test_the_other_side_does_not_keep_us_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A day is too long, whoever asks for it."""
+    monkeypatch.setattr(ship, "LONGEST_WAIT_S", 0.2)
+    Rank(tmp_path).write(10)
+    with sink("http") as server, shipping(tmp_path, server, "http") as found:
+        server.answer = script(Answer(503, headers=(("Retry-After", "86400"),)))
+        found.work()
+        assert 10 == len(server.ids())
+
+
+def test_half_is_rejected(tmp_path: Path, protocol: Protocol) -> None:
+    """It is counted, said once, and not sent again."""
+    Rank(tmp_path).write(100, frames=4)
+    Rank(tmp_path).write(100, frames=4)
+    with sink(protocol) as server, shipping(tmp_path, server, protocol) as found:
+        server.answer = lambda signal, payload: Answer(rejected=150)
+        found.work()
+        assert {"shipped": 500, "rejected": 300} == found.counts()
+        assert (2, 1) == (len(server.requests), len(found.said))
+        assert "rejected 150 of 400 traces: as the test wants" in found.said[0]
+
+
+REFUSED = [
+    ("grpc", Answer(code=STATUS.INVALID_ARGUMENT)),
+    ("grpc", Answer(code=STATUS.INTERNAL)),
+    ("http", Answer(400)),
+]
+
+
+@pytest.mark.parametrize(("by", "refusal"), REFUSED)
+def test_one_bad_frame_takes_no_other_with_it(tmp_path: Path, by: Protocol, refusal: Answer) -> None:
+    """The one that is refused is counted, the others arrive once and in order."""
+    rank = Rank(tmp_path)
+    before, bad, behind = rank.write(10, frames=9), rank.write(10, text="bad"), rank.write(10, frames=20)
+    with sink(by) as server, shipping(tmp_path, server, by) as found:
+        server.answer = lambda signal, payload: refusal if b"\x03bad" in payload else GOOD
+        found.work()
+        assert before + behind == server.ids()
+        assert {"shipped": 290, "refused": 10} == found.counts()
+        assert 1 == len([text for text in found.said if "refused 10 traces" in text])
+        assert bad
+
+
+@pytest.mark.parametrize("status", [400, 413])
+@pytest.mark.parametrize("signal", SIGNALS)
+def test_what_is_no_request_is_refused_alone(tmp_path: Path, signal: Signal, status: int) -> None:
+    """A frame whose checksum is right and whose content is not OTLP."""
+    rank = Rank(tmp_path)
+    rank.write(10, frames=3)
+    rank.writer.append(signal, b"\xff\xff\xff", 5, 1, 2)
+    rank.write(10, frames=3)
+
+    def judge(signal: Signal, payload: bytes) -> Answer:
+        try:
+            records(signal, payload)
+        except DecodeError:
+            return Answer(status)
+        return GOOD
+
+    with sink("http") as server, shipping(tmp_path, server, "http", signal) as found:
+        server.answer = judge
+        found.work()
+        assert f"refused 5 {signal}: HTTP {status}" in found.said[0]
+        assert {"shipped": 60 if signal == "traces" else 6, "refused": 5} == found.counts()
+
+
+@pytest.mark.parametrize("limit", [100_000, 3_000, 260])
+@pytest.mark.parametrize("signal", SIGNALS)
+def test_too_large_becomes_smaller(tmp_path: Path, protocol: Protocol, signal: Signal, limit: int) -> None:
+    """Fewer frames, then parts of one; a record that is too large alone is refused and counted."""
+    rank = Rank(tmp_path)
+    rank.write(60, frames=10, text="x" * 60)
+    huge = rank.write(1, text="x" * 300)
+    too_large = Answer(413, STATUS.RESOURCE_EXHAUSTED)
+    with sink(protocol) as server, shipping(tmp_path, server, protocol, signal) as found:
+        server.answer = lambda signal, payload: too_large if len(payload) > limit else GOOD
+        found.work(timeout_s=60)
+        refused = int(limit == 260 and signal == "traces")
+        total = 601 if signal == "traces" else 11
+        assert total == sum(found.counts().values())
+        assert refused == found.counts().get("refused", 0)
+        if signal == "traces":
+            assert {key: value for key, value in rank.spans.items() if not refused or key not in huge} == server.spans()
+            assert total - refused == len(server.ids())
+
+
+def test_a_frame_above_the_limit_goes_in_parts(tmp_path: Path) -> None:
+    """No request above 4 MB, also of a journal with larger frames."""
+    rank = Rank(tmp_path)
+    rank.write(10)
+    payload = b"".join(rank.encoder.encode(requests)[0].payload for requests in _many_spans(12))
+    rank.writer.append("traces", payload, 12_000, 1, time.time_ns())
+    assert len(payload) > 2 * MAX_BYTES
+    with sink("http") as server, shipping(tmp_path, server, "http") as found:
+        found.work()
+        assert {"shipped": 12_010} == found.counts()
+        assert 12_010 == len(set(server.ids()))
+        assert max(len(payload) for _, payload, _, _ in server.requests) < MAX_BYTES
+
+
+def _many_spans(frames: int) -> Iterator[list[Any]]:
+    text = {"text": "x" * 700}
+    for frame in range(frames):
+        ids = range(10**9 + 1000 * frame, 10**9 + 1000 * frame + 1000)
+        yield [FakeSpan("work", 100 + frame, number, 5, 1, 2, text) for number in ids]
+
+
+def test_a_piece_that_waits_sends_the_whole_again(tmp_path: Path) -> None:
+    """In the middle of a frame in pieces: each span is counted once, and comes with the same content."""
+    rank = Rank(tmp_path)
+    rank.write(100)
+    answers = iter([Answer(413), GOOD, Answer(503), Answer(413), GOOD, GOOD])
+    with sink("http") as server, shipping(tmp_path, server, "http") as found:
+        server.answer = lambda signal, payload: next(answers)
+        found.work()
+        assert {"shipped": 100} == found.counts()
+        assert (150, rank.spans) == (len(server.ids()), server.spans())
+
+
+def test_a_removed_backlog_holds_nothing_up(tmp_path: Path) -> None:
+    """The size cap takes a backlog that was not sent: it is over, and what is written now arrives."""
+    rank = Rank(tmp_path, segment_bytes=300_000)
+    rank.write(100, frames=30, text="x" * 900, age_s=3600)
+    with sink("grpc") as server, shipping(tmp_path, server, "grpc") as found:
+        found.shipper._backlog_at = time.monotonic() + 60
+        found.shipper.work(found.followed(finished=False))
+        progress = found.progress[rank.identity.writer]
+        end = progress.ranges[0].end
+        assert end is not None
+        live = rank.write(100, frames=10, text="x" * 900)
+        for path in tmp_path.glob("*.traces.*"):
+            if int(path.name.split(".")[2]) <= end.segment:
+                path.unlink()
+        found.shipper._backlog_at = 0.0
+        found.work(lambda: len(progress.ranges) == 1 and not found.waiting)
+        assert server.ids() == live[-len(server.ids()) :]
+        assert 500 < len(server.ids())
+
+
+def test_the_share_of_a_trace_counts_over_batches(tmp_path: Path) -> None:
+    """What is not sent is counted, and waits for nobody."""
+    rank = Rank(tmp_path)
+    with sink("grpc") as server, shipping(tmp_path, server, "grpc") as found:
+        for number in range(10):
+            ids = range(10**9 + 1000 * number, 10**9 + 1000 * (number + 1))
+            rank.append(rank.encoder.encode([FakeSpan("work", 5, span, 3, 1, 2) for span in ids]))
+            found.work()
+        counts = found.counts()
+        assert SIBLINGS * 0.6 < counts["shipped"] == len(server.ids()) <= SIBLINGS
+        assert 10_000 == counts["shipped"] + counts["left_out"]
+
+
+def test_a_file_that_cannot_be_read_holds_nothing_up(tmp_path: Path) -> None:
+    """It is said, and waits; the other writers' spans arrive."""
+    bad, good = Rank(tmp_path), Rank(tmp_path)
+    bad.write(10)
+    expected = good.write(10)
+    with sink("grpc") as server, shipping(tmp_path, server, "grpc") as found:
+        followed = found.followed()
+        (stream,) = [item.stream for item in followed if item.stream.writer == bad.identity.writer]
+        (tmp_path / "directory").mkdir()
+        stream.files = {0: tmp_path / "directory"}
+        for _ in range(3):
+            found.shipper.work(followed)
+        assert expected == server.ids()
+        assert 1 == len(found.said)
+        assert "cannot be read" in found.said[0]
+
+
+def test_damage_is_counted(tmp_path: Path) -> None:
+    """And costs what it hit."""
+    rank = Rank(tmp_path)
+    rank.write(10, frames=3)
+    (path,) = tmp_path.glob("*.traces.*")
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    with sink("grpc") as server, shipping(tmp_path, server, "grpc") as found:
+        found.work()
+        assert {"shipped": 20, "damaged": 1} == found.counts()
+        assert 20 == len(server.ids())
+
+
+def test_an_empty_request_is_not_sent(tmp_path: Path) -> None:
+    """Nothing is nothing; what comes behind it is."""
+    rank = Rank(tmp_path)
+    rank.writer.append("logs", b"", 0, 1, 2)
+    with sink("grpc") as server, shipping(tmp_path, server, "grpc", "logs") as found:
+        found.work()
+        assert 0 == len(server.requests)
+        rank.write(1)
+        found.work()
+        assert 1 == len(server.taken("logs"))
+
+
+def test_it_stops_between_requests(tmp_path: Path) -> None:
+    """Once it is told to, no further request is begun."""
+    for _ in range(5):
+        Rank(tmp_path).write(1)
+    with sink("grpc") as server, shipping(tmp_path, server, "grpc") as found:
+        server.answer = lambda signal, payload: found.stop.set() or GOOD  # type: ignore[func-returns-value]
+        assert found.shipper.work(found.followed())
+        assert 1 == len(server.requests)
+
+
+def test_a_clock_that_jumped_loses_nothing(tmp_path: Path) -> None:
+    """Times of another day make a backlog at most."""
+    rank = Rank(tmp_path)
+    rank.write(100, frames=30, text="x" * 900, age_s=1e6)
+    rank.write(100, frames=30, text="x" * 900, age_s=-1e6)
+    with sink("grpc") as server, shipping(tmp_path, server, "grpc") as found:
+        found.work()
+        assert 6000 == sum(found.counts().values())
+        assert rank.spans.items() >= server.spans().items()
