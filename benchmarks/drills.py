@@ -2,8 +2,8 @@
 
     python benchmarks/drills.py --stages 20000
 
-Each drill is a process of its own that opens and closes stages around a little work and measures each pair of calls; the
-server of the tests answers (or does not) in the process of the benchmark.
+Each drill is a process of its own that opens and closes stages around a little work and measures each pair of calls.
+The server of the tests answers (or does not) in the process of the benchmark.
 """
 
 from __future__ import annotations
