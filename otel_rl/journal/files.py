@@ -20,7 +20,8 @@ from otel_rl.journal.identity import WriterIdentity
 from otel_rl.records import Attributes
 
 SUFFIX: Final = ".otlp"
-_NAME: Final = re.compile(r"(.+)\.(traces|metrics|logs)\.(\d+)\.otlp")
+NAME: Final = re.compile(r"(.+)\.(traces|metrics|logs)\.(\d+)\.otlp")
+"""The name of a segment: writer, signal, number."""
 MAX_BYTES: Final = 1 << 30
 """A larger file is not read: a segment ends at 16 MiB, and a sparse file of any size is quickly made."""
 _FIRST_BYTES: Final = 1 << 16
@@ -196,7 +197,7 @@ def _is_segment(file: Path) -> bool:
 
 def _segments(file: Path) -> Iterator[tuple[Segment, WriterIdentity]]:
     """Say who wrote a file; one that is not named like a segment is taken apart at its writers' frames."""
-    match = _NAME.fullmatch(file.name)
+    match = NAME.fullmatch(file.name)
     if match is None:
         yield from _parts(file)
         return

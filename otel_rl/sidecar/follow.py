@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple, cast
 
+from otel_rl.journal.files import NAME
 from otel_rl.journal.frame import HEADER_BYTES, MAX_PAYLOAD_BYTES, WRITER, Damage, Frame, Signal, scan
 from otel_rl.journal.identity import WriterIdentity
 
@@ -17,7 +17,6 @@ LARGEST: Final = HEADER_BYTES + MAX_PAYLOAD_BYTES
 """No frame is larger."""
 FIRST_BYTES: Final = 1 << 16
 """The writer's frame is shorter than that."""
-NAME: Final = re.compile(r"(.+)\.(traces|metrics|logs)\.(\d+)\.otlp")
 
 
 class Position(NamedTuple):

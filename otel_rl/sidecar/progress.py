@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from otel_rl.journal.acknowledged import path_of
 from otel_rl.journal.frame import Signal
 from otel_rl.sidecar.follow import Position, Stream
 
-SUFFIX: Final = ".shipped"
 COUNTS: Final = ("shipped", "rejected", "refused", "left_out", "damaged")
 """What becomes of records: taken, not taken of a request that was, refused with their request, above the share of a
 trace; and places of the journal that are no frame."""
@@ -98,7 +98,7 @@ class Progress:
 def load(directory: Path, writer: str) -> dict[Signal, Progress]:
     """Read a writer's progress; what cannot be read begins anew: delivery is at least once."""
     try:
-        data: Any = json.loads((directory / f"{writer}{SUFFIX}").read_bytes())
+        data: Any = json.loads(path_of(directory, writer).read_bytes())
     except (OSError, ValueError, RecursionError):
         data = {}
     found: dict[Signal, Progress] = {"traces": Progress(), "metrics": Progress(), "logs": Progress()}
@@ -123,7 +123,7 @@ def save(directory: Path, writer: str, rows: Mapping[Signal, Mapping[str, Any]])
     Raises:
         OSError: it could not be written.
     """
-    path = directory / f"{writer}{SUFFIX}"
+    path = path_of(directory, writer)
     new = path.with_name(f"{path.name}.new")
     descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "wb") as file:

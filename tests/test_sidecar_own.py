@@ -1,0 +1,33 @@
+"""Tests of what the sidecar journals of itself and of its node."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+from otel_rl import vocabulary as v
+from otel_rl.journal.identity import WriterIdentity
+from otel_rl.journal.read import open_run
+from otel_rl.sidecar.node import Node
+from otel_rl.sidecar.own import OwnJournal
+
+
+def test_its_journal_is_one_of_the_run(tmp_path: Path) -> None:
+    """Host and shipping, with the run's name and no rank; a counter is cumulative from the sidecar's begin."""
+    directory = tmp_path / "my run"
+    directory.mkdir()
+    identity = WriterIdentity.current("sidecar", 0)
+    own, node = OwnJournal(directory, identity), Node(directory, (), lambda writer: True, print)
+    own.write(node)
+    own.write(node)
+    own.close()
+    points = list(open_run(directory).points())
+    names = {point.name for point in points}
+    assert {v.CPU_UTILIZATION, v.SYSTEM_MEMORY, v.NETWORK_IO, v.SELF_WAITING, v.SELF_OLDEST} <= names
+    resource = points[0].resource
+    wanted = (v.RUN_ID, v.ROLE, v.SERVICE_NAME, v.HOST_NAME)
+    assert ("my run", "sidecar", "otel_rl-sidecar", socket.gethostname()) == tuple(resource[key] for key in wanted)
+    assert v.RANK not in resource
+    counters = [point for point in points if point.name == v.NETWORK_IO]
+    assert 1 == len({point.start_ns for point in counters})
+    assert all(0 < point.start_ns <= point.time_ns for point in counters)
