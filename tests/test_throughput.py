@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from otel_rl import vocabulary as v
+from otel_rl.records import Later
 from otel_rl.runtime import state
 from otel_rl.steps import Loop
 from otel_rl.throughput import Throughput
@@ -26,7 +27,7 @@ def test_a_step_has_rates_of_its_own_and_of_its_cycle(recording: Recording) -> N
         loop.begin(number)
         if number % 2:
             throughput.rollout(4, 100, 300)
-        throughput.forward(40, 60, 20)
+        state.add(Later(throughput.count_forward, (40, 60, 20)))
         recording.tick(500)
     loop.end()
     run = recording.stop()

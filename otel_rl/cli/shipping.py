@@ -12,11 +12,12 @@ from urllib.parse import urlsplit
 
 from otel_rl.cli.checks import Finding
 from otel_rl.config import ConfigurationError
+from otel_rl.journal.frame import WRITER, Frame
 from otel_rl.journal.read import Run
 from otel_rl.report.format import count, seconds, size
 from otel_rl.sidecar import owner
-from otel_rl.sidecar.follow import find_streams
-from otel_rl.sidecar.progress import load
+from otel_rl.sidecar.follow import Stream, find_streams
+from otel_rl.sidecar.progress import Progress, load
 from otel_rl.sidecar.settings import PREFIX, Target, targets
 
 ANSWER_S: Final = 2.0
@@ -56,14 +57,12 @@ def sent(run: Run) -> list[Finding]:
         for signal, row in progress.items():
             counts.update({(signal, name): number for name, number in row.counts.items()})
             stream = streams.get((writer, signal))
-            if stream is None or not any(counts.values()):
-                continue
-            waiting += row.waiting(stream)
-            first = next(iter(stream.pieces(row.ranges[0].start, finished=False)), None)
-            last_ns = getattr(first.item, "last_ns", 0) if first else 0
-            oldest_ns = min(oldest_ns or last_ns, last_ns or oldest_ns)
-    if not counts:
-        return [Finding("note", "sent", "nothing yet; `otel-rl ship` sends it")] if targets_set() else []
+            if stream is not None:
+                waiting += row.waiting(stream)
+                first_ns = _first_ns(stream, row)
+                oldest_ns = min(oldest_ns or first_ns, first_ns or oldest_ns)
+    if not counts and not targets_set():
+        return []
     rows = [
         Finding("wrong" if name in LOST and number else "ok", f"{signal} {name.replace('_', ' ')}", count(number))
         for (signal, name), number in sorted(counts.items())
@@ -72,6 +71,14 @@ def sent(run: Run) -> list[Finding]:
     age = f", the oldest for {seconds((time_ns() - oldest_ns) / 1e9)}" if waiting and oldest_ns else ""
     rows.append(Finding("note" if waiting else "ok", "waiting", f"{size(waiting)} to be sent{age}"))
     return [*rows, *_sidecars(run)]
+
+
+def _first_ns(stream: Stream, row: Progress) -> int:
+    """When the first record that waits was recorded; 0 where none does."""
+    for piece in stream.pieces(row.ranges[0].start, finished=False):
+        if isinstance(piece.item, Frame) and piece.item.type != WRITER:
+            return piece.item.last_ns
+    return 0
 
 
 def targets_set(environ: Mapping[str, str] = os.environ) -> bool:

@@ -109,8 +109,10 @@ def _wait(node: Node, claims: Claims, give_up_s: float) -> bool:
                 for claim in filter(None, claims.values()):
                     claim.touch()
             now = node.waiting
+            if now < waiting:
+                moved = monotonic()
             if now != waiting:
-                waiting, moved = now, monotonic()
+                waiting = now
                 progress.update(task, completed=total - waiting)
             if monotonic() - moved > give_up_s:
                 return False

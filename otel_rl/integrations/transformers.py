@@ -38,6 +38,7 @@ def _begin_loop(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
 
 def _end_loop(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any = None) -> None:
     end_between()
+    deferred.resolve()
     if state.training.loop is not None:
         state.training.loop.end()
 

@@ -231,7 +231,8 @@ def _describe_forward(args: Args, kwargs: Kwargs, result: Any) -> dict[str, Valu
         described.is_complete = True
         return throughput.count_forward(prompt, response, positions - prompt - response) if throughput else ()
 
-    described.is_complete = not deferred.read((prompt_mask, completion_mask), use)
+    if not deferred.read((prompt_mask, completion_mask), use):
+        described.is_complete = True
     _consume(described, _mode(trainer))
     if training:
         keep_loss(result)

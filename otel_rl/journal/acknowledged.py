@@ -21,5 +21,5 @@ def first_unsent(directory: Path, writer: str) -> dict[Signal, int]:
     try:
         data: Any = json.loads(path_of(directory, writer).read_bytes())
         return {cast("Signal", signal): int(row["ranges"][0][0][0]) for signal, row in data.items()}
-    except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError, OverflowError, RecursionError):
         return {}

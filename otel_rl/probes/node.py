@@ -22,7 +22,7 @@ class Sample(NamedTuple):
 
 
 class HostProbe:
-    """CPU, memory, disk and network of the node; CPU as the mean since the sample before."""
+    """CPU, memory and network of the node; CPU as the mean since the sample before."""
 
     def __init__(self) -> None:
         psutil.cpu_percent(None)
@@ -54,7 +54,9 @@ class DeviceProbe:
         if self._nvml is not None:
             with suppress(self._nvml.NVMLError):
                 self._nvml.nvmlInit()
-                self._devices = [self._device(index) for index in range(self._nvml.nvmlDeviceGetCount())]
+                for index in range(self._nvml.nvmlDeviceGetCount()):
+                    with suppress(self._nvml.NVMLError):  # one that was lost takes no other with it
+                        self._devices.append(self._device(index))
 
     def read(self) -> Iterator[Sample]:
         """Sample every device. Cost: about 1 ms a device."""

@@ -17,6 +17,8 @@ def main() -> int:
     directory = Path(sys.argv[1])
     if os.fork() > 0:
         os._exit(0)  # the sidecar is nobody's child
+    os.setsid()
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # sockets and devices of the trainer must not live on in here
     os.umask(0o077)
     try:
         return Sidecar(directory, targets()).run()

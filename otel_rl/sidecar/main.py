@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import time
@@ -12,6 +13,7 @@ from time import monotonic
 from types import FrameType
 from typing import Final
 
+from otel_rl.guard import guard, logger, report
 from otel_rl.journal.identity import WriterIdentity
 from otel_rl.sidecar import owner
 from otel_rl.sidecar.node import SCAN_S, Node
@@ -45,18 +47,24 @@ class Sidecar:
             return 3
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._end)
-        own = OwnJournal(self.directory, self.identity)
+        handler = _Lines(self._node.say)
+        logger.addHandler(handler)
+        own = None
+        with guard("sample this node"):
+            own = OwnJournal(self.directory, self.identity)
         self._node.start()
         is_ours = False
         try:
             is_ours = self._follow(claim, own)
         finally:
-            own.close()
-            self._node.stop()
+            if own is not None:
+                own.close()
+            self._node.stop(is_ours=is_ours)
             claim.release()
+            logger.removeHandler(handler)
         return self._farewell() if is_ours else 0
 
-    def _follow(self, claim: owner.Owner, own: OwnJournal) -> bool:
+    def _follow(self, claim: owner.Owner, own: OwnJournal | None) -> bool:
         """Ship until there is nothing more to do; say whether the run is still there and still ours."""
         quiet_since = touched = begun = monotonic()
         written = 0.0
@@ -66,17 +74,18 @@ class Sidecar:
             except FileNotFoundError:
                 return False  # somebody removed the run
             except OSError as error:  # a network file system in trouble: what is known goes on being sent
-                self._node.say(f"cannot look into {self.directory}: {error.strerror or error}")
+                report("look into the run", error)
             now = monotonic()
             if now - touched > TOUCH_S:
                 touched = now
                 if not claim.touch():
                     return False  # another sidecar took us for dead
-            if now - written > PERIOD_S:
+            if own is not None and now - written > PERIOD_S:
                 written = now
-                own.write(self._node)
-            others = self._node.living - {self.identity.writer}
-            if others or (len(self._node.writers) < 2 and now - begun < FIRST_S):
+                with guard("sample this node"):
+                    own.write(self._node)
+            trainers = {writer for writer in self._node.writers if not writer.startswith(f"{owner.ROLE}-")}
+            if trainers & self._node.living or (not trainers and now - begun < FIRST_S):
                 quiet_since = now
             is_done = not self._node.waiting and not self._node.unclosed
             if now - quiet_since > (QUIET_S if is_done else self._grace_s):
@@ -97,6 +106,19 @@ class Sidecar:
         why = f" ({self._node.failure})" if self._node.failure else ""
         self._node.say(f"{remaining} bytes were not sent{why}; send them with: otel-rl ship {self.directory}")
         return 1
+
+
+class _Lines(logging.Handler):
+    """Takes what is logged of errors of ours to where a person looks."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        super().__init__(logging.WARNING)
+        self._say = say
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one line, with the error's class and text."""
+        error = record.exc_info[1] if record.exc_info else None
+        self._say(record.getMessage() + (f": {type(error).__name__}: {error}" if error else ""))
 
 
 def log_to(path: Path) -> Callable[[str], None]:

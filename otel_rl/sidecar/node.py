@@ -80,13 +80,14 @@ class Node:
             thread.start()
             self._threads.append(thread)
 
-    def stop(self, timeout_s: float = 12.0) -> None:
-        """Let requests that are under way end, and note what was sent."""
+    def stop(self, timeout_s: float = 12.0, *, is_ours: bool = True) -> None:
+        """Let requests that are under way end, and note what was sent, unless the run is somebody else's by now."""
         self._stop.set()
         deadline = monotonic() + timeout_s
         for thread in self._threads:
             thread.join(max(deadline - monotonic(), 0))
-        self.save()
+        if is_ours:
+            self.save()
         for shipper in self.shippers.values():
             shipper.close()
 

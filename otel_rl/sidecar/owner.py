@@ -22,7 +22,12 @@ class Owner:
 
     def touch(self) -> bool:
         """Say that we live, to those who cannot look us up; False where somebody else took over or the file is gone."""
-        is_ours = _read(self.path) == self.identity
+        try:
+            is_ours = WriterIdentity.from_json(self.path.read_bytes()) == self.identity
+        except FileNotFoundError:
+            is_ours = False
+        except OSError:  # a network file system in trouble says nothing about who owns it
+            is_ours = True
         if is_ours:
             with suppress(OSError):  # a disk that takes nothing takes no journals either, but what is there is sent
                 os.utime(self.path)

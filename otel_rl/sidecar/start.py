@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from time import monotonic
 from typing import Final
@@ -15,9 +15,9 @@ from otel_rl.journal.identity import WriterIdentity
 from otel_rl.sidecar import owner
 
 LOOK_S: Final = 5.0
-"""How long after the first look comes the next one."""
-WAIT_S: Final = 10.0
-"""How long to wait for the process in between, which only starts the sidecar and ends."""
+"""How often to look whether a sidecar lives."""
+LAST_WAIT_S: Final = 60.0
+"""The same at most, where they die one after the other."""
 NOT_INHERITED: Final = ("LD_PRELOAD", "PYTHONSTARTUP", "PYTHONINSPECT")
 
 
@@ -27,45 +27,72 @@ class Keeper:
     def __init__(self) -> None:
         self._next_look = 0.0
         self._wait_s = LOOK_S
-        self._forbidden = False
+        self._starting = 0
+        """Pid of the process in between, which starts the sidecar and ends."""
+        self._is_impossible = False
 
     def look(self, directory: Path, me: WriterIdentity) -> None:
-        """Start a sidecar unless one lives; now and then only, and ever more rarely where they die."""
-        if self._forbidden or monotonic() < self._next_look:
+        """Start a sidecar unless one lives; now and then only. Never waits for another process."""
+        self._see_to_start(directory)
+        if self._is_impossible or monotonic() < self._next_look:
             return
-        if owner.living(directory, me.boot_id) is None:
-            self._forbidden = not start(directory)
-            self._wait_s *= 2
         self._next_look = monotonic() + self._wait_s
+        if owner.living(directory, me.boot_id) is not None:
+            self._wait_s = LOOK_S
+        elif not self._starting:
+            self._wait_s = min(2 * self._wait_s, LAST_WAIT_S)
+            self._start(directory)
 
+    def last_look(self, directory: Path, me: WriterIdentity) -> None:
+        """Start a sidecar at the end of this process, unless one lives or is on its way."""
+        if not self._is_impossible and not self._starting and owner.living(directory, me.boot_id) is None:
+            self._start(directory)
 
-def start(directory: Path, environ: Mapping[str, str] = os.environ) -> bool:
-    """Start a sidecar, which ends at once if there is one already; say whether that was possible.
+    def _start(self, directory: Path) -> None:
+        try:
+            self._starting = start(directory)
+        except (OSError, ValueError, TypeError) as error:  # TypeError: an embedded interpreter has no executable
+            self._give_up(directory, type(error).__name__)
 
-    The process is its own session, so that neither the launcher's signals nor the trainer's death end it, and it is
-    nobody's child: the trainer never sees it in ``wait``. Cost: 0.3 s of waiting, for a thread that may wait.
-    """
-    command = [sys.executable, "-m", "otel_rl.sidecar", str(directory)]
-    inherited = {key: value for key, value in environ.items() if key not in NOT_INHERITED}
-    path = [str(Path(__file__).resolve().parents[2]), *filter(None, [environ.get("PYTHONPATH")])]
-    try:
-        code = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            env={**inherited, "OTEL_RL_ENABLED": "false", "PYTHONPATH": os.pathsep.join(path)},
-            start_new_session=True,
-            timeout=WAIT_S,
-            check=False,
-        ).returncode
-        reason = f"exit code {code}"
-    except (OSError, subprocess.SubprocessError) as error:
-        code, reason = -1, type(error).__name__
-    if code:
+    def _see_to_start(self, directory: Path) -> None:
+        """Let go of the process in between once it has ended."""
+        if not self._starting:
+            return
+        pid, status = self._starting, 0
+        with suppress(ChildProcessError):  # the program waited for all its children, and got ours
+            pid, status = os.waitpid(self._starting, os.WNOHANG)
+        if pid:
+            self._starting = 0
+        if status:
+            self._give_up(directory, f"status {status}")
+
+    def _give_up(self, directory: Path, reason: str) -> None:
+        self._is_impossible = True
         say(
             "otel_rl: no process can be started that sends the records (%s); send them with: otel-rl ship %s --follow",
             reason,
             directory,
         )
-    return code == 0
+
+
+def start(directory: Path, environ: Mapping[str, str] = os.environ) -> int:
+    """Start a sidecar, which ends at once if there is one already.
+
+    What is started forks and ends within a second: the sidecar is nobody's child, in a session of its own, so that
+    neither the launcher's signals nor the trainer's death end it. Cost: 2 ms.
+
+    Returns:
+        Pid of the process in between, which the caller must wait for.
+
+    Raises:
+        OSError: no process can be started.
+    """
+    inherited = {key: value for key, value in environ.items() if key not in NOT_INHERITED}
+    path = [str(Path(__file__).resolve().parents[2]), *filter(None, [environ.get("PYTHONPATH")])]
+    nowhere = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in range(3)]
+    return os.posix_spawn(
+        sys.executable,
+        [sys.executable, "-m", "otel_rl.sidecar", str(directory)],
+        {**inherited, "OTEL_RL_ENABLED": "false", "PYTHONPATH": os.pathsep.join(path)},
+        file_actions=nowhere,
+    )
