@@ -186,7 +186,7 @@ class Flusher:
         with guard("count collectives"):
             self._sweep(spans)
         with guard("journal log records"):
-            logs += self._open_logs((*opened, *self._late), records)
+            logs += self._open_logs(opened, records) + self._open_logs(tuple(self._late), [])
             self._write(writer, encoder.encode_logs(logs))
         with guard("journal spans"):  # they ended before what they are in: the journal gets parents first
             self._write(writer, encoder.encode(reversed(self._release(spans))))

@@ -25,7 +25,7 @@ MS = 1_000_000
 RUN = "run"
 ATTEMPT = f"{1:016x}"
 """The first id that is drawn."""
-CLOCKED = ("between", "clock", "collectives", "entry", "patching", "runtime", "spans", "steps")
+CLOCKED = ("between", "clock", "collectives", "entry", "flusher", "patching", "runtime", "spans", "steps")
 DRAWING = ("collectives", "ids", "providers", "spans")
 PROBED = ("rl.memory.", "process.")
 """Attributes whose values no test can know."""

@@ -118,3 +118,12 @@ def test_nothing_is_read_while_a_graph_is_captured(device: Any) -> None:
     device.is_current_stream_capturing = lambda: True
     assert not deferred.read([OnDevice(1.0)], use([]))
     assert 0 == len(state.training.deferred)
+
+
+@pytest.mark.usefixtures("queue")
+def test_a_distributed_tensor_is_left_alone() -> None:
+    """To read one is a collective, in which the other ranks do not take part."""
+    tensor = torch.tensor(1.0)
+    tensor.placements = ()
+    assert not deferred.read([tensor], use([]))
+    assert 0 == len(state.queue)

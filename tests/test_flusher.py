@@ -20,6 +20,7 @@ from otel_rl.directories import run_directory, usable_root
 from otel_rl.journal import segment, views
 from otel_rl.journal.read import Run, open_run
 from otel_rl.journal.write import Writer
+from otel_rl.records import Late
 from otel_rl.runtime import state
 from otel_rl.spans import Stage
 from tests.fixtures import RUN, Recording, Tree, orphans, trees
@@ -505,3 +506,45 @@ def test_a_flusher_that_cannot_start_is_tried_again(stubbed: Recording, monkeypa
         pass
     assert state.awake
     assert "rl.loop" in {span.name for span in stubbed.stop().spans()}
+
+
+# --- stages that wait for numbers of their device ---------------------------------------------------------------------
+
+
+def test_a_stage_waits_for_its_device(recording: Recording) -> None:
+    """Journaled as open meanwhile; then it is whole, with its collectives."""
+    state.identify(world_size=2)
+    late = Late({"rl.batch_size": 4})
+    with otel_rl.step(1):
+        with otel_rl.stage("train.forward") as stage:
+            collective = Collective("all_reduce", 8)
+            recording.tick(1)
+            collective.close()
+            stage.attributes = late
+        recording.flusher._cycles()
+        assert "rl.train.forward" in {stage.name for stage in recording.run().open_stages()}
+        assert [] == [span for span in recording.run().spans() if span.name in ("rl.train.forward", "rl.train.comm")]
+        late["rl.tokens"] = 7
+        late.is_complete = True
+        recording.flusher._cycles()
+        found = {span.name: span for span in recording.run().spans(None)}
+    assert (4, 7, 1) == tuple(
+        found["rl.train.forward"].attributes[key] for key in ("rl.batch_size", "rl.tokens", vocabulary.COMM_COUNT)
+    )
+    assert found["rl.train.comm"].parent_id == found["rl.train.forward"].span_id
+
+
+@pytest.mark.parametrize("how", ["flush", "stop", "time"])
+def test_a_stage_does_not_wait_for_ever(recording: Recording, how: str) -> None:
+    """Whoever asks for a flush gets it as it is; so does the end, and after ten seconds everybody."""
+    with otel_rl.step(1):
+        with otel_rl.stage("train.forward") as stage:
+            stage.attributes = Late()
+        if how == "time":
+            recording.tick(10_001)
+            recording.flusher._cycles()
+        elif how == "flush":
+            assert otel_rl.flush()
+        if how != "stop":
+            assert "rl.train.forward" in {span.name for span in recording.run().spans()}
+    assert "rl.train.forward" in recording.spans()

@@ -43,6 +43,8 @@ class Nvml:
         return self.devices
 
     def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
+        if index == 7:
+            raise NVMLError  # fell off the bus
         return index
 
     def nvmlDeviceGetUUID(self, handle: int) -> str:
@@ -87,6 +89,7 @@ def test_what_a_device_does_not_tell_is_left_out() -> None:
     probe = DeviceProbe(Nvml(2, broken=("nvmlDeviceGetPowerUsage",)))
     assert 2 * 6 == len(list(probe.read()))
     assert [] == list(DeviceProbe(Nvml(broken=("nvmlInit",))).read())
+    assert 7 * 7 == len(list(DeviceProbe(Nvml(8)).read()))
 
 
 def test_the_real_nvml_raises_nothing() -> None:

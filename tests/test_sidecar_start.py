@@ -1,0 +1,106 @@
+"""Tests of who starts the sidecar, and of what happens where that is not possible."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from otel_rl.journal.identity import WriterIdentity
+from otel_rl.sidecar import owner, start
+from otel_rl.sidecar.start import LAST_WAIT_S, Keeper
+
+ME = WriterIdentity.current("trainer", 0)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
+    """A clock that a test sets."""
+    now = {"s": 1000.0}
+    monkeypatch.setattr(start, "monotonic", lambda: now["s"])
+    return now
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Directories for which a sidecar was started; what is started is a process that ends at once."""
+    found: list[Path] = []
+
+    def spawn(directory: Path, environ: Any = None) -> int:
+        found.append(directory)
+        return os.posix_spawn(sys.executable, [sys.executable, "-c", "pass"], dict(os.environ))
+
+    monkeypatch.setattr(start, "start", spawn)
+    return found
+
+
+def wait_for_child(keeper: Keeper, directory: Path) -> None:
+    """Look until the process in between is let go of."""
+    while keeper._starting:
+        keeper._see_to_start(directory)
+
+
+def test_one_is_started_and_looked_after(tmp_path: Path, clock: dict[str, float], started: list[Path]) -> None:
+    """Not again while it is on its way, nor while one lives; more and more rarely where they die, within a minute."""
+    keeper = Keeper()
+    keeper.look(tmp_path, ME)
+    keeper.look(tmp_path, ME)
+    assert [tmp_path] == started
+    wait_for_child(keeper, tmp_path)
+    waits = []
+    for _ in range(6):
+        before = clock["s"]
+        while len(started) < len(waits) + 2:
+            clock["s"] += 1
+            keeper.look(tmp_path, ME)
+        waits.append(clock["s"] - before)
+        wait_for_child(keeper, tmp_path)
+    assert waits == sorted(waits)
+    assert max(waits) <= LAST_WAIT_S + 1
+    claim = owner.claim(tmp_path, ME.boot_id, WriterIdentity.current("sidecar", 0))
+    assert claim is not None
+    clock["s"] += 1000
+    keeper.look(tmp_path, ME)
+    keeper.last_look(tmp_path, ME)
+    assert 7 == len(started)
+
+
+def test_the_end_of_a_short_process_starts_one(tmp_path: Path, started: list[Path]) -> None:
+    """Unless it is on its way already."""
+    keeper = Keeper()
+    keeper.last_look(tmp_path, ME)
+    keeper.last_look(tmp_path, ME)
+    assert [tmp_path] == started
+    wait_for_child(keeper, tmp_path)
+
+
+def test_the_program_may_wait_for_our_child(tmp_path: Path, started: list[Path]) -> None:
+    """Then it is gone, and nothing is wrong."""
+    keeper = Keeper()
+    keeper.look(tmp_path, ME)
+    os.waitpid(-1, 0)
+    keeper._see_to_start(tmp_path)
+    assert (0, False) == (keeper._starting, keeper._is_impossible)
+
+
+@pytest.mark.parametrize("executable", [None, "/nowhere/python"])
+def test_where_none_can_be_started_it_is_said_once(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    clock: dict[str, float],
+    caplog: pytest.LogCaptureFixture,
+    executable: str | None,
+) -> None:
+    """With the command that does its work."""
+    monkeypatch.setattr(sys, "executable", executable)
+    keeper = Keeper()
+    for _ in range(3):
+        keeper.look(tmp_path, ME)
+        clock["s"] += 100
+    keeper.last_look(tmp_path, ME)
+    assert [f"otel-rl ship {tmp_path} --follow"] == [
+        record.getMessage().partition("with: ")[2] for record in caplog.records
+    ]
