@@ -442,4 +442,4 @@ def make_keeper() -> Keeper | None:
     except ConfigurationError as error:
         say("otel_rl: %s; the records wait for `otel-rl ship`", error)
         return None
-    return Keeper() if wanted and state.config.sidecar else None
+    return Keeper(is_forbidden=not state.config.sidecar) if wanted else None

@@ -104,3 +104,15 @@ def test_where_none_can_be_started_it_is_said_once(
     assert [f"otel-rl ship {tmp_path} --follow"] == [
         record.getMessage().partition("with: ")[2] for record in caplog.records
     ]
+
+
+def test_where_it_is_forbidden_it_is_said_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, started: list[Path]
+) -> None:
+    """With the command that does its work; nothing is started."""
+    keeper = Keeper(is_forbidden=True)
+    keeper.last_look(tmp_path, ME)
+    for _ in range(3):
+        keeper.look(tmp_path, ME)
+    assert ([], 1) == (started, len(caplog.records))
+    assert "(OTEL_RL_SIDECAR=false)" in caplog.records[0].getMessage()

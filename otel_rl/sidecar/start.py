@@ -24,7 +24,9 @@ NOT_INHERITED: Final = ("LD_PRELOAD", "PYTHONSTARTUP", "PYTHONINSPECT")
 class Keeper:
     """Sees to it that a sidecar of this node lives as long as this process records."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_forbidden: bool = False) -> None:
+        self._is_forbidden = is_forbidden
+        """The user wants no process to be started: say once what does its work."""
         self._next_look = 0.0
         self._wait_s = LOOK_S
         self._starting = 0
@@ -34,7 +36,7 @@ class Keeper:
     def look(self, directory: Path, me: WriterIdentity) -> None:
         """Start a sidecar unless one lives; now and then only. Never waits for another process."""
         self._see_to_start(directory)
-        if self._is_impossible or monotonic() < self._next_look:
+        if self._may_not(directory, me) or monotonic() < self._next_look:
             return
         self._next_look = monotonic() + self._wait_s
         if owner.living(directory, me.boot_id) is not None:
@@ -45,8 +47,16 @@ class Keeper:
 
     def last_look(self, directory: Path, me: WriterIdentity) -> None:
         """Start a sidecar at the end of this process, unless one lives or is on its way."""
-        if not self._is_impossible and not self._starting and owner.living(directory, me.boot_id) is None:
+        if not (self._may_not(directory, me) or self._starting or owner.living(directory, me.boot_id)):
             self._start(directory)
+
+    def _may_not(self, directory: Path, me: WriterIdentity) -> bool:
+        """Whether no sidecar can or may be started; where a user forbids it and nobody else started one, it is said."""
+        if self._is_forbidden and not self._is_impossible:
+            self._is_impossible = True
+            if owner.living(directory, me.boot_id) is None:
+                self._give_up(directory, "OTEL_RL_SIDECAR=false")
+        return self._is_impossible
 
     def _start(self, directory: Path) -> None:
         try:
@@ -69,7 +79,7 @@ class Keeper:
     def _give_up(self, directory: Path, reason: str) -> None:
         self._is_impossible = True
         say(
-            "otel_rl: no process can be started that sends the records (%s); send them with: otel-rl ship %s --follow",
+            "otel_rl: no process is started that sends the records (%s); send them with: otel-rl ship %s --follow",
             reason,
             directory,
         )
