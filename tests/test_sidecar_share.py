@@ -78,6 +78,19 @@ def test_above_it_less_and_less_goes() -> None:
     assert (frames[0].payload, True) == (first, size_of([last]) < 2000)
 
 
+def test_the_longest_go_before_others() -> None:
+    """Where most are left out already, those that last longer than all before are not; within the share."""
+    spans = [span(n) for n in range(2, 902)]
+    slow = list(range(802, 902, 10))
+    for number in slow:
+        spans[number - 2].end_ns = NS + 1_000_000 * number
+    payloads = ship(Share(60_000), [frame_of(spans[begin : begin + 100]) for begin in range(0, 900, 100)])
+    found = shipped(payloads)
+    assert set(slow) <= set(found)
+    assert len(found) < 400
+    assert size_of(payloads) <= 60_000
+
+
 def test_the_world_shares() -> None:
     """Each of so many ranks has that part."""
     spans = [span(n) for n in range(2, 2001)]

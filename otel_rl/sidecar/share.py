@@ -1,9 +1,9 @@
 """Which spans of a step's trace are shipped: all below a rank's share of what trace stores take, then fewer and fewer.
 
 Tempo refuses a trace above 5 MB, Jaeger's critical path fails above 3,000 siblings. So a rank ships at most
-``TRACE_BYTES`` / world size of a trace: everything until half of that is used, then a share that halves with each half
-of the rest, chosen by a hash of the span's id; errors, what was cut off, and the ancestors of what is shipped always.
-The journal keeps everything.
+``TRACE_BYTES`` / world size of a trace: everything until half of that is used, then a share that halves and halves,
+chosen by a hash of the span's id, and the longest so far; errors, what was cut off and the ancestors of what is shipped
+always. The journal keeps everything.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from heapq import heappush, heapreplace
 from typing import Any, Final, NamedTuple
 
 from google.protobuf.message import DecodeError
@@ -33,6 +34,10 @@ ALWAYS: Final = (vocabulary.LOOP, vocabulary.SETUP, vocabulary.TEARDOWN, vocabul
 """Spans that hold a trace together, by the first word of their name."""
 ERROR: Final = 2
 MAX_DEPTH: Final = 16
+FOR_LONGEST: Final = 0.1
+"""Part of the share that chance does not use up."""
+LONGEST: Final = 20
+"""Spans of a trace that are shipped for their length, as long as there is room."""
 
 
 class _LeftOut(NamedTuple):
@@ -56,6 +61,16 @@ class _Trace:
     """Bytes by writer."""
     children: Counter[bytes] = field(default_factory=Counter)
     """By parent; every parent that is here has to be shipped."""
+
+    longest: list[int] = field(default_factory=list)
+    """A heap of the longest durations, ns."""
+
+    def is_long(self, duration: int) -> bool:
+        """Whether a span is one of the longest so far; then it is one of those that the next must exceed."""
+        if len(self.longest) < LONGEST:
+            heappush(self.longest, duration)
+            return True
+        return duration > self.longest[0] and heapreplace(self.longest, duration) < duration
 
     def add(self, writer: str, parent_id: bytes, size: int) -> None:
         """Count a span that is shipped."""
@@ -138,8 +153,9 @@ class Draft:
         trace = self._trace(span.trace_id)
         size = span.ByteSize()
         used = max((trace.sizes[writer] + size) / limit, trace.children[span.parent_span_id] / SIBLINGS)
-        is_drawn = used < 1 and _drawn(span.span_id, used)
-        if not (is_drawn or span.span_id in trace.children or _must_ship(span)):
+        is_long = trace.is_long(span.end_time_unix_nano - span.start_time_unix_nano)
+        is_chosen = _drawn(span.span_id, used) or (used < 1 and is_long)
+        if not (is_chosen or span.span_id in trace.children or _must_ship(span)):
             return False
         trace.add(writer, span.parent_span_id, size)
         return True
@@ -190,7 +206,7 @@ class Draft:
         trace = self._traces.get(trace_id)
         if trace is None:
             known = self._share.traces.get(trace_id)
-            trace = _Trace(Counter(known.sizes), Counter(known.children)) if known else _Trace()
+            trace = _Trace(Counter(known.sizes), Counter(known.children), [*known.longest]) if known else _Trace()
             self._traces[trace_id] = trace
         return trace
 
@@ -215,7 +231,10 @@ def _must_ship(span: Any) -> bool:
 
 
 def _drawn(span_id: bytes, used: float) -> bool:
-    """Keep everything below half of the share, half of what comes until three quarters, and so on."""
+    """Keep all below half of the share, half of what comes until 70 %, a quarter until 80 % and so on, up to 90 %."""
+    if used >= 1 - FOR_LONGEST:
+        return False
+    used = max(used, (used - FOR_LONGEST) / (1 - 2 * FOR_LONGEST))
     level = 0
     while used >= 1 - 0.5 ** (level + 1) and level < MAX_DEPTH:
         level += 1
