@@ -6,8 +6,10 @@ import socket
 from pathlib import Path
 
 from otel_rl import vocabulary as v
+from otel_rl.journal.acknowledged import path_of
 from otel_rl.journal.identity import WriterIdentity
 from otel_rl.journal.read import open_run
+from otel_rl.journal.write import Writer
 from otel_rl.sidecar.node import Node
 from otel_rl.sidecar.own import OwnJournal
 
@@ -31,3 +33,17 @@ def test_its_journal_is_one_of_the_run(tmp_path: Path) -> None:
     counters = [point for point in points if point.name == v.NETWORK_IO]
     assert 1 == len({point.start_ns for point in counters})
     assert all(0 < point.start_ns <= point.time_ns for point in counters)
+
+
+def test_what_another_sidecar_sent_is_not_counted_again(tmp_path: Path) -> None:
+    """Sums over all sidecars of a run are right."""
+    identity = WriterIdentity.current("trainer", 0)
+    writer = Writer(tmp_path, identity, 1 << 20)
+    writer.append("traces", b"", 5, 1, 1)
+    writer.close()
+    sent = '{"traces": {"ranges": [[[0, 0], null]], "counts": {"shipped": 5}, "closed": false}}'
+    path_of(tmp_path, identity.writer).write_text(sent)
+    node = Node(tmp_path, (), lambda writer: True, print)
+    node.look()
+    assert {identity.writer} == set(node.writers)
+    assert {} == node.counts()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from time import monotonic, time_ns
@@ -60,6 +60,8 @@ class Node:
         self._streams: dict[str, dict[Signal, Stream]] = {}
         """Of our writers."""
         self._strangers: set[str] = set()
+        self._before: Counter[tuple[Signal, str]] = Counter()
+        """What others had sent before."""
         self._dead: frozenset[str] = frozenset()
         self._touched: dict[str, tuple[float, float]] = {}
         """When a writer's files were modified, s since 1970, and by the monotonic clock."""
@@ -153,6 +155,7 @@ class Node:
             self._strangers.add(writer)
             return
         self.progress[writer] = load(self.directory, writer)
+        self._before.update(_counts(self.progress[writer]))
         self._streams[writer] = {}
         self.writers[writer] = identity
 
@@ -227,12 +230,11 @@ class Node:
         return "; ".join(f"{signal}: {shipper.failure}" for signal, shipper in self.shippers.items() if shipper.failure)
 
     def counts(self) -> Counter[tuple[Signal, str]]:
-        """Records by signal and by what became of them."""
+        """Records by signal and by what became of them, since this process began."""
         counts: Counter[tuple[Signal, str]] = Counter()
-        for progress in self.progress.values():
-            for signal, row in progress.items():
-                counts.update({(signal, name): number for name, number in row.row()["counts"].items()})
-        return counts
+        for progress in list(self.progress.values()):
+            counts.update(_counts(progress))
+        return counts - self._before
 
     def oldest_s(self) -> float:
         """Age of the oldest record that waits, s; 0 where nothing does."""
@@ -245,3 +247,9 @@ def _modified(path: Path) -> float:
         return path.stat().st_mtime
     except OSError:
         return 0.0
+
+
+def _counts(progress: Mapping[Signal, Progress]) -> Counter[tuple[Signal, str]]:
+    """Records of one writer by signal and by what became of them."""
+    rows = {signal: row.row()["counts"] for signal, row in progress.items()}
+    return Counter({(signal, name): number for signal, counts in rows.items() for name, number in counts.items()})
