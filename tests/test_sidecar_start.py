@@ -81,7 +81,7 @@ def test_the_program_may_wait_for_our_child(tmp_path: Path, started: list[Path])
     """Then it is gone, and nothing is wrong."""
     keeper = Keeper()
     keeper.look(tmp_path, ME)
-    os.waitpid(-1, 0)
+    os.waitpid(keeper._starting, 0)
     keeper._see_to_start(tmp_path)
     assert (0, False) == (keeper._starting, keeper._is_impossible)
 
