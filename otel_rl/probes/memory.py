@@ -15,9 +15,9 @@ FIELDS = 2
 """Numbers of statm that are read."""
 PAGE = os.sysconf("SC_PAGE_SIZE")
 FRESH_NS = 10_000_000
-"""A reading of the host's memory serves again for so long. It costs 0.5 us in a loop and 6 to 25 us where it really happens,
-between matrix products, when the kernel's code and data have left the caches (``benchmarks/cold.py``): two for each stage
-of a 40 ms step were 1.5 % of it."""
+"""A reading of the host's memory serves again for so long. It costs 0.5 us in a loop and 6 to 25 us where it really
+happens, between matrix products, when the kernel's code and data have left the caches (``benchmarks/cold.py``): two for
+each stage of a 40 ms step were 1.5 % of it."""
 DEVICE_FRESH_NS = 100_000
 """The same where there is a device, at the ends of stages that integrations open: one begins where another ended."""
 MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
