@@ -5,7 +5,11 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
+from collections.abc import Callable
 from types import TracebackType
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 logger = logging.getLogger("otel_rl")
 
@@ -38,6 +42,18 @@ class guard:
             return False
         report(self.what, error)
         return True
+
+
+def attempt(doing: str, what: str, function: Callable[..., T], *arguments: Any) -> T | None:
+    """Call a function of ours and keep its error away from the host, like ``guard``; None where it failed.
+
+    For the hot path, where caches are cold: no object is made, and the error's name only when there is one.
+    """
+    try:
+        return function(*arguments)
+    except Exception as error:
+        report(f"{doing} {what}", error)
+        return None
 
 
 def report(what: str, error: BaseException | None) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import wrapt
 
 from otel_rl.collectives import Collective, input_bytes
-from otel_rl.guard import guard, report
+from otel_rl.guard import attempt, guard
 from otel_rl.records import Value
 from otel_rl.runtime import state
 from otel_rl.spans import Stage, open_once
@@ -248,46 +248,36 @@ def _asynchronous(original: Callable[..., Any]) -> Callable[[tuple[Any, ...], di
     return lambda args, kwargs: bool(args[position] if len(args) > position else kwargs.get("async_op"))
 
 
-# These run at both ends of every stage, with cold caches: a `try` instead of a `guard` for each part of the work costs
-# nothing as long as nothing fails.
+# These run at both ends of every stage, with cold caches, so they are guarded by ``attempt``.
 
 
 def _open(hook: Hook, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Stage | None:
-    try:
-        if hook.before is not None:
-            hook.before(args, kwargs)
-        name = hook.stage(args, kwargs) if callable(hook.stage) else hook.stage
-        return None if name is None else open_once(str(name), dict(hook.attributes) if hook.attributes else None)
-    except Exception as error:
-        report(f"begin {hook.target}", error)
-        return None
+    return attempt("begin", hook.target, _begin, hook, args, kwargs)
+
+
+def _begin(hook: Hook, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Stage | None:
+    if hook.before is not None:
+        hook.before(args, kwargs)
+    name = hook.stage(args, kwargs) if callable(hook.stage) else hook.stage
+    return None if name is None else open_once(str(name), dict(hook.attributes) if hook.attributes else None)
 
 
 def _close(hook: Hook, span: Stage | None, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
     if span is not None:
         end = monotonic_ns()
         if hook.capture is not None:
-            _describe(hook, span, args, kwargs, result)
-        try:
-            span.close(end)
-        except Exception as error:
-            report(f"end {hook.target}", error)
+            attempt("describe", hook.target, _describe, span, hook.capture, args, kwargs, result)
+        attempt("end", hook.target, span.close, end)
     if hook.after is not None:
-        try:
-            hook.after(args, kwargs, result)
-        except Exception as error:
-            report(f"follow {hook.target}", error)
+        attempt("follow", hook.target, hook.after, args, kwargs, result)
 
 
-def _describe(hook: Hook, span: Stage, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-    try:
-        described = hook.capture and hook.capture(args, kwargs, result)
-        if described:
-            if span.attributes:
-                described.update({key: value for key, value in span.attributes.items() if key not in described})
-            span.attributes = described
-    except Exception as error:
-        report(f"describe {hook.target}", error)
+def _describe(span: Stage, capture: Capture, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+    described = capture(args, kwargs, result)
+    if described:
+        if span.attributes:
+            described.update({key: value for key, value in span.attributes.items() if key not in described})
+        span.attributes = described
 
 
 def _fail(hook: Hook, span: Stage | None, args: tuple[Any, ...], kwargs: dict[str, Any], error: BaseException) -> None:

@@ -65,3 +65,17 @@ def test_a_message_with_the_wrong_arguments_is_survived(monkeypatch: pytest.Monk
     """Our own mistake in a message does not reach the host."""
     monkeypatch.setattr(logging, "raiseExceptions", False)
     say("otel_rl: %d", "word")
+
+
+def test_an_attempt_gives_the_result_or_nothing() -> None:
+    """An error is counted under what was done; what is none of ours passes."""
+    assert 5 == guard.attempt("add", "two", lambda a, b: a + b, 2, 3)
+    assert guard.attempt("fail", "at once", lambda: 1 // 0) is None
+    assert 1 == guard.errors["fail at once"]
+    with pytest.raises(KeyboardInterrupt):
+        guard.attempt("stop", "now", stop)
+
+
+def stop() -> None:
+    """What a person does."""
+    raise KeyboardInterrupt

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from otel_rl.journal.identity import WriterIdentity, start_time
 from otel_rl.stack.problem import StackError
@@ -22,7 +22,10 @@ KINDS: Final[dict[str, tuple[type, ...]]] = {
     "By": (str,), "bool": (bool,), "float": (int, float), "int": (int,), "str": (str,), "tuple[Noted, ...]": (tuple,),
 }  # fmt: skip
 """What JSON may give for each type of a field."""
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+T = TypeVar("T", bound="DataclassInstance")
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +105,7 @@ def read(folder: Path) -> Stack | None:
 
 def _typed(kind: type[T], values: dict[str, Any]) -> T:
     """Make a row of what JSON gave; a value of another type could end a process that is not ours."""
-    for row in fields(kind):  # type: ignore[arg-type]
+    for row in fields(kind):
         value = values.get(row.name, row.default)
         least = 1 if row.name == "pid" else 0  # 0 means many processes to the system
         if type(value) not in KINDS[str(row.type)] or (row.type == "int" and value < least):
