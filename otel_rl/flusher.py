@@ -12,18 +12,17 @@ from typing import Any, cast
 from otel_rl import directories, vocabulary
 from otel_rl.collectives import Collective, InStage
 from otel_rl.complete import clock_attributes, memory_attributes
-from otel_rl.config import ConfigurationError
 from otel_rl.guard import errors, guard, say
 from otel_rl.identity import folder_name
 from otel_rl.journal.encode import Request, SpanEncoder
 from otel_rl.journal.identity import WriterIdentity
 from otel_rl.journal.write import Writer
 from otel_rl.metrics import Fold, labels_of
+from otel_rl.open_stages import OpenStages
 from otel_rl.probes.memory import use_memory_reader
 from otel_rl.records import Count, Labels, Late, Later, Log, Point
 from otel_rl.runtime import state
-from otel_rl.sidecar.settings import targets
-from otel_rl.sidecar.start import Keeper
+from otel_rl.sidecar.start import make_keeper
 from otel_rl.spans import Stage
 from otel_rl.steps import report_alone
 from otel_rl.version import __version__
@@ -33,8 +32,6 @@ PERIOD_S = 0.5
 SLICE = 5_000
 """Records that one cycle takes at most: what was recorded first is on disk soon, however much waits."""
 HEARTBEAT_S = 5.0
-REPEAT_S = 60.0
-"""How often the journal says again that a stage is open."""
 FREEZE_S = 10.0
 """So long after the first record the resource is final even without a step. Set-up itself may take longer: importing
 torch and TRL on a cold machine does, and only then is it known what trains."""
@@ -85,10 +82,9 @@ class Flusher:
         self._late: list[Stage] = []
         """Finished stages that wait for numbers of their device."""
         self._in_stage: dict[Stage | None, InStage] = {}
-        self._opened: dict[Any, tuple[float, bool]] = {}
-        """Open stages that the journal names as open: since when, and whether their trace was known then."""
+        self.opened = OpenStages()
         self._metric_of: dict[str, tuple[str, Labels]] = {}
-        self._keeper = make_keeper()
+        self._keeper = make_keeper(is_forbidden=not state.config.sidecar)
         """Keeps the process alive that sends the records; None where nothing is to be sent."""
         self._first = 0.0
         """When the first span was journaled."""
@@ -186,7 +182,7 @@ class Flusher:
         with guard("count collectives"):
             self._sweep(spans)
         with guard("journal log records"):
-            logs += self._open_logs(opened, records) + self._open_logs(tuple(self._late), [])
+            logs += self.opened.logs(opened, records) + self.opened.logs(self._late, [])
             self._write(writer, encoder.encode_logs(logs))
         with guard("journal spans"):  # they ended before what they are in: the journal gets parents first
             self._write(writer, encoder.encode(reversed(self._release(spans))))
@@ -248,7 +244,7 @@ class Flusher:
         if stage.attributes.__class__ is Late and self._is_late(stage):
             self._late.append(stage)
             return
-        self._opened.pop(stage, None)
+        self.opened.ended(stage)
         metric, labels = self._metric_of.get(stage.name) or self._name_metric(stage.name)
         attributes = stage.attributes or {}
         if metric and (metric != STEP_DURATION or vocabulary.ITERATION in attributes):
@@ -293,7 +289,7 @@ class Flusher:
         self.fold.duration(vocabulary.COMM_DURATION, (collective.ended - collective.began) / 1e9, label)
         if collective.bytes:
             self.fold.count(vocabulary.COMM_IO, collective.bytes, label)
-        self._opened.pop(collective, None)
+        self.opened.ended(collective)
         inside = self._in_stage.get(collective.stage)
         if inside is None:
             inside = self._in_stage[collective.stage] = InStage()
@@ -307,46 +303,6 @@ class Flusher:
             inside = self._in_stage.pop(stage)
             if stage is not None and stage.trace is not None and stage.trace.sampled:
                 spans.extend(inside.spans())
-
-    def _open_logs(self, opened: tuple[Any, ...], records: list[Any]) -> list[Log]:
-        """Say of the open stages that they are; one that ended during the look may be among the records already."""
-        logs = []
-        for stage in opened:
-            with guard("name an open stage"):
-                log = None if stage.ended and stage in records else self._open_log(stage)
-                if log is not None:
-                    logs.append(log)
-        return logs
-
-    def _open_log(self, stage: Stage | Collective) -> Log | None:
-        """Say that a stage is open: once, again when its trace has become known, and again every minute.
-
-        The repetition outlives the size cap, which removes old segments.
-        """
-        of = stage if isinstance(stage, Stage) else stage.stage
-        if of is None or of.trace is None or not of.trace.sampled:
-            return None
-        said = self._opened.get(stage)
-        if said is not None and said[1] == of.trace.known and monotonic() - said[0] < REPEAT_S:
-            return None
-        self._opened[stage] = (monotonic(), of.trace.known)
-        if isinstance(stage, Collective):
-            stage = stage.as_stage()
-        attributes = {
-            **(stage.attributes or {}),
-            vocabulary.STAGE: stage.name,
-            vocabulary.START_TIME: stage.start_ns,
-            vocabulary.PARENT_ID: f"{stage.parent_id:016x}" if stage.parent_id else "",
-        }
-        return Log(
-            vocabulary.OPEN,
-            state.now(),
-            attributes,
-            stage.name,
-            9,
-            of.trace.trace_id if of.trace.known else 0,
-            stage.span_id,
-        )
 
     # --- attempt, resource, journal -----------------------------------------------------------------------------------
 
@@ -433,13 +389,3 @@ class Flusher:
         if lost:
             say("otel_rl: %d records could not be written anywhere and are lost", lost)
         return not lost
-
-
-def make_keeper() -> Keeper | None:
-    """Make what keeps a sidecar alive; None where none is wanted."""
-    try:
-        wanted = targets()
-    except ConfigurationError as error:
-        say("otel_rl: %s; the records wait for `otel-rl ship`", error)
-        return None
-    return Keeper(is_forbidden=not state.config.sidecar) if wanted else None

@@ -6,43 +6,29 @@ import functools
 import inspect
 import sys
 from collections.abc import Callable, Mapping
-from contextvars import ContextVar, Token
+from contextvars import Token
 from time import monotonic_ns
 from types import TracebackType
 from typing import Any, TypeVar, cast
 
-from opentelemetry.context import Context, attach, detach, get_current
+from opentelemetry.context import Context
 from opentelemetry.trace import INVALID_SPAN, Span, SpanContext, TraceFlags
-from opentelemetry.trace.propagation import set_span_in_context
 from opentelemetry.trace.status import Status, StatusCode
 
 from otel_rl import vocabulary
+from otel_rl.current import CURRENT, SPAN_KEY, put
+from otel_rl.exhausted import is_out_of_memory, record_exhausted
 from otel_rl.guard import errors, guard
 from otel_rl.ids import random_bits
+from otel_rl.no_stage import NoStage
 from otel_rl.probes.memory import FRESH_NS, Reading
-from otel_rl.records import Log, SpanEvent, SpanLink, Value
+from otel_rl.records import SpanEvent, SpanLink, Value
 from otel_rl.runtime import Trace, state
 from otel_rl.values import NUMBERS, clean, clean_all, clean_key
 from otel_rl.vocabulary import SHORT_NAMES
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-SPAN_KEY = next(iter(set_span_in_context(INVALID_SPAN, Context())))
-"""The key under which OpenTelemetry keeps the current span; its public API is asked once, each time costs 0.5 us."""
-
-
-def _context_variable() -> ContextVar[Context]:
-    """Find the variable that holds OpenTelemetry's context; where it is no such variable, stages have their own."""
-    now = get_current()
-    token = attach(now)
-    variable: ContextVar[Context] = getattr(token, "var", None) or ContextVar("otel_rl", default=now)
-    detach(token)
-    return variable
-
-
-CURRENT = _context_variable()
-put = dict.__setitem__
-"""A ``Context`` refuses to be changed; a copy that nobody has seen yet may be."""
 MAX_KEYS = 1024
 MAX_KEPT = 1024
 """Attributes, events and links that an open stage keeps; the encoder keeps 128 of them and counts the others."""
@@ -311,23 +297,7 @@ def _with_room(items: list[Any] | None) -> list[Any]:
     return items
 
 
-class _NoStage:
-    """What ``stage`` returns while ``torch.compile`` traces: nothing that a graph would have to break for."""
-
-    def __enter__(self) -> _NoStage:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        return None
-
-    def set_attribute(self, key: str, value: object) -> None:
-        """Ignore the attribute."""
-
-    def set_attributes(self, attributes: Mapping[str, Any]) -> None:
-        """Ignore the attributes."""
-
-
-_NO_STAGE = cast("Stage", _NoStage())
+_NO_STAGE = cast("Stage", NoStage())
 
 
 def stage(name: str, /, **attributes: Any) -> Stage:
@@ -426,19 +396,3 @@ def _text_of(error: BaseException) -> str:
     with guard("read the text of an exception"):
         return str(error)
     return ""
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether host or device memory ran out; torch's class is known by name, so that torch need not be loaded."""
-    return isinstance(error, MemoryError) or any(cls.__name__ == "OutOfMemoryError" for cls in type(error).__mro__)
-
-
-def record_exhausted() -> None:
-    """Log, for every open stage, what it held and what it was working on when memory ran out."""
-    from otel_rl.complete import memory_attributes
-
-    reading = state.read_memory()
-    for opened in tuple(state.open):
-        values = {**(opened.attributes or {}), **memory_attributes(opened.before, reading)}
-        values[vocabulary.STAGE] = opened.name
-        state.add(Log(vocabulary.OUT_OF_MEMORY, state.now(), values, opened.name, 17, opened.trace_id, opened.span_id))

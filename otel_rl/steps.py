@@ -13,11 +13,12 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Span
 
 from otel_rl import ids, vocabulary
+from otel_rl.current import CURRENT, SPAN_KEY
 from otel_rl.guard import errors, guard, say
 from otel_rl.probes.memory import Reading, host, peak_rss
 from otel_rl.records import Later, Point, Value
 from otel_rl.runtime import Trace, state
-from otel_rl.spans import CURRENT, SPAN_KEY, Stage
+from otel_rl.spans import Stage
 
 
 class Tree:

@@ -222,7 +222,7 @@ def test_a_stage_found_in_the_queue_and_among_the_open_is_a_span(recording: Reco
         assert otel_rl.flush()
         state.open.discard(stage)
         assert otel_rl.flush()
-        assert stage not in recording.flusher._opened
+        assert stage not in recording.flusher.opened
     assert 0 == sum(log.body == "rl.reward" for log in recording.stop().logs())
 
 

@@ -17,12 +17,13 @@ from typing import Any
 from opentelemetry.context import get_current
 
 from otel_rl import vocabulary
+from otel_rl.current import SPAN_KEY
 from otel_rl.guard import guard, say
 from otel_rl.patching import Attachment, Hook
 from otel_rl.probes.memory import cuda_reader, use_memory_reader
 from otel_rl.records import Value
 from otel_rl.runtime import state
-from otel_rl.spans import SPAN_KEY, Stage, current_stage, record_finished
+from otel_rl.spans import Stage, current_stage, record_finished
 from otel_rl.steps import know_attempt
 
 PACKAGE = "torch"

@@ -10,9 +10,11 @@ from pathlib import Path
 from time import monotonic
 from typing import Final
 
+from otel_rl.config import ConfigurationError
 from otel_rl.guard import say
 from otel_rl.journal.identity import WriterIdentity
 from otel_rl.sidecar import owner
+from otel_rl.sidecar.settings import targets
 
 LOOK_S: Final = 5.0
 """How often to look whether a sidecar lives."""
@@ -83,6 +85,16 @@ class Keeper:
             reason,
             directory,
         )
+
+
+def make_keeper(*, is_forbidden: bool) -> Keeper | None:
+    """Make what keeps a sidecar alive; None where nothing says whereto to send."""
+    try:
+        wanted = targets()
+    except ConfigurationError as error:
+        say("otel_rl: %s; the records wait for `otel-rl ship`", error)
+        return None
+    return Keeper(is_forbidden=is_forbidden) if wanted else None
 
 
 def start(directory: Path, environ: Mapping[str, str] = os.environ) -> int:

@@ -1,0 +1,72 @@
+"""What the journal says of stages that are open, so that a reader of a live, hung or killed run knows who was where."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from time import monotonic
+from typing import Any
+
+from otel_rl import vocabulary
+from otel_rl.collectives import Collective
+from otel_rl.guard import guard
+from otel_rl.records import Log
+from otel_rl.runtime import state
+from otel_rl.spans import Stage
+
+REPEAT_S = 60.0
+"""How often the journal says again that a stage is open."""
+
+
+class OpenStages:
+    """Makes the log records of open stages; used by the flusher only."""
+
+    def __init__(self) -> None:
+        self._said: dict[Any, tuple[float, bool]] = {}
+        """Open stages that the journal names as open: since when, and whether their trace was known then."""
+
+    def __contains__(self, stage: object) -> bool:
+        return stage in self._said
+
+    def ended(self, stage: Stage | Collective) -> None:
+        """Forget a stage that has ended."""
+        self._said.pop(stage, None)
+
+    def logs(self, opened: Iterable[Any], records: list[Any]) -> list[Log]:
+        """Say of the open stages that they are; one that ended during the look may be among the records already."""
+        logs = []
+        for stage in opened:
+            with guard("name an open stage"):
+                log = None if stage.ended and stage in records else self._log(stage)
+                if log is not None:
+                    logs.append(log)
+        return logs
+
+    def _log(self, stage: Stage | Collective) -> Log | None:
+        """Say that a stage is open: once, again when its trace has become known, and again every minute.
+
+        The repetition outlives the size cap, which removes old segments.
+        """
+        of = stage if isinstance(stage, Stage) else stage.stage
+        if of is None or of.trace is None or not of.trace.sampled:
+            return None
+        said = self._said.get(stage)
+        if said is not None and said[1] == of.trace.known and monotonic() - said[0] < REPEAT_S:
+            return None
+        self._said[stage] = (monotonic(), of.trace.known)
+        if isinstance(stage, Collective):
+            stage = stage.as_stage()
+        attributes = {
+            **(stage.attributes or {}),
+            vocabulary.STAGE: stage.name,
+            vocabulary.START_TIME: stage.start_ns,
+            vocabulary.PARENT_ID: f"{stage.parent_id:016x}" if stage.parent_id else "",
+        }
+        return Log(
+            vocabulary.OPEN,
+            state.now(),
+            attributes,
+            stage.name,
+            9,
+            of.trace.trace_id if of.trace.known else 0,
+            stage.span_id,
+        )
