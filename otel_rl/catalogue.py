@@ -15,7 +15,7 @@ from otel_rl.vocabulary import ROWS, Attribute, Event, Metric, Stage
 PREAMBLE: Final = """\
 # What otel_rl emits
 
-Made from `otel_rl/vocabulary.py` and `config.py` by `python -m otel_rl.catalogue`; do not edit by hand.
+Made from `otel_rl/vocabulary/` and `config.py` by `python -m otel_rl.catalogue`; do not edit by hand.
 
 Units are UCUM: `s` seconds, `By` bytes, `1` a ratio or a plain number, `{token}` a count of tokens. Sources other than
 `otel_rl` are names that exist elsewhere and mean the same here.

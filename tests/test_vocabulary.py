@@ -14,7 +14,7 @@ from otel_rl.vocabulary import ATTRIBUTES, EVENTS, METRICS, ROWS, SHORT_NAMES, S
 
 PACKAGE = Path(otel_rl.__file__).parent
 UNITS = {"s", "By", "1", "nat", "Cel", "Hz", "W"}
-FILES = sorted(path for path in PACKAGE.rglob("*.py") if path.name != "vocabulary.py")
+FILES = sorted(path for path in PACKAGE.rglob("*.py") if path.parent.name != "vocabulary")
 NAMES = {*ATTRIBUTES, *METRICS, *EVENTS, *STAGES} - {"rl.train", "rl.rank"}
 """All names but two that are a beginning of others."""
 

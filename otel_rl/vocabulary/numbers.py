@@ -1,0 +1,73 @@
+"""Metrics of training, and the attributes of their points."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from otel_rl.vocabulary.row import OURS, PROPOSAL, attribute, metric
+
+DURATION_BOUNDARIES: Final = (
+    0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0,
+    100.0, 200.0, 500.0, 1000.0, 2000.0, 5000.0, 10000.0,
+)  # fmt: skip
+"""Half a millisecond to three hours: an RL stage lasts from one optimizer step to one long rollout."""
+
+STAGE: Final = attribute("rl.stage", "string", "metric", "name of a user's own stage")
+TOKEN_KIND: Final = attribute("rl.token.kind", "string", "metric", "`prompt`, `response` or `padding`")
+WORK: Final = attribute("rl.work", "string", "metric", "what was counted: `rollout` or `train`")
+WALL: Final = attribute("rl.wall", "string", "metric", "the wall time a rate was divided by: `step`")
+STATISTIC: Final = attribute("rl.statistic", "string", "metric", "`mean`, `min`, `max` or `std`")
+LOSS_TYPE: Final = attribute(
+    "rl.loss.type", "string", "metric", "`total`, `policy`, `value`, `kl_divergence`, `entropy`", PROPOSAL
+)
+CLIP_SIDE: Final = attribute("rl.clip.side", "string", "metric", "`low`, `high` or `region`")
+METRIC_NAME: Final = attribute("rl.metric.name", "string", "metric", "the metric that a value belonged to")
+
+STAGE_DURATION: Final = metric(
+    "rl.stage.duration", "histogram", "s", "duration of a user's own stage, by `rl.stage`", OURS, DURATION_BOUNDARIES
+)
+COMM_DURATION: Final = metric(
+    "rl.comm.duration",
+    "histogram",
+    "s",
+    "duration of every collective, by `rl.comm.operation`",
+    OURS,
+    DURATION_BOUNDARIES,
+)
+COMM_IO: Final = metric("rl.comm.io", "counter", "By", "bytes of this rank's inputs to collectives")
+STEP_TIME: Final = metric("rl.step.time", "gauge", "s", "from this step's begin to the next one's; one point per step")
+TRAIN_TIME: Final = metric(
+    "rl.train.time", "gauge", "s", "step time without evaluation and checkpoint; one point per step"
+)
+SAMPLES: Final = metric("rl.sample.samples", "counter", "{sample}", "samples generated for training", PROPOSAL)
+SAMPLE_TOKENS: Final = metric("rl.sample.tokens", "counter", "{token}", "rollout tokens: each generated sample once")
+TRAIN_STEPS: Final = metric("rl.train.steps", "counter", "{step}", "optimizer updates made", PROPOSAL)
+TRAIN_STEPS_SKIPPED: Final = metric("rl.train.steps.skipped", "counter", "{step}", "optimizer updates skipped")
+TRAIN_TOKENS: Final = metric("rl.train.tokens", "counter", "{token}", "tokens of every training forward", PROPOSAL)
+TOKENS_RATE: Final = metric(
+    "rl.throughput.tokens", "gauge", "{token}/s", "tokens per second, by `rl.work` and `rl.wall`"
+)
+SAMPLES_RATE: Final = metric(
+    "rl.throughput.samples", "gauge", "{sample}/s", "samples per second, by `rl.work` and `rl.wall`"
+)
+LOSS: Final = metric("rl.train.loss", "gauge", "1", "loss of the step, by `rl.loss.type`", PROPOSAL)
+GRAD_NORM: Final = metric("rl.train.grad_norm", "gauge", "1", "gradient norm before clipping")
+LEARNING_RATE: Final = metric("rl.train.learning_rate", "gauge", "1", "learning rate of the first parameter group")
+ENTROPY: Final = metric("rl.train.entropy", "gauge", "nat", "mean token entropy of the policy")
+KL_REFERENCE: Final = metric("rl.train.kl.reference", "gauge", "nat", "KL divergence of policy and reference model")
+KL_POLICY: Final = metric("rl.train.kl.policy", "gauge", "nat", "KL divergence of new and old policy")
+CLIP_FRACTION: Final = metric("rl.train.clip_fraction", "gauge", "1", "share of tokens whose ratio was clipped")
+REWARD_SCORE: Final = metric("rl.reward.score", "gauge", "1", "reward, by `rl.statistic` and `rl.reward.function`")
+REWARD_ZERO_STD: Final = metric("rl.reward.group.zero_std", "gauge", "1", "share of groups whose rewards are all equal")
+RESPONSE_LENGTH: Final = metric("rl.sample.response.length", "gauge", "{token}", "response length, by `rl.statistic`")
+RESPONSE_CLIPPED: Final = metric(
+    "rl.sample.response.clipped", "gauge", "1", "share of responses cut at the length limit"
+)
+EVAL_REWARD: Final = metric("rl.environment.reward.mean", "gauge", "1", "mean reward of the evaluation", PROPOSAL)
+NONFINITE: Final = metric("rl.metric.nonfinite", "counter", "{value}", "per-step values that were NaN or infinite")
+RSS: Final = metric("rl.memory.host.rss", "gauge", "By", "resident bytes at step end")
+VMS: Final = metric("rl.memory.host.vms", "gauge", "By", "virtual bytes at step end")
+ALLOCATED: Final = metric(
+    "rl.memory.device.allocated", "gauge", "By", "bytes of live tensors on the device at step end"
+)
+RESERVED: Final = metric("rl.memory.device.reserved", "gauge", "By", "bytes held by the device allocator at step end")

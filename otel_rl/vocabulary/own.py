@@ -1,0 +1,41 @@
+"""What concerns otel_rl itself, and log records."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from otel_rl.vocabulary.row import attribute, event, metric
+
+SIGNAL: Final = attribute("otel_rl.signal", "string", "metric", "`traces`, `metrics` or `logs`")
+REASON: Final = attribute("otel_rl.reason", "string", "metric", "why: a word of docs/failures.md")
+
+SELF_RECORDED: Final = metric("otel_rl.recorded", "counter", "{record}", "spans, points and logs recorded, by signal")
+SELF_DROPPED: Final = metric("otel_rl.dropped", "counter", "{record}", "records given up, by signal and reason")
+SELF_ERRORS: Final = metric(
+    "otel_rl.errors", "counter", "{error}", "errors of otel_rl itself, by reason; the host never sees them"
+)
+SELF_BYTES: Final = metric("otel_rl.journal.bytes", "counter", "By", "bytes written to the journal")
+
+SELF_SHIPPED: Final = metric(
+    "otel_rl.ship.records", "counter", "{record}", "records by signal and by what became of them at the other side"
+)
+SELF_WAITING: Final = metric("otel_rl.ship.waiting", "gauge", "By", "journaled bytes that are still to be sent")
+SELF_OLDEST: Final = metric("otel_rl.ship.oldest_age", "gauge", "s", "age of the oldest record that waits to be sent")
+
+OUTCOME: Final = attribute(
+    "otel_rl.outcome",
+    "string",
+    "metric",
+    "`shipped`, `rejected` (partial success), `refused`, `left_out` (beyond the share of a trace) or `damaged`",
+)
+
+OPEN: Final = event("rl.stage.open", "a stage that was open when the journal was written; its end, if any, is its span")
+OUT_OF_MEMORY: Final = event(
+    "rl.memory.exhausted", "an out-of-memory error, with the memory and the tokens of every open stage"
+)
+CLOCK_STEPPED: Final = event(
+    "otel_rl.clock.stepped", "the wall clock jumped against the monotonic one; times are re-anchored"
+)
+
+START_TIME: Final = attribute("otel_rl.start_time", "int", "log", "when the open stage began, ns since 1970")
+PARENT_ID: Final = attribute("otel_rl.parent_id", "string", "log", "span id of the open stage's parent, 16 hex digits")

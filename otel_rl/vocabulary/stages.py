@@ -1,0 +1,40 @@
+"""Spans: the structure of a step's trace and its stages."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from otel_rl.vocabulary.row import PROPOSAL, stage
+
+LOOP: Final = stage("rl.loop", "root of a step's trace: one iteration of the loop; emitted by rank 0 only", PROPOSAL)
+RANK_SPAN: Final = stage(
+    "rl.rank", "container of one rank in a step's trace; the span is named `rl.rank 3`", is_measured=False
+)
+SETUP: Final = stage("rl.setup", "from the start of the process to its first step: import, load, engine start")
+TEARDOWN: Final = stage("rl.teardown", "from the end of the last step to the end of the loop")
+
+IDLE: Final = stage("rl.idle", "a bubble: this rank waits; `rl.idle.reason` says for what")
+SAMPLE: Final = stage("rl.sample", "generating rollouts", PROPOSAL)
+SAMPLE_PROCESS: Final = stage("rl.sample.process", "rollout post-processing: padding, masks, shuffling, splitting")
+LOGPROB: Final = stage("rl.logprob", "log-probabilities of given tokens; `rl.logprob.kind` says of which policy")
+VALUE: Final = stage("rl.value", "values by the critic")
+REWARD: Final = stage("rl.reward", "rewards; a child per reward function is named `rl.reward accuracy`", PROPOSAL)
+ADVANTAGE: Final = stage("rl.advantage", "advantages (and returns) from rewards")
+TRAIN: Final = stage("rl.train", "the policy update, where the framework has one call for it", PROPOSAL)
+FORWARD: Final = stage("rl.train.forward", "forward and loss of one micro-batch")
+BACKWARD: Final = stage("rl.train.backward", "backward of one micro-batch")
+CLIP: Final = stage("rl.train.clip", "gradient clipping")
+OPTIMIZER: Final = stage("rl.train.optimizer", "optimizer step")
+COMM: Final = stage(
+    "rl.train.comm", "one collective or a metric's gather, among the longest of its stage", is_measured=False
+)
+SYNC: Final = stage("rl.sync", "new weights to the rollout engine", PROPOSAL)
+CHECKPOINT: Final = stage("rl.checkpoint", "writing a checkpoint")
+CHECKPOINT_STAGING: Final = stage(
+    "rl.checkpoint.staging", "the part of an asynchronous checkpoint that blocks training"
+)
+EVALUATE: Final = stage("rl.evaluate", "evaluation")
+LOG: Final = stage("rl.log", "logging, metrics and callbacks of the framework and its user")
+OTHER: Final = stage(
+    "rl.other", "time of a step under no stage; computed by readers, never emitted as a span", is_measured=False
+)
