@@ -1,0 +1,132 @@
+"""Floating-point operations of a model on real tokens, by Megatron's formula, and MFU.
+
+Two operations per multiply-accumulate. In training a matrix is used three times: in the forward, for the gradient of
+its input and for its own gradient; the attention itself likewise. Causal attention costs half of the full square.
+Padding is never counted, nor what activation checkpointing computes again (that would be HFU).
+
+Source: NVIDIA Megatron-LM, megatron/training/training.py, num_floating_point_operations: ragged lengths, causal half,
+logits of every token, no router. Frozen and adapted weights, windows and fewer logits are ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from otel_rl.analysis.architecture import Architecture, Config, Unknown, architecture
+from otel_rl.analysis.trained import FULL, Trained
+
+FORMULA: Final = "megatron"
+"""Stands beside every number: definitions differ by up to 1.4 times."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flops:
+    """Operations of one batch, or why they cannot be known."""
+
+    count: int | None
+    reason: str = ""
+    formula: str = FORMULA
+
+
+@dataclass(frozen=True, slots=True)
+class Passes:
+    """Operations of one batch by what they are for: a third each when everything is trained."""
+
+    forward: int
+    input_gradient: int
+    weight_gradient: int
+
+
+def forward_flops(
+    config: Config, lengths: Iterable[int], *, logits: int | None = None, outputs: int | None = None
+) -> Flops:
+    """Count a forward alone: log-probabilities, values, rewards.
+
+    Args:
+        config: of the model, as a plain mapping.
+        lengths: real tokens of each sequence.
+        logits: positions whose logits are computed; all of them by default.
+        outputs: width of the head; the vocabulary by default, 1 for a critic.
+    """
+    return _count(config, lengths, logits, outputs, None)
+
+
+def train_flops(
+    config: Config,
+    lengths: Iterable[int],
+    trained: Trained = FULL,
+    *,
+    logits: int | None = None,
+    outputs: int | None = None,
+) -> Flops:
+    """Count forward and backward; where no gradient is needed at all, that is the forward."""
+    return _count(config, lengths, logits, outputs, trained)
+
+
+def mfu(count: int, peak: float, seconds: float) -> float | None:
+    """Divide operations by what the device could do at its peak in the time; None of no time or no peak.
+
+    Args:
+        count: of one device's share.
+        peak: operations per second of one device.
+        seconds: wall time; its scope (update, logprob, step) belongs beside the number.
+    """
+    return count / (peak * seconds) if peak > 0 and seconds > 0 else None
+
+
+def passes(
+    model: Architecture,
+    lengths: Sequence[int],
+    trained: Trained = FULL,
+    *,
+    logits: int | None = None,
+    outputs: int | None = None,
+) -> Passes:
+    """Count the operations of one batch, each pass apart."""
+    tokens = sum(lengths)
+    head = (
+        2 * (tokens if logits is None else logits) * model.hidden * (model.vocabulary if outputs is None else outputs)
+    )
+    adapters = 2 * tokens * trained.adapters
+    forward, into, weights = head + adapters, adapters, adapters
+    if trained.logits:
+        weights += head
+    if trained.first_layer < len(model.layers):
+        into += head
+    pairs = {window: attended(lengths, window) for window in {layer.window for layer in model.layers}}
+    for number, layer in enumerate(model.layers):
+        attention, mlp = 2 * tokens * layer.attention, 2 * tokens * layer.mlp
+        core = pairs[layer.window] * layer.core
+        forward += attention + mlp + core
+        if number >= trained.first_layer:
+            into += attention + mlp + core
+            # both operands of the attention itself are activations: its two gradients are always needed
+            weights += core + attention * trained.attention + mlp * trained.mlp
+    return Passes(forward, into, weights)
+
+
+def attended(lengths: Iterable[int], window: int | None = None) -> int:
+    """Count twice the pairs of positions that see each other, as Megatron does: half of a square is s^2 / 2.
+
+    Args:
+        lengths: real tokens of each sequence.
+        window: positions that a token sees, itself among them: a band w wide, s^2 - (s - w)^2.
+    """
+    if window is None:
+        return sum(length * length for length in lengths)
+    return sum(length * length - max(0, length - window) ** 2 for length in lengths)
+
+
+def _count(
+    config: Config, lengths: Iterable[int], logits: int | None, outputs: int | None, trained: Trained | None
+) -> Flops:
+    try:
+        model = architecture(config)
+    except Unknown as error:
+        return Flops(None, str(error))
+    found = passes(model, list(lengths), trained or FULL, logits=logits, outputs=outputs)
+    if trained is None:
+        return Flops(found.forward)
+    return Flops(found.forward + found.input_gradient + found.weight_gradient)

@@ -1,0 +1,177 @@
+"""The correctness ledger: what one row of a boundary says is wrong, and what two boundaries of a batch disagree about.
+
+A boundary is a place that a batch passes: rollout, logprob, train. A field that a boundary does not have is None, and
+the boundaries around it are compared. Which of them hand over the same batch in the same order is the writer's to say:
+where a framework shuffles by design, it gives no tokens.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from itertools import pairwise
+from typing import Final, Generic, TypeVar
+
+from otel_rl.analysis.checksums import LAGS, LogprobSums, MaskSums, TokenSums, wrap
+
+RankT = TypeVar("RankT", bound=Hashable)
+FieldT = TypeVar("FieldT")
+
+
+class Fault(Enum):
+    """What a mismatch is, in words for a person."""
+
+    SHAPE = "other shape or type"
+    SHIFTED_TOKENS = "tokens shifted by one"
+    PERMUTED_BATCH = "permuted batch"
+    REORDERED_TOKENS = "tokens in another order"
+    OTHER_TOKENS = "other tokens"
+    SHIFTED_MASK = "mask off by one"
+    OTHER_MASK = "other mask"
+    NONFINITE = "values that are NaN or infinite"
+    SHIFTED_LOGPROBS = "logprobs shifted by one"
+    ZERO_LOGPROBS = "logprobs padded with zeros"
+    OTHER_LOGPROBS = "logprobs of rollout and training far apart"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """From where on a difference is a fault; below them are rounding, other kernels and a policy a few updates old."""
+
+    logprob_mean_abs: float = 0.2
+    """Healthy runs show 0.01 to 0.04, a shift by one about 1."""
+    zero_share: float = 0.01
+    lag_margin: float = 0.1
+    """The correlation at another lag is higher by this."""
+    tokens: int = 16
+    """Below so many tokens logprobs are not judged."""
+
+
+DEFAULTS: Final = Limits()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row(Generic[RankT]):
+    """What one rank noted of one batch at one boundary; the numbers are defined in ``checksums``."""
+
+    step: int
+    rank: RankT
+    boundary: str
+    shape: int | None = None
+    tokens: TokenSums | None = None
+    mask: MaskSums | None = None
+    nonfinite: int = 0
+    logprobs: LogprobSums | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch(Generic[RankT]):
+    """One fault of one step, and the ranks that have it."""
+
+    step: int
+    boundary: str
+    """Where it showed; `rollout -> train` for what two of them disagree about."""
+    fault: Fault
+    ranks: tuple[RankT, ...]
+    of_ranks: int
+    """Ranks that noted the step."""
+
+
+def check(rows: Iterable[Row[RankT]], limits: Limits = DEFAULTS) -> list[Mismatch[RankT]]:
+    """Find every mismatch, in the order of steps and rows.
+
+    Args:
+        rows: those of one rank and step in the order in which its batch passed the boundaries.
+        limits: of what is a fault.
+    """
+    batches: defaultdict[int, defaultdict[RankT, list[Row[RankT]]]] = defaultdict(lambda: defaultdict(list))
+    for row in rows:
+        batches[row.step][row.rank].append(row)
+    found: list[Mismatch[RankT]] = []
+    for step, by_rank in sorted(batches.items()):
+        who: defaultdict[tuple[str, Fault], list[RankT]] = defaultdict(list)
+        for rank, batch in by_rank.items():
+            for boundary, fault in dict.fromkeys(_faults(batch, limits)):
+                who[boundary, fault].append(rank)
+        found += [Mismatch(step, *place, tuple(ranks), len(by_rank)) for place, ranks in who.items()]
+    return found
+
+
+def inspect(row: Row[RankT], limits: Limits = DEFAULTS) -> list[Fault]:
+    """Say what is wrong with one row by itself."""
+    faults = [Fault.NONFINITE] if row.nonfinite else []
+    return faults + (_logprob_faults(row.logprobs, limits) if row.logprobs else [])
+
+
+def _faults(batch: Sequence[Row[RankT]], limits: Limits) -> Iterator[tuple[str, Fault]]:
+    for row in batch:
+        for fault in inspect(row, limits):
+            yield row.boundary, fault
+    yield from _between([(row.boundary, row.shape) for row in batch], _shape_fault)
+    masks = list(_between([(row.boundary, row.mask) for row in batch], _mask_fault))
+    yield from masks
+    moved = {place for place, _ in masks}  # under another mask there are other tokens, which says nothing more
+    tokens = _between([(row.boundary, row.tokens) for row in batch], _token_fault)
+    yield from ((place, fault) for place, fault in tokens if place not in moved)
+
+
+def _between(
+    values: Iterable[tuple[str, FieldT | None]], judge: Callable[[FieldT, FieldT], Fault | None]
+) -> Iterator[tuple[str, Fault]]:
+    """Compare each boundary that has the field with the one before it that has it."""
+    known = [(boundary, value) for boundary, value in values if value is not None]
+    for (before, left), (after, right) in pairwise(known):
+        fault = judge(left, right)
+        if fault is not None:
+            yield f"{before} -> {after}", fault
+
+
+def _shape_fault(before: int, after: int) -> Fault | None:
+    return None if before == after else Fault.SHAPE
+
+
+def _token_fault(before: TokenSums, after: TokenSums) -> Fault | None:
+    if before == after:
+        return None
+    if _is_left_shift(before, after) or _is_left_shift(after, before):
+        return Fault.SHIFTED_TOKENS
+    if before.plain != after.plain:
+        return Fault.OTHER_TOKENS
+    is_same_rows = (before.weighted, before.tail) == (after.weighted, after.tail)
+    return Fault.PERMUTED_BATCH if is_same_rows else Fault.REORDERED_TOKENS
+
+
+def _is_left_shift(before: TokenSums, after: TokenSums) -> bool:
+    """Every id one column further left: each loses its weight once, whatever came in at the end or fell out."""
+    shifted = wrap(before.weighted - before.plain)
+    return shifted in (after.weighted, wrap(after.weighted - after.tail))
+
+
+def _mask_fault(before: MaskSums, after: MaskSums) -> Fault | None:
+    """A mask may be padded further, so its size says nothing."""
+    if (before.true, before.rows, before.first, before.last) == (after.true, after.rows, after.first, after.last):
+        return None
+    moved = (after.first - before.first, after.last - before.last)
+    by_one = (0, before.rows, -before.rows)
+    if before.rows and before.rows == after.rows and moved != (0, 0) and all(shift in by_one for shift in moved):
+        return Fault.SHIFTED_MASK
+    return Fault.OTHER_MASK
+
+
+def _logprob_faults(found: LogprobSums, limits: Limits) -> list[Fault]:
+    if found.count < limits.tokens:
+        return []
+    faults = [Fault.ZERO_LOGPROBS] if found.zeros > limits.zero_share * found.count else []
+    if found.mean_abs <= limits.logprob_mean_abs:
+        return faults
+    if _is_shifted(found, limits):
+        return [*faults, Fault.SHIFTED_LOGPROBS]
+    return faults or [Fault.OTHER_LOGPROBS]
+
+
+def _is_shifted(found: LogprobSums, limits: Limits) -> bool:
+    aligned = found.correlations[LAGS.index(0)]
+    best = max((value for value in found.correlations if value is not None), default=0.0)
+    return found.lag not in (None, 0) and best - (aligned or 0.0) > limits.lag_margin

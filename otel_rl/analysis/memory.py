@@ -1,0 +1,113 @@
+"""What a device's memory consists of: fragmentation, slack, rounding, what torch did not allocate, peaks of stages.
+
+A number that was not read, or that the allocator does not keep, is None and makes None: never 0, never guessed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceBytes:
+    """One reading of a caching allocator and of its device, in bytes."""
+
+    allocated: int
+    """Live tensors, rounded up to blocks."""
+    reserved: int
+    """What the allocator holds of the device."""
+    inactive_split: int | None = None
+    """Free parts of blocks that are in use elsewhere: they cannot be given back."""
+    requested: int | None = None
+    """Live tensors as they were asked for; Ascend does not keep it."""
+    free: int | None = None
+    """Of the device, whoever uses the rest."""
+    total: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Composition:
+    """One reading as ratios 0..1 and bytes."""
+
+    fragmentation: float | None
+    """Inactive split / reserved: held, free, and unusable for a larger tensor."""
+    slack: float | None
+    """(reserved - allocated) / reserved: all that is held and free, the reusable cache among it."""
+    rounding: float | None
+    """1 - requested / allocated: what rounding up to blocks costs."""
+    non_torch: int | None
+    """Bytes in use below torch: communication buffers, an engine's own pool, the context, other processes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """The highest value within a stage, bytes: exact, or the bounds that hold without a reset."""
+
+    low: int
+    high: int
+
+    @property
+    def is_exact(self) -> bool:
+        """True where the bounds meet: above all where the stage raised the process's own peak."""
+        return self.low == self.high
+
+
+def composition(reading: DeviceBytes) -> Composition:
+    """Say what a reading consists of."""
+    is_split_known = reading.inactive_split is not None and reading.reserved > 0
+    return Composition(
+        fragmentation=(reading.inactive_split or 0) / reading.reserved if is_split_known else None,
+        slack=(reading.reserved - reading.allocated) / reading.reserved if reading.reserved > 0 else None,
+        rounding=_rounding(reading),
+        non_torch=_non_torch(reading),
+    )
+
+
+def stage_peak(peak_before: int, peak_after: int, before: int, after: int) -> Peak:
+    """Bound the peak within a stage by readings at its ends, without a reset in between.
+
+    Args:
+        peak_before: the process's peak so far, at the begin.
+        peak_after: at the end.
+        before: the value itself at the begin.
+        after: at the end.
+    """
+    if peak_after > peak_before:
+        return Peak(peak_after, peak_after)
+    return Peak(max(before, after), max(before, after, peak_before))
+
+
+def activation_peak(peak: Peak, allocated_before_forward: int) -> Peak:
+    """Take what was live before the forward from the peak of forward and backward: activations, gradients, temporaries.
+
+    It is a little low where the backward freed what had been live before.
+    """
+    return Peak(max(0, peak.low - allocated_before_forward), max(0, peak.high - allocated_before_forward))
+
+
+def cache_peak(cache_bytes: int, usage: float) -> int:
+    """Say how many bytes of an engine's KV cache were in use at its highest usage (0..1)."""
+    return round(cache_bytes * usage)
+
+
+def communication_buffers(before: DeviceBytes, after: DeviceBytes) -> int | None:
+    """Estimate the buffers of a communicator: what non-torch memory grew by while it was made, bytes.
+
+    Other processes on the device grow into the estimate.
+    """
+    low, high = _non_torch(before), _non_torch(after)
+    return None if low is None or high is None else max(0, high - low)
+
+
+def _rounding(reading: DeviceBytes) -> float | None:
+    """Nothing requested of live tensors means that the allocator does not count it (cudaMallocAsync)."""
+    if not reading.requested or reading.allocated <= 0:
+        return None
+    return 1 - reading.requested / reading.allocated
+
+
+def _non_torch(reading: DeviceBytes) -> int | None:
+    """In use of the device and not reserved; what torch reserved since the device was read makes it no less than 0."""
+    if reading.free is None or reading.total is None:
+        return None
+    return max(0, reading.total - reading.free - reading.reserved)

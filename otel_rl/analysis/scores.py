@@ -1,0 +1,128 @@
+"""How slow a rank is, as a score (NVRx), and what its slowness costs the whole job, as a ratio (what-if).
+
+Sources: the section and kernel scores of nvidia-resiliency-ext's straggler detection; the slowdowns S and S_w of the
+what-if analysis of ByteDance (arXiv 2505.05713), here for ranks that meet in collectives and have no pipeline between.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Final, Generic, TypeVar
+
+from otel_rl.analysis.stragglers import Key, StageCall, by_step, keyed
+
+SCORE_LIMIT: Final = 0.75
+"""Below it a score names a straggler: NVRx's default."""
+
+RankT = TypeVar("RankT", bound=Hashable)
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Calls of one section on one rank."""
+
+    median_s: float
+    total_s: float
+    """Number of calls x mean: the weight of the section."""
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIf(Generic[RankT]):
+    """The same steps if every rank were like the mean of the ranks."""
+
+    actual_s: float
+    """Mean step, waits included."""
+    ideal_s: float
+    slowdown: float
+    """S = actual / ideal: 1 for a balanced job."""
+    by_rank: dict[RankT, float]
+    """S_worker: this rank as it is, the others ideal, / ideal."""
+
+
+def score(median_s: float, reference_s: float) -> float:
+    """Divide the reference by the median: 1 as fast, 0.5 takes twice as long."""
+    return 1.0 if median_s <= reference_s else reference_s / median_s
+
+
+def relative_scores(median_s: Mapping[RankT, float]) -> dict[RankT, float]:
+    """Score the ranks in one section against the fastest of them; a rank without the section is not among them."""
+    reference = min(median_s.values(), default=0.0)
+    return {rank: score(value, reference) for rank, value in median_s.items()}
+
+
+def individual_score(medians_s: Sequence[float]) -> float:
+    """Score a rank's latest median against the best that it ever had.
+
+    Args:
+        medians_s: one for each report so far, at least one.
+    """
+    return score(medians_s[-1], min(medians_s))
+
+
+def weighted_scores(sections: Mapping[RankT, Mapping[str, Timing]]) -> dict[RankT, float]:
+    """Score the ranks over all sections that every rank has: the mean of the relative scores, weighted by time.
+
+    Returns:
+        Nothing where the ranks have no section in common; a rank whose sections took no time scores 1.
+    """
+    common = set.intersection(*(set(one) for one in sections.values())) if sections else set()
+    if not common:
+        return {}
+    scores = {name: relative_scores({rank: one[name].median_s for rank, one in sections.items()}) for name in common}
+    found: dict[RankT, float] = {}
+    for rank, one in sections.items():
+        weight = sum(one[name].total_s for name in common)
+        total = sum(scores[name][rank] * one[name].total_s for name in common)
+        found[rank] = total / weight if weight else 1.0
+    return found
+
+
+def what_if(calls: Iterable[StageCall[RankT]]) -> WhatIf[RankT] | None:
+    """Compare the steps with ideal ones, in which each rank takes the mean of the ranks.
+
+    A call in which some rank spent time in collectives ends a stretch: there the ranks wait for the slowest. That is
+    exact where a stage's collectives come at its end. What is the same in both, the transfers, stays as it is.
+
+    Returns:
+        None where a stage's collectives cannot be separated, where ranks lack each other's calls, or where no time
+        passed: then it cannot be told.
+    """
+    actual = ideal = 0.0
+    by_rank: defaultdict[RankT, float] = defaultdict(float)
+    steps = by_step(calls)
+    for step in steps.values():
+        stretches = _stretches(keyed(step), {call.rank for call in step})
+        if stretches is None:
+            return None
+        for own, transfer in stretches:
+            mean = fmean(own.values())
+            actual += transfer + max(own.values())
+            ideal += transfer + mean
+            for rank, value in own.items():
+                by_rank[rank] += transfer + max(value, mean)
+    if not ideal:
+        return None
+    count = len(steps) * 1e9
+    return WhatIf(
+        actual / count, ideal / count, actual / ideal, {rank: total / ideal for rank, total in by_rank.items()}
+    )
+
+
+def _stretches(
+    matched: Mapping[Key, Mapping[RankT, StageCall[RankT]]], ranks: set[RankT]
+) -> list[tuple[dict[RankT, int], int]] | None:
+    """List own time by rank, and the transfer after it, of each stretch between the points where ranks meet, ns."""
+    found: list[tuple[dict[RankT, int], int]] = []
+    own: dict[RankT, int] = dict.fromkeys(ranks, 0)
+    for calls in matched.values():
+        if set(calls) != ranks or any(call.own_ns is None for call in calls.values()):
+            return None
+        for rank, call in calls.items():
+            own[rank] += call.own_ns or 0
+        if any(call.inside_ns for call in calls.values()):
+            found.append((own, min(call.inside_ns for call in calls.values())))
+            own = dict.fromkeys(ranks, 0)
+    return [*found, (own, 0)]

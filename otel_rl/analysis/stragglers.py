@@ -1,0 +1,295 @@
+"""Which rank holds the others up, and in which stage: from durations alone, never from the clocks of two ranks.
+
+Ranks leave a collective together, so the one that was in it for the shortest time came last. Everywhere here the ranks
+given are peers: they share role and pipeline stage, and do the same work.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Final, Generic, TypeVar
+
+from otel_rl.analysis.balance import Slowest, is_straggler, slowest
+
+EXCESS_SHARE: Final = 0.02
+"""A slow rank is named from an excess of this share of the step."""
+PERSISTENT_SHARE: Final = 0.5
+"""A rank is a straggler of the run when it is slow in this share of the steps."""
+COMM_SHARE: Final = 0.3
+"""Communication is slow from this share of the step, the waits for slow ranks taken away."""
+SYMMETRIC: Final = ("allreduce", "allgather", "reducescatter", "alltoall", "barrier")
+"""Operations that no rank leaves before every rank has come; in torch's names, underscores left out."""
+
+RankT = TypeVar("RankT", bound=Hashable)
+Key = tuple[str, int]
+"""Stage and which of its calls within the step: what ranks have in common without a clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageCall(Generic[RankT]):
+    """One call of a stage on one rank. The calls of a rank come in order of time and do not overlap."""
+
+    step: int
+    rank: RankT
+    stage: str
+    duration_ns: int
+    comm_ns: int = 0
+    """Time in the collectives inside it that were seen."""
+    hidden_ns: int | None = 0
+    """Time in collectives that Python cannot see, where a probe bounds it (DDP: end of the backward - last local
+    gradient); None where such collectives run and nothing tells their time."""
+
+    @property
+    def inside_ns(self) -> int:
+        """Time in collectives, as far as it is known."""
+        return self.comm_ns + (self.hidden_ns or 0)
+
+    @property
+    def own_ns(self) -> int | None:
+        """Stage - collectives; None where they cannot be separated."""
+        return None if self.hidden_ns is None else max(0, self.duration_ns - self.inside_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """What one rank did in one step, ns; the parts add up to the step where calls do not overlap."""
+
+    active_ns: int
+    """Own time of its stages."""
+    wait_ns: int
+    """In collectives, waiting for other ranks."""
+    transfer_ns: int
+    """In collectives, all ranks there."""
+    inseparable_ns: int
+    """In stages whose hidden collectives cannot be separated."""
+    idle_ns: int
+    """Under no stage."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """One rank in many collectives."""
+
+    waited_ns: int
+    """For others."""
+    caused_ns: float
+    """By being the last, over all ranks that waited."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slow(Generic[RankT]):
+    """A slow rank in one stage of one step."""
+
+    stage: str
+    rank: Slowest[RankT]
+
+
+@dataclass(frozen=True, slots=True)
+class Straggler(Generic[RankT]):
+    """A rank that is slow in a stage again and again."""
+
+    rank: RankT
+    stage: str
+    cost_s: float
+    """Own time - median of the other ranks, median over the steps: what a step would save."""
+    slow_steps: int
+    """Steps in which it was the slowest or as slow."""
+    steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class SlowComm:
+    """Communication that takes long on every rank alike."""
+
+    stage: str
+    transfer_s: float
+    """Per step, median: time in the collectives of the rank that waited least."""
+    share: float
+    """Of the step, median."""
+
+
+def is_symmetric(operation: str) -> bool:
+    """Say whether all ranks leave the operation together; broadcast, p2p and what is unknown are not taken for it.
+
+    Args:
+        operation: as torch, a backend or the flight recorder names it: `all_gather_single`, `gloo:all_reduce`.
+    """
+    name = operation.rpartition(":")[2].replace("_", "").lower()
+    return any(known in name for known in SYMMETRIC)
+
+
+def waits(duration_ns: Mapping[RankT, int]) -> dict[RankT, int]:
+    """Say how long each rank waited for the last one in one symmetric collective: its duration - the shortest, ns."""
+    least = min(duration_ns.values(), default=0)
+    return {rank: duration - least for rank, duration in duration_ns.items()}
+
+
+def charges(duration_ns: Mapping[RankT, int]) -> dict[RankT, float]:
+    """Charge the waits of one collective, in sum and ns, to the rank that waited least; equal ones share the charge."""
+    waited = waits(duration_ns)
+    last = [rank for rank, wait in waited.items() if wait == 0]
+    total = sum(waited.values())
+    return {rank: total / len(last) for rank in last} if total else {}
+
+
+def tally(collectives: Iterable[Mapping[RankT, int]]) -> dict[RankT, Waits]:
+    """Add up the waits of many symmetric collectives, and whose they are.
+
+    Args:
+        collectives: duration by rank, ns, of each; matched by group, sequence number and operation, and only those of
+            which every rank of the group has a row.
+    """
+    waited: Counter[RankT] = Counter()
+    caused: defaultdict[RankT, float] = defaultdict(float)
+    for duration_ns in collectives:
+        waited.update(waits(duration_ns))
+        for rank, charge in charges(duration_ns).items():
+            caused[rank] += charge
+    return {rank: Waits(wait, caused[rank]) for rank, wait in waited.items()}
+
+
+def activity(
+    calls: Iterable[StageCall[RankT]], wall_ns: Mapping[RankT, int], waited_ns: Mapping[RankT, int] | None = None
+) -> dict[RankT, Activity]:
+    """Split one step of every rank.
+
+    Args:
+        calls: of one step; top-level stages only.
+        wall_ns: duration of the step by rank, by its own clock.
+        waited_ns: from ``tally``, where each collective has a row. Without it waits are those of the calls: time in
+            collectives - the least over the ranks of the same call; the true ones are longer where a call has several
+            collectives and another rank is last in each.
+    """
+    listed = list(calls)
+    waited = _waited(listed) if waited_ns is None else waited_ns
+    found: dict[RankT, Activity] = {}
+    for rank, wall in wall_ns.items():
+        own = [call for call in listed if call.rank == rank]
+        separable = [call for call in own if call.own_ns is not None]
+        wait = waited.get(rank, 0)
+        found[rank] = Activity(
+            active_ns=sum(call.own_ns or 0 for call in separable),
+            wait_ns=wait,
+            transfer_ns=sum(min(call.duration_ns, call.inside_ns) for call in separable) - wait,
+            inseparable_ns=sum(call.duration_ns for call in own if call.own_ns is None),
+            idle_ns=max(0, wall - sum(call.duration_ns for call in own)),
+        )
+    return found
+
+
+def slow_ranks(calls: Iterable[StageCall[RankT]]) -> list[Slow[RankT]]:
+    """Name the slow ranks of one step, the costliest stage first.
+
+    A stage is judged by own time; one whose hidden collectives cannot be separated on some rank is left out.
+    """
+    listed = list(calls)
+    limit_s = EXCESS_SHARE * step_ns(listed) / 1e9
+    found = [Slow(stage, one) for stage, own in own_times(listed).items() if (one := slowest(own)) is not None]
+    slow = [one for one in found if is_straggler(one.rank) and one.rank.excess_s >= limit_s]
+    return sorted(slow, key=lambda one: -one.rank.excess_s)
+
+
+def stragglers(calls: Iterable[StageCall[RankT]]) -> list[Straggler[RankT]]:
+    """Name the ranks that are slow in a stage in at least half of the steps, the costliest first."""
+    steps = by_step(calls)
+    times: Counter[tuple[RankT, str]] = Counter()
+    for step in steps.values():
+        times.update((rank, slow.stage) for slow in slow_ranks(step) for rank in (slow.rank.rank, *slow.rank.tied))
+    named = [
+        Straggler(rank, stage, _cost_s(steps.values(), rank, stage), count, len(steps))
+        for (rank, stage), count in times.items()
+        if count >= PERSISTENT_SHARE * len(steps)
+    ]
+    return sorted(named, key=lambda one: -one.cost_s)
+
+
+def slow_communication(calls: Iterable[StageCall[RankT]]) -> list[SlowComm]:
+    """Name the stages whose collectives are a large part of the step on every rank; no rank is to blame for them."""
+    steps = by_step(calls)
+    found: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
+    for step in steps.values():
+        whole = step_ns(step)
+        for stage, transfer in transfers(step).items():
+            found[stage].append((transfer, whole))
+    slow: list[SlowComm] = []
+    for stage, pairs in found.items():
+        absent = [0.0] * (len(steps) - len(pairs))
+        share = median([transfer / whole if whole else 0.0 for transfer, whole in pairs] + absent)
+        if share >= COMM_SHARE:
+            slow.append(SlowComm(stage, median([transfer / 1e9 for transfer, _ in pairs] + absent), share))
+    return sorted(slow, key=lambda one: -one.transfer_s)
+
+
+# --- parts ------------------------------------------------------------------------------------------------------------
+
+
+def by_step(calls: Iterable[StageCall[RankT]]) -> dict[int, list[StageCall[RankT]]]:
+    """Part calls by their step."""
+    steps: defaultdict[int, list[StageCall[RankT]]] = defaultdict(list)
+    for call in calls:
+        steps[call.step].append(call)
+    return dict(steps)
+
+
+def keyed(calls: Iterable[StageCall[RankT]]) -> dict[Key, dict[RankT, StageCall[RankT]]]:
+    """Match the calls of one step over the ranks: the k-th call of a stage on each."""
+    counts: Counter[tuple[RankT, str]] = Counter()
+    matched: defaultdict[Key, dict[RankT, StageCall[RankT]]] = defaultdict(dict)
+    for call in calls:
+        matched[call.stage, counts[call.rank, call.stage]][call.rank] = call
+        counts[call.rank, call.stage] += 1
+    return dict(matched)
+
+
+def step_ns(calls: Iterable[StageCall[RankT]]) -> int:
+    """Say how long the stages of one step took on the rank where they took longest."""
+    total: Counter[RankT] = Counter()
+    for call in calls:
+        total[call.rank] += call.duration_ns
+    return max(total.values(), default=0)
+
+
+def own_times(calls: Sequence[StageCall[RankT]]) -> dict[str, dict[RankT, float]]:
+    """Add up own time by stage and rank of one step, s; a rank without the stage has none of it."""
+    ranks = list(dict.fromkeys(call.rank for call in calls))
+    own_ns: dict[str, dict[RankT, int]] = {}
+    for call in calls:
+        own_ns.setdefault(call.stage, dict.fromkeys(ranks, 0))[call.rank] += call.own_ns or 0
+    unknown = {call.stage for call in calls if call.own_ns is None}
+    return {
+        stage: {rank: time / 1e9 for rank, time in own.items()} for stage, own in own_ns.items() if stage not in unknown
+    }
+
+
+def transfers(calls: Iterable[StageCall[RankT]]) -> dict[str, int]:
+    """Add up by stage what the rank that waited least spent in the collectives of each call of one step, ns.
+
+    A call that only some ranks have is no collective of all, and one with inseparable collectives says nothing.
+    """
+    listed = list(calls)
+    ranks = {call.rank for call in listed}
+    total: Counter[str] = Counter()
+    for (stage, _), matched in keyed(listed).items():
+        if set(matched) == ranks and all(call.own_ns is not None for call in matched.values()):
+            total[stage] += min(call.inside_ns for call in matched.values())
+    return dict(total)
+
+
+def _waited(calls: Iterable[StageCall[RankT]]) -> Counter[RankT]:
+    waited: Counter[RankT] = Counter()
+    for matched in keyed(calls).values():
+        separable = {rank: call for rank, call in matched.items() if call.own_ns is not None}
+        waited.update(waits({rank: min(call.duration_ns, call.inside_ns) for rank, call in separable.items()}))
+    return waited
+
+
+def _cost_s(steps: Iterable[Sequence[StageCall[RankT]]], rank: RankT, stage: str) -> float:
+    costs: list[float] = []
+    for step in steps:
+        own = own_times(step).get(stage, {})
+        others = [value for name, value in own.items() if name != rank]
+        costs.append(own.get(rank, 0.0) - median(others) if others else 0.0)
+    return median(costs)

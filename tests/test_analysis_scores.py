@@ -1,0 +1,135 @@
+"""Scores of NVRx by hand, and the what-if slowdown against a simulation."""
+
+from __future__ import annotations
+
+import math
+from statistics import fmean
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from otel_rl.analysis.scores import (
+    SCORE_LIMIT,
+    Timing,
+    WhatIf,
+    individual_score,
+    relative_scores,
+    weighted_scores,
+    what_if,
+)
+from otel_rl.analysis.stragglers import StageCall
+from tests.timelines import Phase, Timeline, timelines
+
+unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+times = st.lists(st.floats(1e-6, 1e3), min_size=1, max_size=8)
+
+
+@unhurried
+@given(times)
+def test_the_fastest_rank_scores_one(medians: list[float]) -> None:
+    """The others by how much longer they take."""
+    found = relative_scores(dict(enumerate(medians)))
+    assert {rank: min(medians) / value for rank, value in enumerate(medians)} == pytest.approx(found)
+    assert 1.0 == max(found.values())
+
+
+@unhurried
+@given(times)
+def test_a_rank_is_held_against_its_own_best(medians: list[float]) -> None:
+    """Slower than ever before: below 1."""
+    assert min(medians) / medians[-1] == pytest.approx(individual_score(medians))
+
+
+def test_twice_as_slow_scores_a_half() -> None:
+    """That is below NVRx's limit, a third slower is not; without time everybody is fast."""
+    assert {0: 1.0, 1: 0.5, 2: 0.76} == relative_scores({0: 0.76, 1: 1.52, 2: 1.0})
+    assert 0.5 < SCORE_LIMIT < 0.76
+    assert {0: 1.0, 1: 0.0} == relative_scores({0: 0.0, 1: 1.0})
+    assert {} == relative_scores({})
+
+
+def test_the_score_of_a_rank_is_weighted_by_time() -> None:
+    """(1.0 x 9 s + 0.5 x 1 s) / 10 s; a section that a rank lacks does not count."""
+    sections = {
+        "a": {"forward": Timing(0.1, 9.0), "reward": Timing(0.2, 1.0), "save": Timing(1.0, 99.0)},
+        "b": {"forward": Timing(0.2, 18.0), "reward": Timing(0.1, 0.5)},
+    }
+    assert {"a": 0.95, "b": (0.5 * 18 + 1.0 * 0.5) / 18.5} == pytest.approx(weighted_scores(sections))
+
+
+def test_nothing_in_common_has_no_score() -> None:
+    """No rank, other sections, no time."""
+    assert {} == weighted_scores({})
+    assert {} == weighted_scores({0: {"a": Timing(1, 1)}, 1: {"b": Timing(1, 1)}})
+    assert {0: 1.0} == weighted_scores({0: {"a": Timing(0, 0)}})
+
+
+def ideal(timeline: Timeline, but: int | None = None) -> int | float:
+    """Play the timeline stretch by stretch with every rank at the mean, except for one; say when the last rank ends."""
+    now = 0.0
+    own = [0] * len(timeline.clocks)
+    for phase in (*timeline.phases, Phase("end", tuple(0 for _ in own), 0)):
+        own = [old + new for old, new in zip(own, phase.own, strict=True)]
+        if phase.transfer is not None:
+            mean = fmean(own)
+            now += max([mean] if but is None else [mean, own[but]]) + phase.transfer
+            own = [0] * len(own)
+    return now
+
+
+def is_met(phase: Phase) -> bool:
+    """Say whether durations show the collective: one without transfer in which nobody waits does not."""
+    return phase.transfer is None or phase.transfer > 0
+
+
+@unhurried
+@given(st.lists(timelines(ranks=2), min_size=1, max_size=3))
+def test_what_if_is_what_a_simulation_says(steps: list[Timeline]) -> None:
+    """S and S_worker of steps whose ranks meet in collectives at the ends of stages."""
+    steps = [Timeline(tuple(filter(is_met, one.phases)), one.clocks) for one in steps]
+    if not sum(map(ideal, steps)):
+        return
+    calls = [call for number, one in enumerate(steps) for call in one.run(number).calls]
+    found = what_if(calls)
+    assert found is not None
+    best = sum(map(ideal, steps))
+    played = [one for one in steps if one.phases]
+    assert sum(max(one.run().end) for one in steps) / best == pytest.approx(found.slowdown)
+    assert best / len(played) / 1e9 == pytest.approx(found.ideal_s)
+    expected = {rank: sum(ideal(one, rank) for one in steps) / best for rank in (0, 1)}
+    assert expected == pytest.approx(found.by_rank)
+    assert 1 - 1e-9 <= max(found.by_rank.values()) <= found.slowdown + 1e-9
+
+
+def test_slowness_that_hides_behind_another_costs_nothing() -> None:
+    """One rank slow in reward, the other in forward, and they meet after both: the job is as good as balanced."""
+    calls = [
+        StageCall(0, 0, "reward", 30),
+        StageCall(0, 0, "forward", 20, 10),
+        StageCall(0, 1, "reward", 10),
+        StageCall(0, 1, "forward", 40, 10),
+    ]
+    found = what_if(calls)
+    assert found is not None
+    assert WhatIf(5e-8, 5e-8, 1.0, {0: 1.0, 1: 1.0}) == found
+
+
+def test_one_slow_rank_is_the_whole_slowdown() -> None:
+    """Own times 10, 10, 10, 50 then 10 of transfer: 60 against 20 + 10."""
+    own = {0: 10, 1: 10, 2: 10, 3: 50}
+    calls = [StageCall(0, rank, "backward", 60, 60 - time) for rank, time in own.items()]
+    assert WhatIf(6e-8, 3e-8, 2.0, {0: 1.0, 1: 1.0, 2: 1.0, 3: 2.0}) == what_if(calls)
+
+
+def test_what_cannot_be_told_is_not_guessed() -> None:
+    """Inseparable collectives, calls that a rank lacks, no time at all."""
+    hidden = [StageCall(0, 0, "backward", 9, hidden_ns=None), StageCall(0, 1, "backward", 9)]
+    alone = [StageCall(0, 0, "forward", 9), StageCall(0, 1, "forward", 9), StageCall(0, 0, "forward", 9)]
+    assert [None, None, None] == [what_if(hidden), what_if(alone), what_if([])]
+
+
+def test_scores_are_finite() -> None:
+    """A first report of a section that took no time."""
+    assert math.isclose(1.0, individual_score([0.0]))

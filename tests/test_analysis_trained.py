@@ -1,0 +1,122 @@
+"""What is trained, read from the names and shapes of parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from otel_rl.analysis.architecture import Unknown
+from otel_rl.analysis.trained import FULL, Parameter, Trained, trained
+
+DENSE = {
+    "model_type": "qwen2",
+    "hidden_size": 8,
+    "intermediate_size": 16,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 2,
+    "vocab_size": 32,
+    "tie_word_embeddings": True,
+}
+MOE = DENSE | {
+    "model_type": "qwen3_moe",
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 4,
+    "tie_word_embeddings": False,
+}
+IN_LAYER = {
+    "self_attn.q_proj.weight": (8, 8),
+    "self_attn.q_proj.bias": (8,),
+    "self_attn.o_proj.weight": (8, 8),
+    "mlp.gate_proj.weight": (16, 8),
+    "mlp.down_proj.weight": (8, 16),
+    "input_layernorm.weight": (8,),
+}
+NAMES = {
+    "model.embed_tokens.weight": (32, 8),
+    **{f"model.layers.{layer}.{name}": shape for layer in range(3) for name, shape in IN_LAYER.items()},
+    "model.norm.weight": (8,),
+}
+NONE: dict[str, Any] = {"attention": False, "mlp": False, "logits": False}
+
+
+def model(is_trained: Callable[[str], bool], **more: tuple[int, ...]) -> list[Parameter]:
+    """Make the parameters of a model, and of more that are trained."""
+    return [Parameter(name, shape, is_trained(name)) for name, shape in NAMES.items()] + [
+        Parameter(name, shape, True) for name, shape in more.items()
+    ]
+
+
+@pytest.mark.parametrize(
+    ("is_trained", "expected"),
+    [
+        pytest.param(lambda name: True, FULL, id="everything"),
+        pytest.param(lambda name: False, Trained(**NONE, first_layer=3), id="nothing"),
+        pytest.param(lambda name: ".2." in name, Trained(logits=False, first_layer=2), id="the last layer"),
+        pytest.param(
+            lambda name: "mlp" in name and ".0." not in name,
+            Trained(attention=False, logits=False, first_layer=1),
+            id="the MLPs above the first layer",
+        ),
+        pytest.param(lambda name: "layernorm" in name, Trained(**NONE), id="norms need the gradients of inputs"),
+        pytest.param(lambda name: "bias" in name, Trained(**NONE), id="so do biases"),
+        pytest.param(
+            lambda name: "embed" in name,
+            Trained(attention=False, mlp=False, first_layer=0),
+            id="the embedding, tied: as a head too, and through all layers",
+        ),
+        pytest.param(lambda name: name == "model.norm.weight", Trained(**NONE, first_layer=3), id="the final norm"),
+    ],
+)
+def test_parts_and_the_lowest_layer(is_trained: Callable[[str], bool], expected: Trained) -> None:
+    """By what requires a gradient."""
+    assert expected == trained(model(is_trained), DENSE)
+
+
+def test_a_head_of_its_own() -> None:
+    """Untied, the embedding is no head; a critic's head and GPT-2's names are known."""
+    untied = DENSE | {"tie_word_embeddings": False}
+    head = {"lm_head.weight": (32, 8)}
+    assert Trained(**NONE, first_layer=0) == trained(model(lambda name: "embed" in name), untied)
+    assert Trained(attention=False, mlp=False, first_layer=3) == trained(model(lambda name: False, **head), untied)
+    gpt2 = {"transformer.h.1.attn.c_attn.weight": (8, 24), "score.weight": (1, 8)}
+    assert Trained(mlp=False, first_layer=1) == trained(model(lambda name: False, **gpt2), untied)
+
+
+def test_adapters_are_counted_and_their_base_is_not() -> None:
+    """LoRA of rank 2 in two of three layers, as PEFT names it; magnitudes and biases are no matrices."""
+    base = "base_model.model.model.layers"
+    lora = {
+        f"{base}.{layer}.self_attn.q_proj.lora_{half}.default.weight": (2, 8) if half == "A" else (8, 2)
+        for layer in (1, 2)
+        for half in "AB"
+    } | {f"{base}.2.self_attn.q_proj.lora_magnitude_vector.default.weight": (8,)}
+    assert Trained(**NONE, first_layer=1, adapters=64) == trained(model(lambda name: False, **lora), DENSE)
+
+
+def test_adapters_of_experts_count_for_the_active_ones() -> None:
+    """2 of 4 experts; a router that is trained costs nothing that is counted."""
+    lora = {
+        **{f"model.layers.1.mlp.experts.{number}.up_proj.lora_A.default.weight": (2, 8) for number in range(4)},
+        "model.layers.1.mlp.gate.weight": (4, 8),
+    }
+    assert Trained(**NONE, first_layer=1, adapters=32) == trained(model(lambda name: False, **lora), MOE)
+    fused = {"model.layers.2.mlp.experts.gate_up_proj": (4, 8, 8), "model.layers.2.mlp.experts.down_proj_bias": (4, 8)}
+    assert Trained(**NONE | {"mlp": True}, first_layer=2) == trained(model(lambda name: False, **fused), MOE)
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        ({"model_type": "mamba"}, "model type 'mamba'"),
+        (DENSE, "num_experts_per_tok is None"),
+        (DENSE | {"num_experts_per_tok": 2}, "the number of experts is not said"),
+    ],
+)
+def test_what_cannot_be_known_is_not_guessed(config: dict[str, Any], reason: str) -> None:
+    """A model without a known configuration, experts without their number."""
+    lora = {"model.layers.1.mlp.experts.0.up_proj.lora_A.default.weight": (2, 8)}
+    with pytest.raises(Unknown, match=f"^{reason}$"):
+        trained(model(lambda name: False, **lora), config)
