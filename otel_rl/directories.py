@@ -56,6 +56,15 @@ def fallback_name() -> Path:
     return Path(tempfile.gettempdir()) / f"{PREFIX}{_user()}"
 
 
+def redirected(run: Path) -> Path | None:
+    """Say where a process put the end of its journal whose disk took no more; None where it need not be looked at."""
+    folder = fallback_name()
+    try:
+        return folder / run.name if _is_ours(folder) and run.parent != folder else None
+    except OSError:
+        return None
+
+
 def _is_ours(folder: Path) -> bool:
     status = folder.lstat()
     return S_ISDIR(status.st_mode) and status.st_uid == _user() and not status.st_mode & 0o077

@@ -2,7 +2,7 @@
 
 Where the program set no provider, ours serve the spans and metrics of vLLM, Ray, HTTP clients and the user into the
 journal. They are put in place without using up OpenTelemetry's set-once guard, so that a provider that the program sets
-later still wins; that needs two private attributes of the API, which ``tests/test_providers.py`` watches.
+later still wins; that needs private attributes of the API, which ``tests/test_providers.py`` watches.
 """
 
 from __future__ import annotations
@@ -145,6 +145,8 @@ class Providers:
         if metrics_api._METER_PROVIDER is None and "OTEL_PYTHON_METER_PROVIDER" not in os.environ:
             self.reader = Collected()
             metrics_api._METER_PROVIDER = OurMeterProvider([self.reader], shutdown_on_exit=False)
+            # Libraries take their meters when they are imported, before us: those serve ours, and later the program's.
+            metrics_api._PROXY_METER_PROVIDER.on_set_meter_provider(metrics_api._METER_PROVIDER)
 
     def remove(self) -> None:
         """Take our providers away again; a program's own stays."""
@@ -152,6 +154,7 @@ class Providers:
             trace_api._TRACER_PROVIDER = None
         if isinstance(metrics_api._METER_PROVIDER, OurMeterProvider):
             metrics_api._METER_PROVIDER = None
+            _let_go_of_meters()
         self.reader = None
 
     def in_child(self) -> None:
@@ -183,6 +186,16 @@ class Providers:
             count += sum(_points(metric) for scope in part.scope_metrics for metric in scope.metrics)
         now = state.now()
         return [Request("metrics", message.SerializeToString(), count, now, now)] if count else []
+
+
+def _let_go_of_meters() -> None:
+    """Make the meters that libraries took before us what they were: waiting for a provider."""
+    proxies = metrics_api._PROXY_METER_PROVIDER
+    proxies._real_meter_provider = None
+    for meter in proxies._meters:
+        meter._real_meter = None
+        for instrument in meter._instruments:
+            instrument._real_instrument = None
 
 
 def _spans_request(spans: list[ReadableSpan], resource: Attributes) -> Request:

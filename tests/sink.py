@@ -47,6 +47,8 @@ class Answer:
     trailing: tuple[tuple[str, bytes], ...] = ()
     rejected: int = 0
     delay_s: float = 0.0
+    text: str = "as the test wants"
+    """What gRPC says beside the code."""
 
 
 TAKEN = Answer()
@@ -60,6 +62,8 @@ class Sink:
     answer: Callable[[Signal, bytes], Answer] = lambda signal, payload: TAKEN
     body: bytes = b""
     """What HTTP answers with instead of a response."""
+    kind: str = "application/x-protobuf"
+    """Of what type that is."""
     requests: list[tuple[Signal, bytes, dict[str, str], Answer]] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -93,7 +97,7 @@ class Sink:
             assert found.setdefault(span.span_id, content) == content
         return found
 
-    def wait_for(self, is_so: Callable[[], bool], timeout_s: float = 20.0) -> bool:
+    def wait_for(self, is_so: Callable[[], bool], timeout_s: float = 60.0) -> bool:
         """Wait until something is so."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
@@ -144,7 +148,7 @@ def _handler(found: Sink, signal: Signal, service: str) -> grpc.GenericRpcHandle
         answer = found.handle(signal, payload, dict(context.invocation_metadata()))
         if answer.code is not grpc.StatusCode.OK:
             context.set_trailing_metadata(answer.trailing)
-            context.abort(answer.code, "as the test wants")
+            context.abort(answer.code, answer.text)
         return _response(signal, answer)
 
     return grpc.method_handlers_generic_handler(service, {"Export": grpc.unary_unary_rpc_method_handler(export)})
@@ -183,7 +187,8 @@ def _http(port: int, tls: Tls | None) -> Iterator[Sink]:
             self.send_response(answer.status)
             for name, value in answer.headers:
                 self.send_header(name, value)
-            self.send_header("Content-Type", "application/x-protobuf")
+            if found.kind:
+                self.send_header("Content-Type", found.kind)
             self.send_header("Content-Length", str(len(content)))
             self.end_headers()
             self.wfile.write(content)

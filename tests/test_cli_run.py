@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -14,9 +16,14 @@ import pytest
 from typer.testing import CliRunner
 
 from otel_rl.cli import app
+from otel_rl.cli.beside import sending
 from otel_rl.cli.child import FORWARDED, run_child
 from otel_rl.cli.run import child_environment, conclude, recorded_since
+from otel_rl.config import Config
+from otel_rl.journal.identity import WriterIdentity
+from otel_rl.sidecar import owner
 from tests.runs import Plan, write_run
+from tests.sink import sink
 
 OTEL_RL = [sys.executable, "-c", "from otel_rl.cli import main; main()"]
 RECORDING = """
@@ -29,14 +36,15 @@ print("result")
 """
 WAITING = """
 import signal, sys, time
-def leave(number, frame):
+def note(number, frame):
     print("got", number, flush=True)
-    time.sleep(0.2)
-    sys.exit(7)
+    if number == signal.SIGCONT:
+        time.sleep(0.2)
+        sys.exit(7)
 for name in ("INT", "TERM", "HUP", "QUIT", "USR1", "USR2", "CONT"):
-    signal.signal(getattr(signal, "SIG" + name), leave)
+    signal.signal(getattr(signal, "SIG" + name), note)
 print("ready", flush=True)
-time.sleep(60)
+time.sleep(120)
 """
 
 
@@ -76,17 +84,19 @@ def test_the_exit_code_is_the_childs(code: str, expected: int) -> None:
     assert expected == run_child([sys.executable, "-c", code], os.environ)
 
 
-@pytest.mark.parametrize("number", FORWARDED, ids=lambda number: number.name)
-def test_signals_are_passed_on_and_the_child_finishes(tmp_path: Path, number: signal.Signals) -> None:
-    """The child gets the signal once and ends in its own way and time."""
+def test_signals_are_passed_on_and_the_child_finishes(tmp_path: Path) -> None:
+    """The child gets each of them once and ends in its own way and time."""
     command = [*OTEL_RL, "run", f"--dir={tmp_path}", "--", sys.executable, "-c", WAITING]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     assert process.stdout is not None
-    assert "ready\n" == process.stdout.readline()
-    process.send_signal(number)
+    assert signal.SIGCONT == FORWARDED[-1]
     with process.stdout:
-        assert f"got {int(number)}\n" == process.stdout.read()
-    assert 7 == process.wait(timeout=30)
+        assert "ready\n" == process.stdout.readline()
+        for number in FORWARDED:
+            process.send_signal(number)
+            assert f"got {int(number)}\n" == process.stdout.readline()
+        assert "" == process.stdout.read()
+    assert 7 == process.wait(timeout=60)
 
 
 def test_the_child_has_the_signals_of_a_shell() -> None:
@@ -187,3 +197,55 @@ def test_a_run_that_went_elsewhere_is_found(
     conclude(found, quiet=True)
     reason = "is in the folder for temporary files: the directory of its runs could not be written"
     assert f"otel-rl: recorded in {lost}\notel-rl: {lost} {reason}\n" == capsys.readouterr().err
+
+
+SILENT = """
+import pathlib, sys, time
+sys.path.insert(0, sys.argv[1])
+from tests.sink import Rank
+from otel_rl.journal.identity import WriterIdentity
+directory = pathlib.Path(sys.argv[2])
+Rank(directory, WriterIdentity.current("trainer", 0)).write(10)
+while sys.argv[3] == "stay" and not [*directory.glob("trainer*.shipped")]:
+    time.sleep(0.05)
+"""
+
+
+@pytest.mark.parametrize(("stays", "options"), [("stay", ["--run-id", "mine"]), ("leave", [])])
+def test_it_has_the_records_sent(tmp_path: Path, stays: str, options: list[str]) -> None:
+    """Of a command that starts no sidecar itself: while it runs where the run's name is known, else at the end."""
+    arguments = [str(Path(__file__).parents[1]), str(tmp_path / "mine"), stays]
+    command = [*OTEL_RL, "run", f"--dir={tmp_path}", "-q", *options, "--", sys.executable, "-c", SILENT, *arguments]
+    with sink("grpc") as server:
+        environ = {**os.environ, "OTEL_EXPORTER_OTLP_ENDPOINT": server.endpoint}
+        assert 0 == subprocess.run(command, env=environ, check=False, timeout=60).returncode
+        assert server.wait_for(lambda: 10 == len(server.spans()), 60)
+        me = WriterIdentity.current("test", 0)
+        identity = owner.living(tmp_path / "mine", me.boot_id)
+        if identity is not None:
+            os.kill(identity.pid, signal.SIGTERM)
+        assert server.wait_for(lambda: owner.living(tmp_path / "mine", me.boot_id) is None, 60), "it ignores SIGTERM"
+
+
+def test_a_signal_passes_by_the_one_who_sends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread that keeps the sidecar alive takes none."""
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
+    with sending(tmp_path, "mine", Config()) as keeper:
+        assert keeper is not None
+        (thread,) = [thread for thread in threading.enumerate() if thread.name == "otel_rl-sidecar"]
+        status = Path(f"/proc/self/task/{thread.native_id}/status").read_text()
+        (blocked,) = re.findall(r"SigBlk:\t([0-9a-f]+)", status)
+        assert all(int(blocked, 16) >> (number - 1) & 1 for number in FORWARDED)
+    assert not thread.is_alive()
+    assert set() == signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+
+def test_it_starts_nothing_where_that_is_forbidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or where nothing says whereto to send, or nothing is recorded at all."""
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
+    for config in (Config(sidecar=False), Config(enabled=False)):
+        with sending(tmp_path, "mine", config) as keeper:
+            assert keeper is None
+    monkeypatch.delenv("OTEL_EXPORTER_OTLP_ENDPOINT")
+    with sending(tmp_path, "mine", Config()) as keeper:
+        assert keeper is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import resource
 import shutil
@@ -11,13 +12,15 @@ import stat
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from otel_rl.journal import acknowledged, frame
 from otel_rl.journal.frame import Damage, Frame, Signal
-from otel_rl.journal.identity import WriterIdentity, start_time
+from otel_rl.journal.identity import WriterIdentity, _processes_below, start_time
+from otel_rl.journal.read import open_run
 from otel_rl.journal.write import MIB, Writer
 
 IDENTITY = WriterIdentity("trainer-0-1-abcdef00", "boot", "pid:[1]", 1, 2, "host", 3, "1.0")
@@ -285,6 +288,30 @@ assert journal.stats.dropped == {{}}, journal.stats
     assert resource.RLIM_INFINITY == resource.getrlimit(resource.RLIMIT_FSIZE)[1]
 
 
+@pytest.mark.parametrize("limit", [20_000, 700_000, 3_000_000])
+def test_requests_are_made_for_the_limit_of_file_sizes(tmp_path: Path, limit: int) -> None:
+    """One below the usual size of a frame loses nothing; what fits no file is counted, and nobody waits for it."""
+    code = f"""
+import json, resource, sys
+from pathlib import Path
+sys.path.insert(0, {str(Path(__file__).parents[1])!r})
+resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, resource.RLIM_INFINITY))
+from tests.sink import ALIVE, Rank
+rank = Rank(Path(sys.argv[1]), ALIVE)
+rank.write(2000, text="x" * 1000)
+rank.append(rank.encoder.encode_logs([]))
+rank.writer.append("traces", bytes({limit}), 3, 1, 1)
+rank.write(10)
+rank.writer.close()
+print(json.dumps([rank.writer.stats.dropped.get(("traces", "too_large"), 0), sum(rank.writer.stats.dropped.values())]))
+"""
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, capture_output=True, text=True)
+    assert [3, 3] == json.loads(done.stdout)
+    run = open_run(tmp_path)
+    assert (2010, []) == (len(list(run.spans())), run.damage)
+    assert all(path.stat().st_size <= limit for path in tmp_path.iterdir())
+
+
 def test_pending_is_bounded(tmp_path: Path, disk: Callable[..., Disk]) -> None:
     """While nothing can be written the oldest spans are given up, then logs, metrics last."""
     journal = writer(tmp_path, pending_bytes=5 * 1040)
@@ -522,6 +549,40 @@ def test_liveness() -> None:
     assert not other.is_alive(2e9), "a zombie is dead"
     child.communicate()
     assert not other.is_alive(2e9)
+
+
+def test_a_writer_of_a_pid_namespace_below(tmp_path: Path) -> None:
+    """One that is stopped touches nothing, and is seen to live all the same, until it is killed."""
+    code = f"""
+import sys, time
+from pathlib import Path
+sys.path.insert(0, {str(Path(__file__).parents[1])!r})
+from otel_rl.journal.identity import WriterIdentity
+Path(sys.argv[1]).write_bytes(WriterIdentity.current("trainer", 0).to_json())
+print("ready", flush=True)
+time.sleep(600)
+"""
+    unshare = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
+    command = [*unshare, sys.executable, "-c", code, str(tmp_path / "identity")]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    try:
+        if process.stdout.readline() != "ready\n":
+            pytest.skip(f"no pid namespace can be made here: {process.communicate()[1].strip()}")
+        identity = WriterIdentity.from_json((tmp_path / "identity").read_bytes())
+        assert identity is not None
+        (child,) = map(int, Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split())
+        os.kill(child, signals.SIGSTOP)
+        _processes_below.cache_clear()
+        assert (1, True) == (identity.pid, identity.is_alive(touched_s=0))
+        assert not replace(identity, start_time=identity.start_time + 1).is_alive(0)
+        assert not replace(identity, pid=2).is_alive(0)
+        os.kill(child, signals.SIGKILL)
+        process.wait()
+        assert not identity.is_alive(touched_s=0)
+    finally:
+        process.kill()
+        process.communicate()
 
 
 @pytest.mark.parametrize("identity", [WriterIdentity("w"), IDENTITY])

@@ -13,6 +13,7 @@ import pytest
 from opentelemetry import metrics, trace
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -32,6 +33,7 @@ def untouched(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(trace, "_TRACER_PROVIDER_SET_ONCE", Once())
     monkeypatch.setattr(metrics_api, "_METER_PROVIDER", None)
     monkeypatch.setattr(metrics_api, "_METER_PROVIDER_SET_ONCE", Once())
+    monkeypatch.setattr(metrics_api, "_PROXY_METER_PROVIDER", metrics_api._ProxyMeterProvider())
     yield
     otel_rl.uninstrument()
 
@@ -234,6 +236,49 @@ def test_metrics_of_a_library_are_journaled(recording: Recording) -> None:
     (requests,), (latency,) = run.last_points("lib.requests"), run.last_points("lib.latency")
     assert (7, {"code": "200"}, 3) == (requests.value, requests.attributes, latency.count)
     assert 0 == requests.resource[vocabulary.RANK]
+
+
+def test_meters_that_somebody_took_earlier_follow_the_provider(stubbed: Recording) -> None:
+    """Libraries take meters and make instruments when they are imported: they serve ours, then the user's."""
+    meter = metrics.get_meter("lib")
+    counter = meter.create_counter("lib.requests")
+    meter.create_observable_gauge("lib.depth", [lambda options: [metrics.Observation(5)]])
+    counter.add(100)
+    stubbed.start()
+    late = meter.create_counter("lib.late")
+    with otel_rl.step(1):
+        counter.add(2)
+        late.add(3)
+        assert otel_rl.flush()
+    reader = InMemoryMetricReader()
+    meters = MeterProvider([reader], shutdown_on_exit=False)
+    metrics.set_meter_provider(meters)
+    counter.add(40)
+    run = stubbed.stop()
+    counter.add(1)
+    ours = {p.name: p.value for p in run.last_points() if p.name.startswith("lib.")}
+    assert {"lib.requests": 2, "lib.late": 3, "lib.depth": 5} == ours
+    data = reader.get_metrics_data()
+    assert data is not None
+    theirs = [m for part in data.resource_metrics for scope in part.scope_metrics for m in scope.metrics]
+    assert {"lib.requests": 41, "lib.depth": 5} == {m.name: m.data.data_points[0].value for m in theirs}  # type: ignore[union-attr]
+    meters.shutdown()
+
+
+def test_after_us_meters_wait_for_a_provider_again(stubbed: Recording) -> None:
+    """As if we had never been there: what they are told is kept by nobody, until the program sets a provider."""
+    meter = metrics.get_meter("lib")
+    counter = meter.create_counter("lib.requests")
+    stubbed.start()
+    with otel_rl.step(1):
+        counter.add(2)
+    otel_rl.uninstrument()
+    proxies = metrics_api._PROXY_METER_PROVIDER
+    assert (None, None, None) == (proxies._real_meter_provider, meter._real_meter, counter._real_instrument)  # type: ignore[attr-defined]
+    stubbed.start()
+    with otel_rl.step(1):
+        counter.add(7)
+    assert {2, 7} == {point.value for point in stubbed.stop().last_points("lib.requests")}, "one for each journal"
 
 
 def test_a_library_that_records_nothing_writes_nothing(recording: Recording) -> None:

@@ -29,7 +29,8 @@ def advanced() -> dict[str, Progress]:
     traces.advance(traces.live, Position(1, 100), {"shipped": 10, "rejected": 1, "left_out": 2, "refused": 3})
     traces.split(Position(3, 50))
     traces.advance(traces.live, Position(4, 0), {"shipped": 5, "damaged": 1})
-    traces.close({"shipped": 2})
+    traces.close_some([b"12345678", b"abcdefgh"], {"shipped": 2})
+    traces.close()
     found["logs"].advance(found["logs"].live, Position(0, 7), {"shipped": 1})
     return found
 
@@ -42,7 +43,7 @@ def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
     assert rows(progress) == rows(found)
     assert [Range(Position(1, 100), Position(3, 50)), Range(Position(4, 0))] == found["traces"].ranges
     assert {"shipped": 17, "rejected": 1, "left_out": 2, "refused": 3, "damaged": 1} == found["traces"].counts
-    assert found["traces"].closed
+    assert (True, {b"12345678", b"abcdefgh"}) == (found["traces"].closed, found["traces"].closed_ids)
     assert (0o600, [FILE]) == ((tmp_path / FILE).stat().st_mode & 0o777, os.listdir(tmp_path))
 
 
@@ -56,6 +57,8 @@ def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
         b'{"traces": {"ranges": [[[0,-1],null]], "counts": {}, "closed": false}}',
         b'{"traces": {"ranges": [[[0,1],null]], "counts": {"shipped": "x"}, "closed": false}}',
         b'{"traces": {"ranges": [[[0,1],null]], "counts": {"shipped": Infinity}, "closed": false}}',
+        b'{"traces": {"ranges": [[[0,1],null]], "counts": {}, "closed": true, "closed_ids": ["x"]}}',
+        b'{"traces": {"ranges": [[[0,1],null]], "counts": {}, "closed": true, "closed_ids": 7}}',
     ],
 )  # fmt: skip
 def test_a_damaged_file_begins_anew(tmp_path: Path, content: bytes) -> None:

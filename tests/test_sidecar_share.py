@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Sequence
 
 from hypothesis import given, settings
@@ -201,23 +200,3 @@ def test_every_shipped_span_has_its_parents(drawn: tuple[list[list[FakeSpan]], i
     errors = {made.span_id for spans in groups for made in spans if made.status}
     assert errors <= set(found)
     assert {parents[number] for number in found} - {0} <= set(found)
-
-
-def test_it_is_cheap() -> None:
-    """A slow machine may take ten times what the docstring says."""
-    frames = [frame_of([span(5000 * n + m, trace_id=n // 2 + 1) for m in range(2000)]) for n in range(1, 11)]
-    for limit in (1 << 30, 100_000):
-        share = Share(limit)
-        begun = time.process_time()
-        ship_without_looking(share, frames)
-        cost_us = (time.process_time() - begun) / 20_000 * 1e6
-        print(f"{cost_us:.1f} us a span")
-        assert cost_us < 80
-
-
-def ship_without_looking(share: Share, frames: Sequence[Frame]) -> None:
-    """As ``ship``, and nothing else."""
-    for frame in frames:
-        draft = share.draft()
-        draft.select("w", frame)
-        draft.commit()

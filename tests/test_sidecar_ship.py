@@ -12,10 +12,12 @@ from typing import Any, Literal
 
 import grpc
 import pytest
+from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import DecodeError
+from google.rpc.error_details_pb2 import RetryInfo
 
 from otel_rl.journal.frame import Signal
-from otel_rl.sidecar import ship
+from otel_rl.sidecar import client, ship
 from otel_rl.sidecar.client import connect
 from otel_rl.sidecar.follow import find_streams
 from otel_rl.sidecar.halve import records
@@ -25,6 +27,7 @@ from otel_rl.sidecar.share import SIBLINGS, Share
 from otel_rl.sidecar.ship import Followed, Shipper
 from tests.runs import FakeSpan
 from tests.sink import MAX_BYTES, Answer, Rank, Sink, sink
+from tests.test_sidecar_client import status_of
 
 Protocol = Literal["grpc", "http"]
 STATUS = grpc.StatusCode
@@ -43,17 +46,20 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wait for a twentieth of the time."""
     monkeypatch.setattr(ship, "FIRST_WAIT_S", 0.05)
     monkeypatch.setattr(ship, "LAST_WAIT_S", 0.4)
-    monkeypatch.setattr(ship, "BLOCKED_WAIT_S", 0.3)
+    monkeypatch.setattr(ship, "BLOCKED_WAIT_S", 0.1)
+    monkeypatch.setattr(client, "RECONNECT_MS", 100)
 
 
 class Shipping:
     """Ships one signal of a directory, by the calling thread."""
 
-    def __init__(self, directory: Path, endpoint: str, protocol: Protocol, signal: Signal = "traces") -> None:
+    def __init__(
+        self, directory: Path, endpoint: str, protocol: Protocol, signal: Signal = "traces", timeout_ms: int = 30_000
+    ) -> None:
         environ = {
             "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint,
             "OTEL_EXPORTER_OTLP_PROTOCOL": {"grpc": "grpc", "http": "http/protobuf"}[protocol],
-            "OTEL_EXPORTER_OTLP_TIMEOUT": "500",
+            "OTEL_EXPORTER_OTLP_TIMEOUT": str(timeout_ms),
         }
         (target,) = [target for target in targets(environ) if target.signal == signal]
         self.said: list[str] = []
@@ -71,7 +77,7 @@ class Shipping:
             if signal == self.signal
         ]
 
-    def work(self, until: Callable[[], bool] | None = None, timeout_s: float = 15.0) -> None:
+    def work(self, until: Callable[[], bool] | None = None, timeout_s: float = 120.0) -> None:
         """Ship until nothing waits, or something is so."""
         deadline = time.monotonic() + timeout_s
         while not (until() if until else not self.waiting):
@@ -94,9 +100,11 @@ class Shipping:
 
 
 @contextmanager
-def shipping(directory: Path, server: Sink, protocol: Protocol, signal: Signal = "traces") -> Iterator[Shipping]:
+def shipping(
+    directory: Path, server: Sink, protocol: Protocol, signal: Signal = "traces", timeout_ms: int = 30_000
+) -> Iterator[Shipping]:
     """Ship to a server."""
-    found = Shipping(directory, server.endpoint, protocol, signal)
+    found = Shipping(directory, server.endpoint, protocol, signal, timeout_ms)
     try:
         yield found
     finally:
@@ -179,24 +187,26 @@ def test_the_server_comes_back(tmp_path: Path, protocol: Protocol, many: bool) -
         assert rank.spans.items() <= contents.items()
 
 
-def test_live_data_goes_before_a_backlog(tmp_path: Path, protocol: Protocol) -> None:
+def test_live_data_goes_before_a_backlog(tmp_path: Path, protocol: Protocol, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is written now does not wait for hours of backlog, which goes in order and at its rate."""
     rank = Rank(tmp_path, segment_bytes=1 << 20)
     old = rank.write(100, frames=100, text="x" * 900, age_s=3600)
     with sink(protocol) as server, shipping(tmp_path, server, protocol) as found:
+        monkeypatch.setattr(ship, "BACKLOG_RATE", 1000)  # a batch of it, then none for an hour
         for _ in range(10):
             found.shipper.work(found.followed(finished=False))
         assert 2 == len(next(iter(found.progress.values())).ranges)
         assert server.ids() == old[: len(server.ids())]
         assert len(server.ids()) < len(old)
-        assert 3500 < found.progress[rank.identity.writer].oldest_ns / -1e9 + time.time() < 3700
+        assert 3500 < found.progress[rank.identity.writer].oldest_ns / -1e9 + time.time() < 7000
         begun = len(server.ids())
         new = rank.write(10)
         found.shipper.work(found.followed(finished=False))
         assert new == server.ids()[begun : begun + 10]
+        monkeypatch.setattr(ship, "BACKLOG_RATE", 1 << 40)
+        found.shipper._backlog_at = 0.0
         while found.waiting:
             found.shipper.work(found.followed(finished=False))
-            time.sleep(0.02)
         assert old == [span for span in server.ids() if span not in new]
         assert {"shipped": 10_010} == found.counts()
         assert rank.spans == server.spans()
@@ -222,10 +232,10 @@ def test_a_backlog_is_never_cut_inside_a_frame(tmp_path: Path) -> None:
 LATER = [
     ("grpc", Answer(code=STATUS.UNAVAILABLE)),
     ("grpc", Answer(code=STATUS.ABORTED)),
+    ("grpc", Answer(code=STATUS.RESOURCE_EXHAUSTED, text="rate limit exceeded")),
     ("grpc", Answer(delay_s=1.0)),
     ("http", Answer(429)),
     ("http", Answer(503)),
-    ("http", Answer(503, headers=(("Retry-After", "1"),))),
     ("http", Answer(delay_s=1.0)),
     ("http", Answer(401)),
     ("grpc", Answer(code=STATUS.UNAUTHENTICATED)),
@@ -237,18 +247,58 @@ def test_what_is_asked_to_wait_waits(tmp_path: Path, by: Protocol, answer: Answe
     """Everything arrives, once unless the server took what it did not answer; nothing is counted twice."""
     rank = Rank(tmp_path)
     expected = rank.write(100, frames=5)
-    with sink(by) as server, shipping(tmp_path, server, by) as found:
+    timeout_ms = 500 if answer.delay_s else 30_000
+    with sink(by) as server, shipping(tmp_path, server, by, timeout_ms=timeout_ms) as found:
         server.answer = script(answer, answer, answer)
-        begun = time.monotonic()
         found.work()
-        waited = time.monotonic() - begun
         assert {"shipped": 500} == found.counts()
         assert rank.spans == server.spans()
         if not answer.delay_s:
             assert expected == server.ids()
             assert 4 == len(server.requests)
-        if answer.headers:
-            assert waited > 3
+
+
+IN_40_S = status_of(RetryInfo(retry_delay=Duration(seconds=40)))
+
+
+@pytest.mark.parametrize(
+    ("by", "answer"),
+    [
+        ("http", Answer(503, headers=(("Retry-After", "40"),))),
+        (
+            "grpc",
+            Answer(code=STATUS.RESOURCE_EXHAUSTED, trailing=status_of(RetryInfo(retry_delay=Duration(seconds=40)))),
+        ),
+    ],
+)
+def test_it_waits_as_long_as_it_is_asked_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: Protocol, answer: Answer
+) -> None:
+    """No request before that, and one behind it."""
+    now = {"s": 1000.0}
+    monkeypatch.setattr(ship, "monotonic", lambda: now["s"])
+    Rank(tmp_path).write(10)
+    with sink(by) as server, shipping(tmp_path, server, by) as found:
+        server.answer = script(answer)
+        seen = []
+        for now["s"] in (1000.0, 1001.0, 1039.0, 1041.0):
+            found.shipper.work(found.followed())
+            seen.append(len(server.requests))
+        assert ([1, 1, 1, 2], {"shipped": 10}) == (seen, found.counts())
+
+
+def test_a_page_instead_of_an_answer_is_said_once(tmp_path: Path) -> None:
+    """A proxy that answers everything with status 200: nothing counts as sent until an OTLP server answers."""
+    rank = Rank(tmp_path)
+    rank.write(10, frames=3)
+    with sink("http") as server, shipping(tmp_path, server, "http") as found:
+        server.body, server.kind = b"<html>", "text/html"
+        found.work(lambda: len(server.requests) > 2)
+        assert ({}, 1) == (found.counts(), len(found.said))
+        assert "the answer is text/html and not OTLP" in found.said[0]
+        server.body = b""
+        found.work()
+        assert ({"shipped": 30}, rank.spans) == (found.counts(), server.spans())
 
 
 def test_the_other_side_does_not_keep_us_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -324,10 +374,10 @@ def test_too_large_becomes_smaller(tmp_path: Path, protocol: Protocol, signal: S
     rank = Rank(tmp_path)
     rank.write(60, frames=10, text="x" * 60)
     huge = rank.write(1, text="x" * 300)
-    too_large = Answer(413, STATUS.RESOURCE_EXHAUSTED)
+    too_large = Answer(413, STATUS.RESOURCE_EXHAUSTED, text="received message larger than max")
     with sink(protocol) as server, shipping(tmp_path, server, protocol, signal) as found:
         server.answer = lambda signal, payload: too_large if len(payload) > limit else GOOD
-        found.work(timeout_s=60)
+        found.work()
         refused = int(limit == 260 and signal == "traces")
         total = 601 if signal == "traces" else 11
         assert total == sum(found.counts().values())

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from otel_rl.journal.identity import WriterIdentity
+from otel_rl.runtime import state
 from otel_rl.sidecar import owner, start
 from otel_rl.sidecar.start import LAST_WAIT_S, Keeper
 
@@ -116,3 +117,19 @@ def test_where_it_is_forbidden_it_is_said_once(
         keeper.look(tmp_path, ME)
     assert ([], 1) == (started, len(caplog.records))
     assert "(OTEL_RL_SIDECAR=false)" in caplog.records[0].getMessage()
+
+
+def test_what_went_elsewhere_is_sent_from_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, started: list[Path]
+) -> None:
+    """The folder for temporary files gets a sidecar of its own, and the command that does its work is said."""
+    run, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
+    monkeypatch.setattr(state, "directory", run)
+    keeper = Keeper()
+    keeper.look(run, ME)
+    assert keeper._starting
+    keeper.last_look(run, ME)
+    assert ([run], "") == (started, caplog.text)
+    keeper.last_look(elsewhere, ME)
+    assert [run, elsewhere] == started
+    assert f"otel-rl ship {elsewhere}" in caplog.text

@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 
+from otel_rl.cli.beside import send_rest, sending
 from otel_rl.cli.child import run_child
 from otel_rl.cli.outcome import Directory, absolute, complain, leave, say_fallback, settings, stderr
 from otel_rl.guard import guard
@@ -54,19 +55,25 @@ def run(
     SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2 and SIGCONT are passed on. What the terminal sends (Ctrl-C)
     reaches the command once; what `kill` sends to the whole process group reaches it twice.
 
+    Where OTEL_EXPORTER_OTLP_ENDPOINT is set, a process beside it sends the records, and goes on when the command ends.
+
     A process is recorded when it is Python with otel_rl installed and was not started with -I, -E or -S.
     """
-    root = absolute(directory or settings().directory)
+    config = settings()
+    root = absolute(directory or config.directory)
     environ = child_environment(os.environ, root, run_id, integrations)
     started_ns = time.time_ns()
     try:
-        code = run_child(command, environ)
+        with sending(root, run_id or config.run_id, config) as keeper:
+            code = run_child(command, environ)
     except FileNotFoundError:
         leave(f"there is no command {command[0]!r}", COMMAND_NOT_FOUND)
     except OSError as error:
         leave(f"cannot start {command[0]!r}: {error.strerror}", CANNOT_EXECUTE)
     with suppress(KeyboardInterrupt, SystemExit), guard("show what was recorded"):  # a broken pipe makes rich leave
-        conclude(recorded_since(root, started_ns), quiet)
+        runs = recorded_since(root, started_ns)
+        send_rest(keeper, [run.path for run in runs])
+        conclude(runs, quiet)
     raise typer.Exit(code)
 
 

@@ -17,6 +17,7 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from otel_rl import vocabulary
 from otel_rl.journal.clean import Cleaner
 from otel_rl.journal.frame import Signal
+from otel_rl.journal.limit import largest_payload
 from otel_rl.records import Attributes
 
 MAX_REQUEST_BYTES: Final = (1 << 20) - 1
@@ -43,7 +44,7 @@ class Envelope:
         cleaner.fill(message.attributes, resource)
         self._resource = block(1, message.SerializeToString())
         self._scope = block(1, InstrumentationScope(name=vocabulary.SCOPE, version=version).SerializeToString())
-        self.room = MAX_REQUEST_BYTES - len(self._resource) - len(self._scope) - 16
+        self.room = min(MAX_REQUEST_BYTES, largest_payload()) - len(self._resource) - len(self._scope) - 16
         """Bytes that the records of one request may have, tags and lengths included."""
 
     def wrap(self, records: Sequence[bytes]) -> bytes:

@@ -5,6 +5,7 @@ One thread at a time uses a ``Writer``. It holds no lock, so a process may fork 
 
 from __future__ import annotations
 
+import errno
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -16,6 +17,7 @@ from otel_rl.journal import frame
 from otel_rl.journal.acknowledged import first_unsent
 from otel_rl.journal.frame import Signal
 from otel_rl.journal.identity import WriterIdentity
+from otel_rl.journal.limit import largest_file
 from otel_rl.journal.pending import FIRST_TO_GO, Pending, Waiting
 from otel_rl.journal.segment import Segment
 
@@ -37,7 +39,8 @@ class WriterStats:
     """Records given up by signal and reason.
 
     ``journal_full`` (size cap), ``pending_full`` (nothing could be written for too long), ``too_large`` (a payload
-    above 64 MiB), ``unwritten`` (still pending at the close), ``closed`` (by a closed writer or in a forked child).
+    above 64 MiB, or above the limit of file sizes), ``unwritten`` (still pending at the close), ``closed`` (by a closed
+    writer or in a forked child).
     """
     failure: str | None
     """Why nothing can be written at present."""
@@ -67,7 +70,7 @@ class Writer:
         self.identity = identity
         self._directory = directory
         self._max_bytes = max_bytes
-        self._segment_bytes = min(segment_bytes, max_bytes // 8)
+        self._segment_bytes = min(segment_bytes, max_bytes // 8, largest_file())
         self._owner = os.getpid()
         self._closed = False
         self._header = frame.pack(frame.WRITER, identity.to_json(), 1, identity.created_ns, identity.created_ns)
@@ -209,10 +212,13 @@ class Writer:
         is_new = not segment.frames
         try:
             segment.append(item.frame, item.records)
-        except OSError:
+        except OSError as error:
             if segment.descriptor >= 0:
                 raise
             self._retire(item.signal)
+            if is_new and error.errno == errno.EFBIG:  # it fits no file at all: the others must not wait behind it
+                self._dropped[item.signal, "too_large"] += item.records
+                return
             if is_new:
                 raise
             self._write(item)  # the file failed, a new one may do: the limit of file sizes, a stale NFS handle

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import re
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime, timezone
@@ -15,6 +16,7 @@ from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
+from google.protobuf import json_format
 from google.protobuf.message import DecodeError
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceResponse
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceResponse
@@ -40,13 +42,23 @@ REJECTED: Final[dict[Signal, str]] = {
     "metrics": "rejected_data_points",
     "logs": "rejected_log_records",
 }
-LATER_GRPC: Final = frozenset({"CANCELLED", "DEADLINE_EXCEEDED", "ABORTED", "OUT_OF_RANGE", "UNAVAILABLE", "DATA_LOSS"})
+LATER_GRPC: Final = frozenset({
+    "CANCELLED", "DEADLINE_EXCEEDED", "ABORTED", "OUT_OF_RANGE", "UNAVAILABLE", "DATA_LOSS",
+    "RESOURCE_EXHAUSTED",  # final without RetryInfo, says the specification; rate limiters send none
+})  # fmt: skip
+TOO_LARGE_CODES: Final = frozenset({"RESOURCE_EXHAUSTED", "OUT_OF_RANGE"})
 BLOCKED_GRPC: Final = frozenset({"UNAUTHENTICATED", "PERMISSION_DENIED", "UNIMPLEMENTED", "NOT_FOUND"})
 BROKEN_GRPC: Final = ("RST_STREAM", "Stream removed", "GOAWAY", "Socket closed")
 """What the details of a call say whose connection broke, whatever its code: nobody has answered."""
+TOO_LARGE_GRPC: Final = re.compile(
+    r"larger than max|message exceeds|(message|request|payload|body)( length| size)?( is)? too (large|big|long)", re.I
+)
+"""What the details of a call say that was too large (Go, C++ and Python, Java, .NET, Rust): no code tells it from a
+rate limit."""
 LATER_HTTP: Final = frozenset({429, 502, 503, 504})
 BLOCKED_HTTP: Final = frozenset({301, 302, 303, 307, 308, 401, 403, 404, 405, 407, 415})
 TOO_LARGE_HTTP: Final = 413
+JSON: Final = "application/json"
 RETRY_INFO: Final = "grpc-status-details-bin"
 RECONNECT_MS: Final = 5_000
 """How long a gRPC channel waits at most before it tries to connect again; 120,000 unless it is told otherwise."""
@@ -63,6 +75,8 @@ class Outcome(NamedTuple):
     after_s: float = 0.0
     """How long the other side asks us to wait."""
     reason: str = ""
+    advice: str = ""
+    """What a person has to look at, where only a person can mend it."""
 
 
 class Client(Protocol):
@@ -161,9 +175,11 @@ class HttpClient:
             )
         except self._error as error:
             return Outcome("later", reason=f"{type(error).__name__}")
+        except OSError as error:  # a certificate or key that was there is gone: somebody may be replacing it
+            return Outcome("later", reason=f"{type(error).__name__}", advice=str(error)[:300])
         status = response.status_code
         if 200 <= status < 300:
-            return _decoded(self._target.signal, response.content)
+            return _decoded(self._target.signal, response.content, response.headers.get("Content-Type", ""))
         reason = f"HTTP {status}"
         if status in LATER_HTTP:
             return Outcome("later", after_s=_seconds(response.headers.get("Retry-After", "")), reason=reason)
@@ -185,11 +201,21 @@ def _content(path: Path | None) -> bytes | None:
     return path.read_bytes() if path is not None else None
 
 
-def _decoded(signal: Signal, content: bytes) -> Outcome:
+def _decoded(signal: Signal, content: bytes, kind: str) -> Outcome:
+    """Read the answer to a request that was taken; the page of a proxy or a login, with status 200, takes nothing.
+
+    The specification wants a message of protobuf, empty where all is well; JSON is read as well, some answer with it.
+    """
+    response = RESPONSES[signal]()
     try:
-        return _accepted(signal, RESPONSES[signal].FromString(content))
-    except DecodeError:  # a proxy's page, or JSON: the status said that it was taken
-        return Outcome("accepted")
+        if kind.startswith(JSON) and content:
+            json_format.Parse(content, response)
+        else:
+            response.ParseFromString(content)
+    except (DecodeError, json_format.ParseError, UnicodeDecodeError):
+        shown = kind.partition(";")[0][:80] or "of no type"
+        return Outcome("later", reason=f"HTTP 200, {shown}", advice=f"the answer is {shown} and not OTLP")
+    return _accepted(signal, response)
 
 
 def _accepted(signal: Signal, response: Any) -> Outcome:
@@ -200,14 +226,12 @@ def _accepted(signal: Signal, response: Any) -> Outcome:
 def _grpc_outcome(error: Any) -> Outcome:
     code = error.code().name
     reason = f"gRPC {code}"
-    if code in LATER_GRPC or any(text in (error.details() or "") for text in BROKEN_GRPC):
+    details = error.details() or ""
+    if code in TOO_LARGE_CODES and TOO_LARGE_GRPC.search(details):
+        return Outcome("too_large", reason=reason)
+    if code in LATER_GRPC or any(text in details for text in BROKEN_GRPC):
         return Outcome("later", after_s=_retry_delay(error) or 0.0, reason=reason)
-    if code in BLOCKED_GRPC:
-        return Outcome("blocked", reason=reason)
-    if code == "RESOURCE_EXHAUSTED":
-        delay = _retry_delay(error)
-        return Outcome("too_large", reason=reason) if delay is None else Outcome("later", after_s=delay, reason=reason)
-    return Outcome("refused", reason=reason)
+    return Outcome("blocked" if code in BLOCKED_GRPC else "refused", reason=reason)
 
 
 def _retry_delay(error: Any) -> float | None:

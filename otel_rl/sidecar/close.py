@@ -1,21 +1,26 @@
-"""What a dead process left open, as spans that end at its last sign of life."""
+"""What a dead process left open, as spans that end at its last sign of life.
+
+What was closed stays closed: of a process that was only taken for dead (stopped, in a container that was paused) the
+real end of such a span is not sent, since nothing may arrive twice under one id with different content.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from otel_rl import vocabulary
+from otel_rl import directories, vocabulary
 from otel_rl.journal.encode import SpanEncoder
 from otel_rl.journal.files import Journal, Segment
 from otel_rl.journal.identity import WriterIdentity
 from otel_rl.journal.read import Run
 from otel_rl.journal.views import SpanView
 from otel_rl.journal.wire import Request
-from otel_rl.sidecar.follow import Stream
+from otel_rl.sidecar.follow import Stream, find_streams
 from otel_rl.version import __version__
 
 
@@ -36,20 +41,24 @@ class _Closed:
     kind: int = 1
 
 
-def close_left_open(directory: Path, identity: WriterIdentity, streams: Iterable[Stream]) -> list[Request]:
+def close_left_open(
+    directory: Path, identity: WriterIdentity, streams: Iterable[Stream], closed: Collection[bytes] = ()
+) -> list[Request]:
     """Make the spans of the stages that a dead writer left open; the same bytes each time.
 
     Args:
         directory: of the run.
         identity: of the writer.
         streams: of the writer, all signals.
+        closed: ids of the spans that were closed before.
 
     Cost: reads the writer's journal, without its metrics where it left nothing open.
     """
-    segments = [Segment(path, stream.signal, number) for stream in streams for number, path in stream.files.items()]
+    everywhere = [*streams, *_redirected(directory, identity.writer)]
+    segments = [Segment(path, stream.signal, number) for stream in everywhere for number, path in stream.files.items()]
     found: dict[int, list[SpanView]] = defaultdict(list)
     for stage in Run(directory, [Journal(identity, segments)]).open_stages():
-        if stage.trace_id:
+        if stage.trace_id and stage.span_id not in closed:
             found[id(stage.resource)].append(stage.closed())
     requests = []
     for spans in found.values():
@@ -57,6 +66,15 @@ def close_left_open(directory: Path, identity: WriterIdentity, streams: Iterable
         encoder = SpanEncoder(resource, str(resource.get(vocabulary.DISTRO_VERSION, __version__)))
         requests += encoder.encode(map(_as_record, spans))
     return requests
+
+
+def _redirected(directory: Path, writer: str) -> list[Stream]:
+    """Find what the writer wrote elsewhere when its disk was full: stages that are open here may have ended there."""
+    folder = directories.redirected(directory)
+    with suppress(OSError):
+        if folder is not None:
+            return [stream for (name, _), stream in find_streams(folder).items() if name == writer]
+    return []
 
 
 def _as_record(span: SpanView) -> _Closed:

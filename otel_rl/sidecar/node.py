@@ -18,6 +18,7 @@ from otel_rl.journal.identity import WriterIdentity
 from otel_rl.sidecar.client import connect
 from otel_rl.sidecar.close import close_left_open
 from otel_rl.sidecar.follow import Stream, find_streams, identity_of
+from otel_rl.sidecar.halve import records
 from otel_rl.sidecar.progress import Progress, load, save
 from otel_rl.sidecar.settings import SIGNALS, Target
 from otel_rl.sidecar.share import Share
@@ -123,6 +124,8 @@ class Node:
     def _scan(self) -> None:
         found = self._list()
         dead = frozenset(writer for writer in self.writers if not self._is_alive(writer))
+        for writer in set(self.writers) - dead:
+            self._revive(writer)
         if not dead <= self._dead:
             found = self._list()  # what they wrote between the two looks
         for writer, streams in self._streams.items():
@@ -165,11 +168,20 @@ class Node:
         modified = max((_modified(path) for path in newest if path), default=0.0)
         now, clock = time.time(), monotonic()
         before = self._touched.get(writer)
+        if writer in self._dead and before is not None and before[0] == modified:
+            return False  # one that was only stopped writes again
         if before is None:
             self._touched[writer] = modified, clock - max(now - modified, 0.0)
         elif before[0] != modified:
             self._touched[writer] = modified, clock
         return self.writers[writer].is_alive(now - (clock - self._touched[writer][1]))
+
+    def _revive(self, writer: str) -> None:
+        """See to it that what a living writer leaves open one day is closed, also where we took it for dead before."""
+        progress = self.progress[writer]["traces"]
+        if progress.closed:
+            progress.reopen()
+        self._left_open.pop(writer, None)
 
     def save(self) -> None:
         """Note what was sent; where that fails it is sent again by the next sidecar."""
@@ -188,16 +200,17 @@ class Node:
             return False
         requests = self._left_open.get(writer)
         if requests is None:  # a journal of gigabytes is read once, however often the other side says no
-            requests = close_left_open(self.directory, self.writers[writer], list(streams.values()))
+            identity, closed = self.writers[writer], progress.closed_ids
+            requests = close_left_open(self.directory, identity, list(streams.values()), closed)
             self._left_open[writer] = requests
-        counts: Counter[str] = Counter()
-        for request in requests:
-            became = shipper.send(request.payload, request.count)
+        while requests:
+            became = shipper.send(requests[0].payload, requests[0].count)
             if became is None:
                 return False
-            counts += became
-        progress.close(counts)
-        del self._left_open[writer]
+            sent = requests.pop(0)
+            progress.close_some((record[2].span_id for record in records("traces", sent.payload)), became)
+        progress.close()
+        self._left_open.pop(writer, None)
         return True
 
     # --- how it stands ------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import json
 import os
 import threading
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,6 +43,8 @@ class Progress:
         """Records by what became of them, see ``COUNTS``."""
         self.closed = False
         """What a dead writer left open was closed."""
+        self.closed_ids: frozenset[bytes] = frozenset()
+        """The spans that were closed for it; should it have lived after all, their real ends are not sent."""
         self.oldest_ns = 0
         """Time of the first record that is not sent; 0 where nothing waits."""
         self._lock = threading.Lock()
@@ -73,11 +75,21 @@ class Progress:
                 self.ranges.remove(part)
             self.counts.update(counts or {})
 
-    def close(self, counts: Mapping[str, int]) -> None:
-        """Note that what a dead writer left open was closed."""
+    def close_some(self, ids: Iterable[bytes], counts: Mapping[str, int]) -> None:
+        """Note that spans which a dead writer left open were closed and sent."""
+        with self._lock:
+            self.closed_ids |= frozenset(ids)
+            self.counts.update(counts)
+
+    def close(self) -> None:
+        """Note that all was closed that a dead writer left open."""
         with self._lock:
             self.closed = True
-            self.counts.update(counts)
+
+    def reopen(self) -> None:
+        """Note that the writer lives: what it leaves open from now on will have to be closed."""
+        with self._lock:
+            self.closed = False
 
     def waiting(self, stream: Stream) -> int:
         """Bytes that are still to be sent."""
@@ -92,6 +104,7 @@ class Progress:
                 "ranges": [[part.start, part.end] for part in self.ranges],
                 "counts": {name: number for name, number in self.counts.items() if number},
                 "closed": self.closed,
+                "closed_ids": sorted(span_id.hex() for span_id in self.closed_ids),
             }
 
 
@@ -107,8 +120,10 @@ def load(directory: Path, writer: str) -> dict[Signal, Progress]:
             row = data[signal]
             ranges = [Range(_position(start), _position(end) if end else None) for start, end in row["ranges"]]
             counts = Counter({name: int(row["counts"].get(name, 0)) for name in COUNTS})
+            closed_ids = frozenset(map(bytes.fromhex, row.get("closed_ids", ())))
             if ranges and ranges[-1].end is None and all(part.end for part in ranges[:-1]):
                 progress.ranges, progress.counts, progress.closed = ranges, +counts, row["closed"] is True
+                progress.closed_ids = closed_ids
     return found
 
 

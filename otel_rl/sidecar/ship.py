@@ -182,7 +182,7 @@ class Shipper:
                 oldest_ns = oldest_ns or frame.last_ns
                 payload, kept = frame.payload, frame.count
                 if self.signal == "traces":
-                    payload, kept = draft.select(item.stream.writer, frame)
+                    payload, kept = draft.select(item.stream.writer, frame, item.progress.closed_ids)
                 payloads.append(payload)
                 size += len(payload)
                 records += kept
@@ -255,6 +255,8 @@ class Shipper:
                 "block",
                 f"nobody lets the {self.signal} in ({outcome.reason}): look at endpoint, headers and certificates",
             )
+        if outcome.advice:
+            self._tell("mend", f"the {self.signal} wait: {outcome.advice}; look at endpoint and certificates")
         self._wait_until = monotonic() + wait
         self._wait_s = min(self._wait_s * 2, LAST_WAIT_S)
 

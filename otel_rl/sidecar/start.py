@@ -13,6 +13,7 @@ from typing import Final
 from otel_rl.config import ConfigurationError
 from otel_rl.guard import say
 from otel_rl.journal.identity import WriterIdentity
+from otel_rl.runtime import state
 from otel_rl.sidecar import owner
 from otel_rl.sidecar.settings import targets
 
@@ -33,6 +34,8 @@ class Keeper:
         self._wait_s = LOOK_S
         self._starting = 0
         """Pid of the process in between, which starts the sidecar and ends."""
+        self._started: Path | None = None
+        """For which directory."""
         self._is_impossible = False
 
     def look(self, directory: Path, me: WriterIdentity) -> None:
@@ -48,8 +51,14 @@ class Keeper:
             self._start(directory)
 
     def last_look(self, directory: Path, me: WriterIdentity) -> None:
-        """Start a sidecar at the end of this process, unless one lives or is on its way."""
-        if not (self._may_not(directory, me) or self._starting or owner.living(directory, me.boot_id)):
+        """Start a sidecar at the end of this process, unless one lives or is on its way.
+
+        Where the end of the journal went somewhere else, because its disk was full, that folder has one of its own.
+        """
+        if state.directory is not None and directory != state.directory.absolute():
+            say("otel_rl: should nobody send what is in %s: otel-rl ship %s", directory, directory)
+        is_on_its_way = self._starting and self._started == directory
+        if not (self._may_not(directory, me) or is_on_its_way or owner.living(directory, me.boot_id)):
             self._start(directory)
 
     def _may_not(self, directory: Path, me: WriterIdentity) -> bool:
@@ -62,7 +71,7 @@ class Keeper:
 
     def _start(self, directory: Path) -> None:
         try:
-            self._starting = start(directory)
+            self._starting, self._started = start(directory), directory
         except (OSError, ValueError, TypeError) as error:  # TypeError: an embedded interpreter has no executable
             self._give_up(directory, type(error).__name__)
 
@@ -117,4 +126,5 @@ def start(directory: Path, environ: Mapping[str, str] = os.environ) -> int:
         [sys.executable, "-m", "otel_rl.sidecar", str(directory)],
         {**inherited, "OTEL_RL_ENABLED": "false", "PYTHONPATH": os.pathsep.join(path)},
         file_actions=nowhere,
+        setsigmask=(),  # a thread that blocks signals must not make a sidecar that nobody can end
     )

@@ -1,0 +1,75 @@
+"""Sending while a command runs: `otel-rl run` keeps a sidecar alive as every training process does.
+
+It is there for trainers that may not start processes, or are killed before they do. It begins with the run's directory,
+which is known where the run has a name; otherwise what is left is seen to at the end.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event, Thread
+from typing import Final
+
+from otel_rl.config import Config
+from otel_rl.guard import guard
+from otel_rl.identity import folder_name
+from otel_rl.journal.identity import WriterIdentity
+from otel_rl.sidecar.start import Keeper, make_keeper
+from otel_rl.version import __version__
+
+LOOK_S: Final = 1.0
+
+
+@contextmanager
+def sending(root: Path, run_id: str, config: Config) -> Iterator[Keeper | None]:
+    """Keep a sidecar of a run alive within the block; gives who does it, None where nothing is to be sent.
+
+    Args:
+        root: of the runs.
+        run_id: the run's name, or nothing where it is not known.
+        config: may forbid it.
+    """
+    keeper = make_keeper(is_forbidden=False) if config.active and config.sidecar else None
+    over = Event()
+    directory = root / folder_name(run_id)
+    thread = Thread(target=_keep, args=(keeper, directory, over), name="otel_rl-sidecar", daemon=True)
+    if keeper is not None and run_id:
+        _start(thread)
+    try:
+        yield keeper
+    finally:
+        over.set()
+        if thread.is_alive():
+            thread.join()
+
+
+def send_rest(keeper: Keeper | None, directories: Iterable[Path]) -> None:
+    """See to it, once all is recorded, that somebody sends what is left of these runs."""
+    if keeper is not None:
+        for directory in directories:
+            with guard("start the sidecar"):
+                keeper.last_look(directory, _me())
+
+
+def _keep(keeper: Keeper, directory: Path, over: Event) -> None:
+    me = _me()
+    while not over.wait(LOOK_S):
+        if directory.is_dir():
+            with guard("keep the sidecar alive"):
+                keeper.look(directory, me)
+
+
+def _me() -> WriterIdentity:
+    return WriterIdentity.current("run", 0, __version__)
+
+
+def _start(thread: Thread) -> None:
+    """Start a thread that takes no signal: the command's are waited for elsewhere, and would end this process."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        thread.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
