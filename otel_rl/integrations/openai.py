@@ -1,0 +1,137 @@
+"""OpenAI-compatible clients: chat completions, completions and responses; sync and async, streamed and not.
+
+Runs in whatever process calls the API: a rollout worker, an environment, a judge. Source: openai 1.66 to 3.54,
+``_base_client.py`` (``request`` is below every endpoint and above the client's own retries) and ``_streaming.py``.
+
+A request is timed where its caller is. What the server does not tell is unknown: TTFT where nothing is streamed,
+output tokens of a stream without ``stream_options``, tokens of one choice among several. Inside a step the W3C
+``traceparent`` of the current span goes along as a header, so that an engine's own spans hang below it; not where the
+caller or the client gives one, nor where ``OTEL_PROPAGATORS`` leaves ``tracecontext`` out (``none``).
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Mapping
+from time import monotonic_ns
+from typing import Any
+
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from otel_rl.current import CURRENT, SPAN_KEY
+from otel_rl.integrations.openai_rows import Reading, failed, finished
+from otel_rl.patching import Hook
+from otel_rl.requests import note
+from otel_rl.runtime import state
+
+PACKAGE = "openai"
+SUPPORTS = ">=1.66,<4"
+
+OPERATIONS = {"/chat/completions": "chat", "/completions": "text_completion", "/responses": "chat"}
+"""Endpoint to operation, by GenAI's conventions."""
+W3C = TraceContextTextMapPropagator()
+
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
+
+
+class Call:
+    """One call of the API, with the client's retries."""
+
+    def __init__(self, client: Any, options: Any, *, is_stream: bool) -> None:
+        self.submitted = monotonic_ns()
+        self.parent = CURRENT.get().get(SPAN_KEY)
+        self.operation = OPERATIONS[options.url]
+        self.has_events = options.url == "/responses"
+        self.body = {**(options.json_data or {}), **(options.extra_json or {})}
+        self.server = client.base_url
+        self._is_stream = is_stream
+        self._options, self._headers = options, options.headers
+        options.headers = _with_context(options.headers, client)
+
+    def item(self, value: Any) -> None:
+        """A call yields nothing; its stream does."""
+
+    def end(self, result: Any, error: BaseException | None) -> None:
+        """Note what came back, or follow the stream that begins."""
+        now = monotonic_ns()
+        self._options.headers = self._headers
+        if error is not None:
+            note(failed, self, now, error, parent=self.parent)
+        elif not self._is_stream:
+            note(finished, self, now, result, parent=self.parent)
+        else:
+            raw = getattr(result, "http_response", None)  # of with_raw_response and with_streaming_response
+            response = getattr(result, "response", result) if raw is None else raw
+            state.training.streams[response] = stream = Stream(self, now)
+            stream.is_parsed = raw is None
+            weakref.finalize(response, stream.left)
+
+
+class Stream(Reading):
+    """What was read of a streamed response; over when it ended, was closed, or is gone."""
+
+    is_parsed = True
+    """Whether it is read as items; the caller may also read its bytes, unseen by us."""
+
+    def end(self, result: Any, error: BaseException | None) -> None:
+        """See how it ended; whoever leaves it behind had the last item when he did."""
+        self._over(self.seen if isinstance(error, GeneratorExit) else monotonic_ns(), error)
+
+    def left(self) -> None:
+        """It is gone, and nobody read it to its end, as far as we know."""
+        if self.is_parsed:
+            self._over(self.seen, GeneratorExit())
+        else:
+            self._over(monotonic_ns(), None)
+
+    def closed(self) -> None:
+        """Its caller closed it."""
+        self._over(monotonic_ns(), GeneratorExit())
+
+    def _over(self, now: int, error: BaseException | None) -> None:
+        if not self.is_over:
+            self.is_over = True
+            note(self.rows, now, error, parent=self.call.parent)
+
+
+def _with_context(headers: Any, client: Any) -> Any:
+    given = headers if isinstance(headers, Mapping) else {}
+    carrier: dict[str, str] = {}
+    if "tracecontext" in (os.environ.get("OTEL_PROPAGATORS") or "tracecontext"):
+        W3C.inject(carrier)
+    if not carrier or any(name.lower() == "traceparent" for name in (*given, *client._custom_headers)):
+        return headers
+    return {**given, **carrier}
+
+
+def _begin_call(args: Args, kwargs: Kwargs) -> Call | None:
+    client, options = args[0], args[2]
+    if options.url not in OPERATIONS or options.method.lower() != "post":
+        return None
+    return Call(client, options, is_stream=bool(kwargs.get("stream")))
+
+
+def _begin_stream(args: Args, kwargs: Kwargs) -> Stream | None:
+    stream: Stream | None = state.training.streams.get(args[0].response)
+    if stream is not None:
+        stream.is_parsed = True
+    return stream
+
+
+def _close_stream(args: Args, kwargs: Kwargs, result: Any) -> None:
+    stream = state.training.streams.get(args[0].response)
+    if stream is not None:
+        stream.closed()
+
+
+HOOKS = (
+    Hook(target="openai._base_client:SyncAPIClient.request", watch=_begin_call),
+    Hook(target="openai._base_client:AsyncAPIClient.request", watch=_begin_call),
+    Hook(target="openai._streaming:Stream.__stream__", watch=_begin_stream),
+    Hook(target="openai._streaming:AsyncStream.__stream__", watch=_begin_stream),
+    Hook(target="openai._streaming:Stream.close", after=_close_stream),
+    Hook(target="openai._streaming:AsyncStream.close", after=_close_stream),
+)
+ATTACHMENTS = ()

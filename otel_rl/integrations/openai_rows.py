@@ -1,0 +1,218 @@
+"""What a call of an OpenAI-compatible API says of its sequences: one row for every choice."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from time import monotonic_ns
+from typing import Any
+
+from otel_rl.ids import random_bits
+from otel_rl.requests import UNKNOWN, Request
+
+MAX_CHOICES = 4096
+"""A failed call counts as so many sequences at most, whatever it asked for."""
+CONTENT = ("content", "reasoning_content", "reasoning", "tool_calls", "function_call", "refusal")
+"""Fields of a chat chunk's delta that hold output; servers begin with a chunk that holds none."""
+LAST_EVENTS = ("response.completed", "response.incomplete", "response.failed")
+FINISH = {"completed": "stop", "max_output_tokens": "length", "failed": "error", "cancelled": "abort"}
+"""What the responses API calls an end; the others' words (stop, length, tool_calls, content_filter) stay."""
+
+
+class Choice:
+    """What a stream has shown of one sequence; times are monotonic ns."""
+
+    __slots__ = ("ended", "finish", "first", "last")
+
+    def __init__(self) -> None:
+        self.first = self.last = self.ended = 0
+        self.finish = ""
+
+    def see(self, now: int, *, has_content: bool, finish: Any = None) -> None:
+        """Take in one chunk. The one that names the end came with the last token, or right behind it."""
+        if has_content:
+            self.first = self.first or now
+            self.last = now
+        if finish:
+            self.finish = str(finish)
+            self.ended = now
+            self.last = now if self.first else 0
+
+
+class Reading:
+    """What has been read of a streamed answer."""
+
+    def __init__(self, call: Any, now: int) -> None:
+        self.call = call
+        self.seen = now
+        """When its last chunk came."""
+        self.is_over = False
+        self.choices: dict[int, Choice] = {}
+        self.id = ""
+        self.usage: Any = None
+
+    def item(self, chunk: Any) -> None:
+        """See one chunk of a completion, or one event of a response; nothing of it is kept."""
+        if self.is_over:
+            return
+        self.seen = now = monotonic_ns()
+        if self.call.has_events:
+            self._see_event(now, chunk, str(get(chunk, "type")))
+            return
+        self.id = self.id or get(chunk, "id")
+        self.usage = get(chunk, "usage") or self.usage
+        for choice in get(chunk, "choices") or ():
+            delta = get(choice, "delta")
+            has_content = any(get(delta, name) for name in CONTENT) if delta is not None else bool(get(choice, "text"))
+            self._choice(get(choice, "index")).see(now, has_content=has_content, finish=get(choice, "finish_reason"))
+
+    def _see_event(self, now: int, event: Any, kind: str) -> None:
+        response = get(event, "response")
+        if response is not None:
+            self.id = get(response, "id") or self.id
+            self.usage = get(response, "usage") or self.usage
+        finish = (
+            _finish_of(response) if kind in ("response.completed", "response.incomplete", "response.failed") else ""
+        )
+        self._choice(0).see(now, has_content=kind.endswith(".delta"), finish=finish)
+
+    def _choice(self, index: Any) -> Choice:
+        return self.choices.setdefault(index if type(index) is int else 0, Choice())
+
+    def rows(self, now: int, error: BaseException | None) -> Iterable[Request]:
+        """Give every choice its row, also those that never came where others or an error did."""
+        call, identity = self.call, self.id or _new_id()
+        expected = _expected(call.body)
+        least = expected if error is not None else 0 if self.choices else 1
+        choices = {index: Choice() for index in range(least)} | self.choices
+        finish = _finish(error) if error is not None else ""
+        for index, seen in sorted(choices.items()):
+            is_over = bool(seen.finish) or error is None
+            yield _row(call, index, max(expected, len(choices)), identity, self.usage)._replace(
+                ended=seen.ended or now,
+                first_token=seen.first,
+                last_token=seen.last,
+                finish=seen.finish or finish,
+                error="" if is_over else _error(error),
+            )
+
+
+def failed(call: Any, now: int, error: BaseException) -> Iterable[Request]:
+    """Give the rows of a call that raised: one for every sequence that it asked for."""
+    expected, identity = _expected(call.body), _new_id()
+    for index in range(expected):
+        row = _row(call, index, expected, identity, None)
+        yield row._replace(ended=now, finish=_finish(error), error=_error(error))
+
+
+def finished(call: Any, now: int, answer: Any) -> Iterable[Request]:
+    """Give the rows of an answer that came as a whole."""
+    answer = _content(answer)
+    choices = get(answer, "choices")
+    identity, usage = str(get(answer, "id") or _new_id()), get(answer, "usage")
+    if not choices:
+        yield _row(call, 0, 1, identity, usage)._replace(ended=now, finish=_finish_of(answer))
+        return
+    for place, choice in enumerate(choices):
+        index = get(choice, "index")
+        row = _row(call, index if type(index) is int else place, len(choices), identity, usage)
+        if len(choices) > 1:
+            row = row._replace(output_tokens=_tokens_of(choice))
+        yield row._replace(ended=now, finish=str(get(choice, "finish_reason") or ""))
+
+
+def get(value: Any, *path: str) -> Any:
+    """Follow names through objects and dicts; None where the path ends early."""
+    for name in path:
+        value = value.get(name) if isinstance(value, dict) else getattr(value, name, None)
+    return value
+
+
+def _row(call: Any, index: int, choices: int, identity: str, usage: Any) -> Request:
+    """Say what every row of a call says. ``usage`` sums over choices and prompts: of one it tells where it is alone."""
+    prompts = _prompts(call.body)
+    per_prompt = max(choices // prompts, 1)
+    server = call.server
+    return Request(
+        engine="openai",
+        submitted=call.submitted,
+        ended=0,
+        input_tokens=_count(usage, "prompt_tokens", "input_tokens") if prompts == 1 else UNKNOWN,
+        output_tokens=_count(usage, "completion_tokens", "output_tokens") if choices == 1 else UNKNOWN,
+        cached_tokens=_cached(usage) if prompts == 1 else UNKNOWN,
+        streamed=True,
+        operation=call.operation,
+        model=str(call.body.get("model") or ""),
+        id=identity if choices == 1 else f"{identity}/{index}",
+        sample=identity if prompts == 1 else f"{identity}/{index // per_prompt}",
+        replica=f"{server.host}:{server.port}" if server.port else str(server.host),
+        limit=_limit(call.body),
+    )
+
+
+def _prompts(body: Mapping[str, Any]) -> int:
+    """Count the prompts; a completion takes a list of them, and one prompt may be a list of token ids."""
+    prompt = body.get("prompt")
+    is_many = isinstance(prompt, (list, tuple)) and len(prompt) > 0 and not isinstance(prompt[0], int)
+    return len(prompt) if is_many and prompt is not None else 1
+
+
+def _expected(body: Mapping[str, Any]) -> int:
+    n = body.get("n")
+    return min(_prompts(body) * (n if type(n) is int and n > 0 else 1), MAX_CHOICES)
+
+
+def _limit(body: Mapping[str, Any]) -> int:
+    limits = (body.get(name) for name in ("max_completion_tokens", "max_output_tokens", "max_tokens"))
+    return next((limit for limit in limits if type(limit) is int), UNKNOWN)
+
+
+def _count(usage: Any, *names: str) -> int:
+    counts = (get(usage, name) for name in names)
+    return next((count for count in counts if type(count) is int), UNKNOWN)
+
+
+def _cached(usage: Any) -> int:
+    details = get(usage, "prompt_tokens_details") or get(usage, "input_tokens_details")
+    return _count(details, "cached_tokens")
+
+
+def _tokens_of(choice: Any) -> int:
+    """Count one choice's tokens where it lists them: with log-probabilities, or with vLLM's ``return_token_ids``."""
+    for path in (("token_ids",), ("logprobs", "content"), ("logprobs", "tokens")):
+        tokens = get(choice, *path)
+        if isinstance(tokens, list):
+            return len(tokens)
+    return UNKNOWN
+
+
+def _finish_of(response: Any) -> str:
+    """Say how a response of the responses API ended."""
+    word = str(get(response, "incomplete_details", "reason") or get(response, "status") or "")
+    return FINISH.get(word, word)
+
+
+def _finish(error: BaseException) -> str:
+    if not isinstance(error, Exception):
+        return "abort"  # cancelled, left, or the program ends
+    is_timeout = isinstance(error, TimeoutError) or "Timeout" in type(error).__name__
+    return "timeout" if is_timeout else "error"
+
+
+def _error(error: BaseException | None) -> str:
+    return type(error).__name__ if isinstance(error, Exception) else ""
+
+
+def _content(answer: Any) -> Any:
+    """Take an answer that the caller parses himself from its text, which is there unless he has yet to read it."""
+    raw = getattr(answer, "http_response", None)
+    if raw is None:
+        return answer
+    with suppress(RuntimeError, ValueError):  # not read yet; not JSON
+        return json.loads(raw.content)
+    return None
+
+
+def _new_id() -> str:
+    return f"{random_bits(64):016x}"

@@ -1,0 +1,165 @@
+"""SGLang: what every request says of itself in ``meta_info``, where its caller waits for it.
+
+Runs in the process of the tokenizer manager: the HTTP server's, the rollout worker's that holds an ``Engine``. Source:
+sglang 0.4.10 to 0.5.23, ``srt/managers/tokenizer_manager.py`` (``generate_request`` is below ``Engine.generate`` and
+every HTTP route), ``srt/observability/req_time_stats.py``. Not run here: it needs a GPU.
+
+When the first token came is known where the caller streams, and where the server was started with ``enable_metrics``
+from 0.5.10 on (the scheduler's ``prefill_finished_time``). ``first_token_latency`` and a framework's own ``ttft`` are
+never read: without streaming the scheduler reports every 50 tokens (``SGLANG_FORCE_STREAM_INTERVAL``), so the former
+may be the time of the 50th token; AReaL's ``ttft`` is the latency of the whole request.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Mapping
+from time import monotonic_ns
+from typing import Any
+
+from otel_rl.current import CURRENT, SPAN_KEY
+from otel_rl.ids import random_bits
+from otel_rl.patching import Hook
+from otel_rl.requests import UNKNOWN, Request, note
+
+PACKAGE = "sglang"
+SUPPORTS = ">=0.4.10,<0.6"
+
+HEALTH_CHECK = "HEALTH_CHECK"
+"""So begins the id of a request that only asks whether the server lives."""
+TIMES = "sglang.srt.observability.req_time_stats"
+"""Since 0.5.10 it turns ``time.perf_counter()``, which is the monotonic clock here, into wall time."""
+MAX_LEFT = 4096
+"""A batch that fails counts as so many sequences at most."""
+
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
+
+
+class Call:
+    """One ``generate_request``: one prompt or a batch, each with n sequences."""
+
+    __slots__ = ("begun", "finished", "model", "obj", "parent", "sample", "submitted")
+
+    def __init__(self, manager: Any, obj: Any) -> None:
+        self.submitted = monotonic_ns()
+        self.parent = CURRENT.get().get(SPAN_KEY)
+        self.obj = obj
+        self.model = getattr(manager, "served_model_name", None) or getattr(manager, "model_path", None)
+        self.sample = 0
+        self.begun: dict[Any, int] = {}
+        """By id, when the first output of a streamed sequence came."""
+        self.finished = 0
+        """How many of its sequences are over."""
+
+    def item(self, value: Any) -> None:
+        """See one output: of one sequence that goes on or is over, or of all sequences of a batch."""
+        now = monotonic_ns()
+        for place, output in enumerate(value) if isinstance(value, list) else ((None, value),):
+            told = output["meta_info"]
+            first = self.begun.setdefault(told["id"], now) if self.obj.stream and told.get("completion_tokens") else 0
+            if told.get("finish_reason"):
+                self.finished += 1
+                note(_finished, self, dict(told), first, now, output.get("index", place), parent=self.parent)
+
+    def end(self, result: Any, error: BaseException | None) -> None:
+        """Note the sequences that were not finished: of a caller that left, of an error."""
+        if error is not None:
+            note(_unfinished, self, self.finished, error, monotonic_ns(), parent=self.parent)
+
+
+def _begin(args: Args, kwargs: Kwargs) -> Call | None:
+    obj = args[1] if len(args) > 1 else kwargs["obj"]
+    is_probe = isinstance(obj.rid, str) and obj.rid.startswith(HEALTH_CHECK)
+    return None if is_probe or not hasattr(obj, "stream") else Call(args[0], obj)  # embeddings are not streamed
+
+
+def _finished(call: Call, told: Mapping[str, Any], first: int, now: int, index: int | None) -> Iterable[Request]:
+    """Give the row of one sequence."""
+    times = sys.modules.get(TIMES)
+    offset = getattr(times, "global_diff_realtime_monotonic", None)
+    reason = told["finish_reason"]
+    received = _monotonic(told.get("request_received_ts"), offset) or call.submitted
+    latency = None if first else told.get("e2e_latency")  # a batch comes when its last sequence is over
+    ended = min(received + round(latency * 1e9), now) if isinstance(latency, float) else now
+    start, end = _versions(told)
+    yield _row(call, index)._replace(
+        submitted=min(received, call.submitted),
+        ended=ended,
+        scheduled=_monotonic(told.get("forward_entry_time"), offset),
+        first_token=_monotonic(told.get("prefill_finished_time"), offset) or first,
+        last_token=ended if first or told.get("prefill_finished_time") else 0,
+        input_tokens=_count(told, "prompt_tokens"),
+        output_tokens=_count(told, "completion_tokens"),
+        cached_tokens=_count(told, "cached_tokens"),
+        preemptions=_count(told, "num_retractions"),
+        finish=str(reason.get("type") if isinstance(reason, Mapping) else reason),
+        id=str(told["id"]),
+        policy_start=start,
+        policy_end=end,
+        replica=str(told.get("dp_rank") if told.get("dp_rank") is not None else ""),
+    )
+
+
+def _unfinished(call: Call, finished: int, error: BaseException, now: int) -> Iterable[Request]:
+    """Give the rows of the sequences that nobody waits for any more."""
+    is_timeout = isinstance(error, TimeoutError) or "Timeout" in type(error).__name__
+    finish = "timeout" if is_timeout else "error" if isinstance(error, Exception) else "abort"
+    name = type(error).__name__ if isinstance(error, Exception) else ""
+    rid = call.obj.rid
+    for _ in range(min(_sequences(call.obj)[0], MAX_LEFT) - finished):
+        row = _row(call, None)._replace(ended=now, finish=finish, error=name)
+        yield row._replace(id=rid) if isinstance(rid, str) else row
+
+
+def _row(call: Call, index: int | None) -> Request:
+    obj = call.obj
+    call.sample = call.sample or random_bits(64)
+    sample = f"{call.sample:016x}"
+    sequences, prompts = _sequences(obj)
+    parameters = obj.sampling_params
+    if isinstance(parameters, list):
+        parameters = parameters[index or 0] if len(parameters) > (index or 0) else None
+    limit = parameters.get("max_new_tokens") if isinstance(parameters, Mapping) else None
+    return Request(
+        engine="sglang",
+        submitted=call.submitted,
+        ended=0,
+        streamed=sequences == 1,
+        model=os.path.basename(str(call.model or "")),
+        sample=sample if prompts == 1 or index is None else f"{sample}/{index * prompts // sequences}",
+        limit=limit if type(limit) is int else UNKNOWN,
+    )
+
+
+def _sequences(obj: Any) -> tuple[int, int]:
+    """Count sequences and prompts; SGLang does so first of all, unless it refuses the request."""
+    prompts = getattr(obj, "batch_size", None) or 1
+    return prompts * (getattr(obj, "parallel_sample_num", None) or 1), prompts
+
+
+def _versions(told: Mapping[str, Any]) -> tuple[int, int]:
+    """Read the policy's version where it is a number: of the first and last token since 0.5.20, before at the end."""
+    spans = told.get("weight_versions")
+    if spans:
+        return _number(spans[0]["version"]), _number(spans[-1]["version"])
+    return UNKNOWN, _number(told.get("weight_version"))
+
+
+def _number(version: Any) -> int:
+    return int(version) if str(version).isdecimal() else UNKNOWN
+
+
+def _count(told: Mapping[str, Any], name: str) -> int:
+    count = told.get(name)
+    return count if type(count) is int else UNKNOWN
+
+
+def _monotonic(wall_s: Any, offset_s: float | None) -> int:
+    """Turn a wall time of SGLang back into the monotonic one that it was made of, ns; 0 where there is none."""
+    return round((wall_s - offset_s) * 1e9) if isinstance(wall_s, float) and offset_s is not None else 0
+
+
+HOOKS = (Hook(target="sglang.srt.managers.tokenizer_manager:TokenizerManager.generate_request", watch=_begin),)
+ATTACHMENTS = ()

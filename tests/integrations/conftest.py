@@ -1,0 +1,38 @@
+"""A local server, the real client of it, and the rows that its calls leave."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import otel_rl
+from tests.integrations import api_server as api
+from tests.integrations.api_server import Server
+from tests.integrations.openai_calls import Notes
+
+
+@pytest.fixture
+def notes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Notes]:
+    """Record the OpenAI client, and take the rows before the flusher does."""
+    notes = Notes()
+    monkeypatch.setattr("otel_rl.integrations.openai.note", notes)
+    otel_rl.instrument(["openai"])
+    yield notes
+    otel_rl.uninstrument()
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    """Run a server that the test tells what to answer."""
+    with api.serve() as server:
+        yield server
+
+
+@pytest.fixture
+def client(server: Server) -> Iterator[Any]:
+    """Make a client of it that does not repeat anything."""
+    openai = pytest.importorskip("openai")
+    with openai.OpenAI(base_url=server.url, api_key="k", max_retries=0) as client:
+        yield client

@@ -1,0 +1,282 @@
+"""SGLang: the rows of requests, from a tokenizer manager shaped as those of 0.4.10, 0.5.4 and 0.5.23 are.
+
+SGLang itself needs a GPU; ``tests/wheels`` looks whether what is hooked exists in its published versions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncGenerator, Callable, Iterator
+from time import monotonic, monotonic_ns, time
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+import otel_rl
+from otel_rl.integrations import sglang as integration
+from otel_rl.patching import wrap
+from otel_rl.requests import UNKNOWN, Request
+from tests.integrations.openai_calls import Notes
+
+(HOOK,) = integration.HOOKS
+S = 1_000_000_000
+
+OLD = {"id": "a", "finish_reason": {"type": "stop", "matched": 2}, "prompt_tokens": 5, "completion_tokens": 3,
+       "cached_tokens": 4, "e2e_latency": 0.25}  # fmt: skip
+"""0.4.10; 0.5.4 adds ``weight_version``."""
+NEW = {**OLD, "reasoning_tokens": 0, "weight_version": "7", "num_retractions": 2, "dp_rank": 1}
+"""0.5.23."""
+
+
+class Input:
+    """What SGLang's GenerateReqInput is once it is normalized."""
+
+    def __init__(
+        self, *, prompts: int = 1, n: int = 1, stream: bool = False, rid: Any = "a", **parameters: Any
+    ) -> None:
+        self.rid = rid
+        self.stream = stream
+        self.sampling_params = {"max_new_tokens": 9, "n": n}
+        self.batch_size = prompts
+        self.parallel_sample_num = n
+
+
+class Manager:
+    """What is used of SGLang's TokenizerManager."""
+
+    served_model_name = "/models/tiny"
+
+    def __init__(self, *outputs: Any) -> None:
+        self.outputs = outputs
+
+    async def generate_request(self, obj: Any, request: Any = None) -> AsyncGenerator[Any, None]:
+        for output in self.outputs:
+            await asyncio.sleep(0)
+            if isinstance(output, BaseException):
+                raise output
+            yield output
+
+
+@pytest.fixture(autouse=True)
+def notes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Notes]:
+    """Record, and take the rows before the flusher does."""
+    notes = Notes()
+    monkeypatch.setattr(integration, "note", notes)
+    monkeypatch.setattr(Manager, "generate_request", wrap(HOOK, Manager.generate_request))
+    otel_rl.instrument([])
+    yield notes
+    otel_rl.uninstrument()
+
+
+@pytest.fixture
+def offset(monkeypatch: pytest.MonkeyPatch) -> float:
+    """Stand for SGLang's own conversion of times; a clock that was set since shows in nothing."""
+    module = ModuleType(integration.TIMES)
+    module.global_diff_realtime_monotonic = offset = time() - monotonic() - 100.0  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, integration.TIMES, module)
+    return offset
+
+
+def out(**told: Any) -> dict[str, Any]:
+    """Give one output."""
+    return {"text": "a b", "output_ids": [1, 2], "meta_info": {**NEW, **told}}
+
+
+def read(*outputs: Any, obj: Any = None, manager: Manager | None = None) -> list[Any]:
+    """Wait for everything, as ``Engine.generate`` does where it streams."""
+
+    async def wait() -> list[Any]:
+        return [item async for item in (manager or Manager(*outputs)).generate_request(obj or Input())]
+
+    return asyncio.run(wait())
+
+
+def first(*outputs: Any, obj: Any = None) -> Any:
+    """Wait for the first output and forget the generator, as ``Engine.generate`` and verl do."""
+
+    async def wait() -> Any:
+        return await Manager(*outputs).generate_request(obj or Input()).__anext__()
+
+    return asyncio.run(wait())
+
+
+def row(**fields: Any) -> Request:
+    """Give what most rows of these tests have in common."""
+    common = {"engine": "sglang", "submitted": 0, "ended": 0, "streamed": True, "model": "tiny", "limit": 9, "id": "a"}
+    counts = {"input_tokens": 5, "output_tokens": 3, "cached_tokens": 4, "finish": "stop"}
+    newer = {"preemptions": 2, "policy_end": 7, "replica": "1"}
+    return Request(**{**common, **counts, **newer, **fields})  # type: ignore[arg-type]
+
+
+def untimed(notes: Notes, *, sample: str = "") -> list[Request]:
+    """Give the rows without times and samples."""
+    return [found._replace(submitted=0, ended=0, sample=sample) for found in notes.rows]
+
+
+# --- one sequence -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        (OLD, row(preemptions=UNKNOWN, policy_end=UNKNOWN, replica="")),
+        ({**OLD, "weight_version": "default"}, row(preemptions=UNKNOWN, policy_end=UNKNOWN, replica="")),
+        (NEW, row()),
+        ({**NEW, "finish_reason": {"type": "length", "length": 9}}, row(finish="length")),
+        (
+            {**NEW, "weight_versions": [{"version": "5", "end": 2}, {"version": "6", "end": 3}]},
+            row(policy_start=5, policy_end=6),
+        ),
+        (
+            {**NEW, "weight_versions": [{"version": "default", "end": 3}]},
+            row(policy_start=UNKNOWN, policy_end=UNKNOWN),
+        ),
+        (
+            {"id": "a", "finish_reason": {"type": "abort", "message": "Abort before prefill"}},
+            row(finish="abort", input_tokens=UNKNOWN, output_tokens=UNKNOWN, cached_tokens=UNKNOWN,
+                preemptions=UNKNOWN, policy_end=UNKNOWN, replica=""),
+        ),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("wait", [read, first])
+def test_a_request_is_one_row(notes: Notes, wait: Callable[..., Any], told: dict[str, Any], expected: Request) -> None:
+    """By what its version tells; when its tokens came is unknown, and how long it took is SGLang's own word."""
+    output = {"text": "a", "meta_info": told}
+    before = monotonic_ns()
+    got = wait(output)
+    after = monotonic_ns()
+    assert (output, told) == (got if wait is first else got[0], output["meta_info"])
+    assert [expected] == untimed(notes)
+    (found,) = notes.rows
+    assert before <= found.submitted <= found.ended <= after
+    assert (0, 0, 0) == (found.scheduled, found.first_token, found.last_token)
+
+
+def test_with_metrics_the_scheduler_tells_when_the_first_token_came(notes: Notes, offset: float) -> None:
+    """Its wall times are turned back into the monotonic ones that they were made of."""
+    now = monotonic()
+    times = {
+        "request_received_ts": now - 2.0 + offset, "forward_entry_time": now - 1.5 + offset,
+        "prefill_finished_time": now - 1.25 + offset, "queue_time": 0.5, "e2e_latency": 1.75,
+    }  # fmt: skip
+    first(out(**times))
+    (found,) = notes.rows
+    expected = [round((now - seconds) * 1e6) for seconds in (2.0, 1.5, 1.25, 0.25, 0.25)]
+    named = (found.submitted, found.scheduled, found.first_token, found.last_token, found.ended)
+    assert expected == pytest.approx([ns / 1000 for ns in named], abs=5.0)
+
+
+def test_a_false_first_token_is_no_first_token(notes: Notes, offset: float) -> None:
+    """The tokenizer manager's own latency is that of the 50th token; AReaL's ``ttft`` is that of the whole request."""
+    first(out(first_token_latency=0.1, ttft=0.25, e2e_latency=0.25, itl=[]))
+    assert (0, 0) == (notes.rows[0].first_token, notes.rows[0].last_token)
+
+
+def test_who_streams_sees_the_first_token(notes: Notes) -> None:
+    """Not an output that holds none yet."""
+    got: list[int] = []
+
+    async def wait() -> None:
+        parts = [out(finish_reason=None, completion_tokens=count) for count in (0, 1, 2)]
+        async for _ in Manager(*parts, out()).generate_request(Input(stream=True)):
+            got.append(monotonic_ns())
+
+    asyncio.run(wait())
+    (found,) = notes.rows
+    assert got[0] <= found.first_token <= got[1]
+    assert got[2] <= found.last_token == found.ended <= got[3]
+    assert [row(first_token=found.first_token, last_token=found.last_token)] == untimed(notes)
+
+
+# --- several ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_batch_is_submitted_in_bulk(notes: Notes) -> None:
+    """Two prompts of two sequences each; every sequence has its own end, although they come together."""
+    first([out(id=str(i), e2e_latency=float(i) / 1e6) for i in range(4)], obj=Input(prompts=2, n=2, rid=list("abcd")))
+    assert [row(id=str(i), streamed=False) for i in range(4)] == untimed(notes)
+    samples = [found.sample for found in notes.rows]
+    assert [samples[0], samples[0], samples[2], samples[2]] == samples
+    assert 2 == len(set(samples))
+    assert [0, 1_000, 2_000, 3_000] == [found.ended - found.submitted for found in notes.rows]
+
+
+def test_a_streamed_batch_ends_one_by_one(notes: Notes) -> None:
+    """SGLang says to which prompt an output belongs."""
+    outputs = [
+        {**out(id="y", finish_reason=None), "index": 1},
+        {**out(id="x", finish_reason=None), "index": 0},
+        {**out(id="x"), "index": 0},
+        {**out(id="y"), "index": 1},
+    ]
+    read(*outputs, obj=Input(prompts=2, stream=True, rid=["x", "y"]))
+    x, y = notes.rows
+    assert ("x", "y", False) == (x.id, y.id, x.sample == y.sample)
+    assert y.first_token < x.first_token < x.last_token < y.last_token
+
+
+# --- what goes wrong --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "finish", "name"),
+    [
+        (ValueError("too long"), "error", "ValueError"),
+        (TimeoutError(), "timeout", "TimeoutError"),
+        (asyncio.CancelledError(), "abort", ""),
+    ],
+)
+@pytest.mark.parametrize(("obj", "number"), [(Input(), 1), (Input(prompts=2, n=2, rid=list("abcd")), 4)])
+def test_an_error_is_the_callers(
+    notes: Notes, error: BaseException, finish: str, name: str, obj: Input, number: int
+) -> None:
+    """Every sequence that was asked for failed."""
+    with pytest.raises(type(error)) as caught:
+        read(error, obj=obj)
+    assert caught.value is error
+    assert [(finish, name)] * number == [(found.finish, found.error) for found in notes.rows]
+
+
+def test_what_was_over_is_not_lost_with_the_others(notes: Notes) -> None:
+    """Of two sequences one had ended."""
+    with pytest.raises(ValueError):
+        read({**out(id="x"), "index": 0}, ValueError(), obj=Input(n=2, stream=True, rid=["x", "y"]))
+    assert [("x", "stop"), ("", "error")] == [(found.id, found.finish) for found in notes.rows]
+
+
+def test_a_refused_request_is_an_error(notes: Notes) -> None:
+    """SGLang raises before it has counted its prompts."""
+    refused = SimpleNamespace(rid=None, stream=False, sampling_params=None, text=None)
+    with pytest.raises(ValueError):
+        read(ValueError("no prompt"), obj=refused)
+    assert [("error", UNKNOWN)] == [(found.finish, found.limit) for found in notes.rows]
+
+
+def test_a_caller_that_leaves_aborts(notes: Notes) -> None:
+    """In the middle of a stream."""
+
+    async def leave() -> None:
+        stream = Manager(out(finish_reason=None), out()).generate_request(Input(stream=True))
+        await stream.__anext__()
+        await stream.aclose()
+
+    asyncio.run(leave())
+    assert [("a", "abort", "")] == [(found.id, found.finish, found.error) for found in notes.rows]
+
+
+@pytest.mark.parametrize(
+    "obj", [SimpleNamespace(rid="a", sampling_params={}), Input(rid="HEALTH_CHECK_1.5"), Input(rid="HEALTH_CHECK")]
+)
+def test_what_is_no_rollout_is_no_request(notes: Notes, obj: Any) -> None:
+    """Embeddings, and the question whether the server lives."""
+    assert 1 == len(read(out(), obj=obj))
+    assert [] == notes.rows
+
+
+def test_a_request_belongs_to_the_stage_that_waits_for_it(notes: Notes) -> None:
+    """Its handler runs in a task that began with the first request of all."""
+    with otel_rl.step(1), otel_rl.stage("sample") as stage:
+        first(out())
+    assert [stage] == notes.parents

@@ -1,0 +1,95 @@
+"""Engines of a version that is not supported: ``otel-rl doctor`` says so, and they stay as they are."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import otel_rl
+from otel_rl.cli import app
+from otel_rl.entry import NotPossibleError, missing_targets
+from otel_rl.integrations import MODULES
+from otel_rl.patching import find
+
+ENGINES = {
+    "vllm": ("0.8.4", "0.34.0", "0.32.0"),
+    "sglang": ("0.4.9.post6", "0.6.0", "0.5.23"),
+    "openai": ("1.65.5", "4.0.0", "3.54.0"),
+}
+"""Too old, too new, supported."""
+
+
+@pytest.fixture
+def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A place before all others in which packages are found; what a test imports from it is forgotten."""
+    monkeypatch.syspath_prepend(tmp_path / "packages")
+    (tmp_path / "packages").mkdir()
+    loaded = {name: sys.modules.pop(name) for name in list(sys.modules) if name.split(".")[0] in ENGINES}
+    yield tmp_path / "packages"
+    for name in [name for name in sys.modules if name.split(".")[0] in ENGINES]:
+        del sys.modules[name]
+    sys.modules.update(loaded)
+
+
+def install(packages: Path, engine: str, number: str) -> None:
+    """Put a package there that has a version and everything that its integration hooks, doing nothing."""
+    information = packages / f"{engine}-{number}.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {engine}\nVersion: {number}\n")
+    for hook in importlib.import_module(MODULES[engine]).HOOKS:
+        module, _, path = hook.target.partition(":")
+        file = packages.joinpath(*module.split(".")).with_suffix(".py")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        *outer, name = path.split(".")
+        with file.open("a") as source:
+            source.write(f"class {outer[0]}(globals().get('{outer[0]}', object)):\n    def {name}(self): ...\n")
+
+
+def held(engine: str) -> dict[str, object]:
+    """Give what is hooked as it is now."""
+    targets = [hook.target for hook in importlib.import_module(MODULES[engine]).HOOKS]
+    return {target: getattr(*found) for target in targets if (found := find(target)) is not None}
+
+
+@pytest.mark.parametrize(("engine", "number"), [(e, number) for e, numbers in ENGINES.items() for number in numbers])
+def test_only_a_supported_engine_is_touched(
+    packages: Path, monkeypatch: pytest.MonkeyPatch, engine: str, number: str
+) -> None:
+    """Another one is named, with what is supported; the doctor's exit code is 1."""
+    install(packages, engine, number)
+    assert number == version(engine)
+    is_supported = number == ENGINES[engine][-1]
+    supports = importlib.import_module(MODULES[engine]).SUPPORTS
+    monkeypatch.setenv("COLUMNS", "200")
+    result = CliRunner().invoke(app, ["doctor"])
+    line = next(line for line in result.stdout.splitlines() if f"{engine} {number}" in line)
+    assert is_supported == ("applies" in line)
+    assert is_supported == (f"unsupported {engine} {number} is not supported: it takes {supports}" not in line)
+    assert is_supported == (result.exit_code == 0)
+    before = held(engine)
+    otel_rl.instrument()
+    after = held(engine)
+    assert is_supported == all(before[target] is not after[target] for target in before)
+    assert is_supported == any(before[target] is not after[target] for target in before)
+    assert [] == missing_targets()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_who_asks_for_one_by_name_is_told(packages: Path, engine: str) -> None:
+    """It cannot be done, and why."""
+    install(packages, engine, ENGINES[engine][1])
+    with pytest.raises(NotPossibleError, match=f"{engine} {ENGINES[engine][1]} is not supported: it takes"):
+        otel_rl.instrument([engine])
+
+
+def test_propagators_are_honoured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The variable says whether the context goes along with requests."""
+    monkeypatch.setenv("OTEL_PROPAGATORS", "none")
+    monkeypatch.setenv("COLUMNS", "200")
+    assert "none  [honoured]" in CliRunner().invoke(app, ["doctor"]).stdout

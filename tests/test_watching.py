@@ -1,0 +1,216 @@
+"""Watched calls: the host notices nothing, and the watch sees every item and how it ended."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncGenerator, Callable, Generator
+from typing import Any
+
+import pytest
+
+from otel_rl import guard
+from otel_rl.patching import Hook, wrap
+from tests.fixtures import Recording
+
+pytestmark = pytest.mark.usefixtures("recording")
+
+
+class Seen:
+    """A watch that writes down what it sees."""
+
+    def __init__(self) -> None:
+        self.begun: list[Any] = []
+        self.items: list[Any] = []
+        self.ends: list[tuple[Any, str]] = []
+
+    def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Seen:
+        self.begun.append((args, kwargs))
+        return self
+
+    def item(self, value: Any) -> None:
+        self.items.append(value)
+
+    def end(self, result: Any, error: BaseException | None) -> None:
+        self.ends.append((result, type(error).__name__ if error is not None else ""))
+
+    def wrap(self, host: Callable[..., Any]) -> Callable[..., Any]:
+        return wrap(Hook(target="host:function", watch=self.begin), host)
+
+
+class Wrong:
+    """A watch of which everything fails."""
+
+    def item(self, value: Any) -> None:
+        raise RuntimeError("ours")
+
+    def end(self, result: Any, error: BaseException | None) -> None:
+        raise RuntimeError("ours")
+
+
+def talk(first: Any) -> Generator[Any, Any, Any]:
+    """Yield what it was sent or what was thrown at it, until it is told to stop or to fail."""
+    said = first
+    while said != "stop":
+        try:
+            said = yield said
+        except KeyError as error:
+            said = f"caught {error}"
+        if said == "fail":
+            raise ValueError("host")
+    return "bye"
+
+
+async def talk_later(first: Any) -> AsyncGenerator[Any, Any]:
+    """The same, asynchronous."""
+    said = first
+    while said != "stop":
+        try:
+            said = yield said
+        except KeyError as error:
+            said = f"caught {error}"
+        if said == "fail":
+            raise ValueError("host")
+
+
+def converse(generator: Generator[Any, Any, Any], last: str) -> list[Any]:
+    """Use every way into a generator; what came out, with its result."""
+    heard = [next(generator), generator.send(2), generator.throw(KeyError("x"))]
+    with pytest.raises(ValueError if last == "fail" else StopIteration) as ended:
+        generator.send(last)
+    return [*heard, getattr(ended.value, "value", ended.value.args)]
+
+
+async def converse_later(generator: AsyncGenerator[Any, Any], last: str) -> list[Any]:
+    """The same, asynchronous."""
+    heard = [await generator.__anext__(), await generator.asend(2), await generator.athrow(KeyError("x"))]
+    with pytest.raises(ValueError if last == "fail" else StopAsyncIteration) as ended:
+        await generator.asend(last)
+    return [*heard, ended.value.args]
+
+
+@pytest.mark.parametrize(("last", "end"), [("stop", ("bye", "")), ("fail", (None, "ValueError"))])
+def test_a_generator_is_the_hosts(last: str, end: tuple[Any, str]) -> None:
+    """Whatever is sent to it or thrown into it; the watch sees what it yields, its result, its error."""
+    seen = Seen()
+    watched = seen.wrap(talk)(1)
+    assert inspect.isgenerator(watched)
+    assert [] == seen.begun
+    assert converse(talk(1), last) == converse(watched, last)
+    assert ([((1,), {})], [1, 2, "caught 'x'"], [end]) == (seen.begun, seen.items, seen.ends)
+
+
+@pytest.mark.parametrize(("last", "end"), [("stop", (None, "")), ("fail", (None, "ValueError"))])
+def test_an_asynchronous_generator_is_the_hosts(last: str, end: tuple[Any, str]) -> None:
+    """The same."""
+    seen = Seen()
+    watched = seen.wrap(talk_later)(1)
+    assert inspect.isasyncgen(watched)
+    assert asyncio.run(converse_later(talk_later(1), last)) == asyncio.run(converse_later(watched, last))
+    assert ([((1,), {})], [1, 2, "caught 'x'"], [end]) == (seen.begun, seen.items, seen.ends)
+
+
+def test_a_generator_that_is_left_ends_at_once() -> None:
+    """The host's own clean-up runs, then the watch hears of it."""
+    seen, order = Seen(), []
+
+    def host() -> Generator[int]:
+        try:
+            yield 1
+        finally:
+            order.append(list(seen.ends))
+
+    watched = seen.wrap(host)()
+    next(watched)
+    watched.close()
+    assert ([[]], [(None, "GeneratorExit")]) == (order, seen.ends)
+
+
+def test_an_asynchronous_generator_that_is_left_ends_at_once() -> None:
+    """The same; the host's clean-up may wait for something."""
+    seen, order = Seen(), []
+
+    async def host() -> AsyncGenerator[int]:
+        try:
+            yield 1
+        finally:
+            await asyncio.sleep(0)
+            order.append(list(seen.ends))
+
+    async def leave() -> None:
+        watched = seen.wrap(host)()
+        await watched.__anext__()
+        await watched.aclose()
+
+    asyncio.run(leave())
+    assert ([[]], [(None, "GeneratorExit")]) == (order, seen.ends)
+
+
+def test_a_wait_that_is_cancelled_is_seen() -> None:
+    """In a coroutine and between two items."""
+    seen = Seen()
+
+    async def wait() -> None:
+        await asyncio.sleep(60)
+
+    async def wait_for_item() -> AsyncGenerator[None]:
+        await asyncio.sleep(60)
+        yield
+
+    async def cancel(waiting: Any) -> None:
+        task = asyncio.create_task(waiting)
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    async def first() -> None:
+        await seen.wrap(wait_for_item)().__anext__()
+
+    asyncio.run(cancel(seen.wrap(wait)()))
+    asyncio.run(cancel(first()))
+    assert [(None, "CancelledError")] * 2 == seen.ends
+
+
+def test_a_function_is_watched_too() -> None:
+    """Its result or its exception."""
+    seen = Seen()
+    divide = seen.wrap(lambda x, y: x / y)
+    assert 2.0 == divide(4, 2)
+    with pytest.raises(ZeroDivisionError):
+        divide(1, 0)
+    assert [(2.0, ""), (None, "ZeroDivisionError")] == seen.ends
+
+
+def test_wrong_arguments_are_refused_where_the_host_refuses_them() -> None:
+    """At the call, not at the first item."""
+    seen = Seen()
+    with pytest.raises(TypeError, match="first"):
+        seen.wrap(talk)()
+    assert [] == seen.begun
+
+
+@pytest.mark.guarded
+def test_our_failures_are_unseen() -> None:
+    """Of the begin, of an item, of the end."""
+    wrong = wrap(Hook(target="host:talk", watch=lambda args, kwargs: Wrong()), talk)
+    later = wrap(Hook(target="host:talk", watch=lambda args, kwargs: Wrong()), talk_later)
+    for last in ("stop", "fail"):
+        assert converse(talk(1), last) == converse(wrong(1), last)
+        assert asyncio.run(converse_later(talk_later(1), last)) == asyncio.run(converse_later(later(1), last))
+    assert {"see an item of host:talk": 12, "end host:talk": 4} == guard.errors
+
+
+def test_without_interest_nothing_is_between(recording: Recording) -> None:
+    """Where there is no watch, and without a recording."""
+    indifferent = wrap(Hook(target="host:talk", watch=lambda args, kwargs: None), talk)
+    indifferent_later = wrap(Hook(target="host:talk", watch=lambda args, kwargs: None), talk_later)
+    assert converse(talk(1), "stop") == converse(indifferent(1), "stop")
+    assert asyncio.run(converse_later(talk_later(1), "stop")) == asyncio.run(
+        converse_later(indifferent_later(1), "stop")
+    )
+    seen = Seen()
+    watched = seen.wrap(talk)
+    recording.stop()
+    assert "talk" == watched(1).__name__
+    assert [] == seen.begun
