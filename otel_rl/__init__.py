@@ -1,7 +1,7 @@
 """OpenTelemetry for reinforcement-learning post-training of language models.
 
-``instrument()`` records every stage of every step on every rank; ``step``, ``stage`` and ``record`` do it by hand where
-no framework is known. Importing this package loads neither torch, nor Ray, nor the OpenTelemetry SDK.
+``instrument()`` records every stage of every step on every rank; ``step``, ``stage``, ``request`` and ``record`` do it
+by hand where no framework is known. Importing this package loads neither torch, nor Ray, nor the OpenTelemetry SDK.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from otel_rl.config import ConfigurationError
+    from otel_rl.custom_engine import request
     from otel_rl.entry import NotPossibleError, flush, instrument, uninstrument
     from otel_rl.metrics import record
     from otel_rl.spans import stage
@@ -23,6 +24,7 @@ _HOME = {
     "flush": "otel_rl.entry",
     "instrument": "otel_rl.entry",
     "record": "otel_rl.metrics",
+    "request": "otel_rl.custom_engine",
     "stage": "otel_rl.spans",
     "step": "otel_rl.steps",
     "uninstrument": "otel_rl.entry",
@@ -35,6 +37,7 @@ __all__ = [
     "flush",
     "instrument",
     "record",
+    "request",
     "stage",
     "step",
     "uninstrument",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from time import monotonic_ns
 
+from otel_rl.current import CURRENT, SPAN_KEY
 from otel_rl.records import Value
 from otel_rl.runtime import state
 from otel_rl.spans import Stage
@@ -11,16 +12,21 @@ from otel_rl.spans import Stage
 
 def begin_between(name: str, attributes: dict[str, Value] | None = None) -> None:
     """Open a stage that lasts until ``end_between``; one that is still open ends here."""
-    end_between()
+    training = state.training
+    if training.between is not None:
+        end_between()
     if state.container is not None:
-        state.training.between = Stage(name, attributes, coarse=True).__enter__()
+        context = CURRENT.get()
+        training.between = Stage(name, attributes, coarse=True)
+        training.between.open(context, context.get(SPAN_KEY))
 
 
 def end_between(error: BaseException | None = None) -> None:
     """End the open stage, if there is one."""
-    between, state.training.between = state.training.between, None
+    between = state.training.between
     if between is not None:
         end = monotonic_ns()
+        state.training.between = None
         if error is not None:
             between.fail(error)
         between.close(end)

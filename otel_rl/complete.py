@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import lru_cache
+
 from otel_rl import vocabulary
 from otel_rl.probes.memory import Device, Reading, host
 from otel_rl.records import Value
@@ -21,14 +24,14 @@ ASYNCHRONOUS = frozenset(
 """Stages whose work an accelerator does later than the host asks for it: their host duration is that of the launch."""
 
 
-def clock_attributes(name: str, reading: Reading | None) -> dict[str, Value]:
+def clock_attributes(name: str) -> dict[str, Value]:
     """Say of a stage with an accelerator that its duration is the host's."""
-    is_launch = reading is not None and reading[1] is not None and name in ASYNCHRONOUS
-    return {vocabulary.CLOCK: "host"} if is_launch else {}
+    return {vocabulary.CLOCK: "host"} if name in ASYNCHRONOUS else {}
 
 
-def memory_attributes(before: Reading | None, after: Reading | None) -> dict[str, Value]:
-    """Turn the readings at both ends of a stage into attributes.
+@lru_cache(256)
+def memory_attributes(before: Reading | None, after: Reading | None) -> Mapping[str, Value]:
+    """Turn the readings at both ends of a stage into attributes; kept, because memory often stands still.
 
     A reading is at most 10 ms old (``probes.memory.FRESH_NS``), so both ends of a short stage may say the same.
     A peak is exact only where the stage raised the process's own peak: then the new peak is the stage's. Otherwise the

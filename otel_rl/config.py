@@ -15,6 +15,16 @@ from otel_rl.vocabulary import SERVICE_NAME
 
 PREFIX = "OTEL_RL_"
 MIB = 1 << 20
+OF_COLLECTOR = frozenset(
+    PREFIX + name
+    for name in (
+        "CA", "CERT", "CLIENT_CA", "COLLECTOR", "DCGM", "DRAIN_S", "GATEWAY", "GATEWAY_PORT", "GRPC", "HEALTH",
+        "HOST_ROOT", "HTTP", "JAEGER", "JAEGER_HEALTH", "JAEGER_OWN", "JAEGER_QUERY", "JAEGER_TRACES", "JAEGER_UI",
+        "KEY", "LOGS", "LOGS_TO", "NPU", "OWN", "PROMETHEUS", "QUEUE_DIR", "SGLANG", "STACK_DIR", "TEMPO_GRPC_PORT",
+        "TEMPO_HOST", "TEMPO_PORT", "TOKEN_FILE", "TRACES_TO", "VLLM",
+    )
+)  # fmt: skip
+"""What the configurations in ``collector/`` read; it means nothing to us, and is no mistake where we find it."""
 
 
 class ConfigurationError(ValueError):
@@ -31,6 +41,12 @@ def _boolean(text: str) -> bool:
 def _positive(text: str) -> int:
     if not text.isascii() or not text.isdigit() or int(text) == 0:
         raise ValueError("a whole number above 0")
+    return int(text)
+
+
+def _count(text: str) -> int:
+    if not text.isascii() or not text.isdigit():
+        raise ValueError("a whole number, 0 or above")
     return int(text)
 
 
@@ -92,6 +108,24 @@ class Config:
     )
     attribute_length: int = _setting(
         "OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT", _positive, 2048, "longer attribute values are cut, characters"
+    )
+    request_spans: int = _setting(
+        "OTEL_RL_REQUEST_SPANS",
+        _count,
+        256,
+        "rollout requests of a step that become spans on one process, at most; 0: none",
+    )
+    request_failures: int = _setting(
+        "OTEL_RL_REQUEST_FAILURES", _count, 64, "of them errors, aborts and timeouts of a rollout, at most"
+    )
+    request_extremes: int = _setting(
+        "OTEL_RL_REQUEST_EXTREMES",
+        _count,
+        8,
+        "of them the slowest of a rollout by duration, as many by TTFT, and as many of the longest outputs",
+    )
+    request_sample: int = _setting(
+        "OTEL_RL_REQUEST_SAMPLE", _count, 32, "of them a uniform sample of a rollout, chosen by a hash of step and id"
     )
     sidecar: bool = _setting(
         "OTEL_RL_SIDECAR",
@@ -173,9 +207,10 @@ def settings(environ: Mapping[str, str] = os.environ) -> list[Setting]:
 
 
 def unknown_variables(environ: Mapping[str, str] = os.environ) -> list[tuple[str, str]]:
-    """List each ``OTEL_RL_*`` variable that nobody reads, with the nearest one that exists (or nothing)."""
+    """List each ``OTEL_RL_*`` variable that nobody reads, with the nearest of ours that exists (or nothing)."""
     variables = [row.metadata["variable"] for row in fields(Config)]
     known = [name.removeprefix(PREFIX) for name in variables if name.startswith(PREFIX)]
-    strangers = sorted(name for name in environ if name.startswith(PREFIX) and name.removeprefix(PREFIX) not in known)
+    ours = {name for name in environ if name.startswith(PREFIX)} - OF_COLLECTOR
+    strangers = sorted(name for name in ours if name.removeprefix(PREFIX) not in known)
     nearest = [difflib.get_close_matches(name.removeprefix(PREFIX), known, 1) for name in strangers]
     return [(name, PREFIX + near[0] if near else "") for name, near in zip(strangers, nearest, strict=True)]

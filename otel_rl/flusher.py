@@ -17,18 +17,24 @@ from otel_rl.identity import folder_name
 from otel_rl.journal.encode import Request, SpanEncoder
 from otel_rl.journal.identity import WriterIdentity
 from otel_rl.journal.write import Writer
-from otel_rl.metrics import Fold, labels_of
+from otel_rl.metrics import Fold
 from otel_rl.open_stages import OpenStages
 from otel_rl.probes.memory import use_memory_reader
-from otel_rl.records import Count, Labels, Late, Later, Log, Point
+from otel_rl.records import Count, Late, Later, Log, Point, Value
+from otel_rl.requests import Load, Noted
+from otel_rl.rollouts.fold import RequestFold
 from otel_rl.runtime import state
 from otel_rl.sidecar.start import make_keeper
 from otel_rl.spans import Stage
+from otel_rl.stage_metric import StageMetrics
 from otel_rl.steps import report_alone
 from otel_rl.version import __version__
 
 PERIOD_S = 0.5
 """A killed process loses at most this and the time of one cycle."""
+PATIENCE_S = 0.1
+"""The last part of it, in which the flusher waits for a moment when no other thread needs the interpreter's lock:
+otherwise every microsecond of a cycle holds up training by one (``benchmarks/overhead_trl.py``)."""
 SLICE = 5_000
 """Records that one cycle takes at most: what was recorded first is on disk soon, however much waits."""
 HEARTBEAT_S = 5.0
@@ -39,9 +45,6 @@ LATE_LIMIT_NS = 10_000_000_000
 """A stage waits so long for numbers of its device, and then goes without them."""
 HOLD_LIMIT = 20_000
 """Spans that may wait for the attempt to become known; then a rank above 0 reports alone."""
-STEP_DURATION = vocabulary.STAGES[vocabulary.LOOP].duration
-LABELS = (vocabulary.LOGPROB_KIND, vocabulary.REWARD_FUNCTION, vocabulary.IDLE_REASON, vocabulary.MODE)
-"""The span attributes that a stage's duration keeps: few values each, never a step or a sample."""
 
 
 class _Answer(threading.Event):
@@ -83,7 +86,8 @@ class Flusher:
         """Finished stages that wait for numbers of their device."""
         self._in_stage: dict[Stage | None, InStage] = {}
         self.opened = OpenStages()
-        self._metric_of: dict[str, tuple[str, Labels]] = {}
+        self._metrics_of = StageMetrics()
+        self.requests = RequestFold(self.fold)
         self._keeper = make_keeper(is_forbidden=not state.config.sidecar)
         """Keeps the process alive that sends the records; None where nothing is to be sent."""
         self._first = 0.0
@@ -138,7 +142,10 @@ class Flusher:
     def _run(self) -> None:
         is_last = False
         while not is_last:
-            self._wake.wait(PERIOD_S)
+            if not self._wake.wait(max(PERIOD_S - PATIENCE_S, 0)):
+                state.lull = self._wake
+                self._wake.wait(PATIENCE_S)
+                state.lull = None
             self._wake.clear()
             is_last = self._serve()
 
@@ -181,6 +188,9 @@ class Flusher:
             pass  # behind the record that could not be counted
         with guard("count collectives"):
             self._sweep(spans)
+        with guard("count requests"):
+            if len(records) < SLICE:  # no record of a stage that has ended waits behind
+                self.requests.sweep(opened, self._late, spans, is_last=self._stopping)
         with guard("journal log records"):
             logs += self.opened.logs(opened, records) + self.opened.logs(self._late, [])
             self._write(writer, encoder.encode_logs(logs))
@@ -201,14 +211,22 @@ class Flusher:
         """Take records until one fails or none is left; say whether none is left."""
         with guard("count a record"):
             for record in records:
-                self._take(record, spans, logs, foreign)
+                if type(record) is Stage:
+                    self._finish(record, spans)
+                else:
+                    self._take(record, spans, logs, foreign)
             return True
         return False
 
     def _take(self, record: Any, spans: list[Stage], logs: list[Log], foreign: list[Any]) -> None:
         kind = type(record)
-        if kind is Stage:
-            self._finish(record, spans)
+        if kind is Later:
+            keep = self.fold.point
+            for made in record.function(*record.arguments):
+                if type(made) is Point:
+                    keep(made)
+                else:
+                    self._take(made, spans, logs, foreign)
         elif kind is Collective:
             self._collective(record)
         elif kind is Count:
@@ -217,9 +235,10 @@ class Flusher:
             self.fold.point(record)
         elif kind is Log:
             logs.append(record)
-        elif kind is Later:
-            for made in record.function(*record.arguments):
-                self._take(made, spans, logs, foreign)
+        elif kind is Noted:
+            self.requests.read(record, hurry=self._is_asked)
+        elif kind is Load:
+            self.requests.load(record)
         else:
             foreign.append(record)
 
@@ -245,21 +264,22 @@ class Flusher:
             self._late.append(stage)
             return
         self.opened.ended(stage)
-        metric, labels = self._metric_of.get(stage.name) or self._name_metric(stage.name)
-        attributes = stage.attributes or {}
-        if metric and (metric != STEP_DURATION or vocabulary.ITERATION in attributes):
-            self.fold.duration(metric, (stage.ended - stage.began) / 1e9, labels + labels_of(attributes, LABELS))
-        inside = self._in_stage.pop(stage, None)
+        metric, labels = self._metrics_of.of(stage)
+        if metric:
+            self.fold.duration(metric, (stage.ended - stage.began) / 1e9, labels)
+        told = self.requests.ended(stage, spans)
+        inside = self._in_stage.pop(stage, None) if self._in_stage else None
         if stage.trace is None or not stage.trace.sampled:
             return
-        added = clock_attributes(stage.name, stage.after)
-        if stage.coarse or stage.before is not stage.after:
-            added.update(memory_attributes(stage.before, stage.after))
+        complete: dict[str, Value] = {**(stage.attributes or {}), **told}
+        if stage.after is not None and (stage.coarse or stage.before is not stage.after):
+            complete.update(memory_attributes(stage.before, stage.after))
+            if stage.after[1] is not None:
+                complete.update(clock_attributes(stage.name))
         if inside is not None:
-            added.update(inside.attributes())
+            complete.update(inside.attributes())
             spans.extend(inside.spans())
-        if added:
-            stage.attributes = {**(stage.attributes or {}), **added}
+        stage.attributes = complete
         spans.append(stage)
 
     def _is_late(self, stage: Stage) -> bool:
@@ -268,24 +288,8 @@ class Flusher:
             return False
         return monotonic_ns() - stage.ended < LATE_LIMIT_NS
 
-    def _name_metric(self, name: str) -> tuple[str, Labels]:
-        """Name the histogram of a stage: a stage of the vocabulary has its own, a user's is told by a label.
-
-        A step is counted by the containers of the ranks, not by its root, which only rank 0 has.
-        """
-        word = name.partition(" ")[0]
-        row = vocabulary.STAGES.get(word)
-        found: tuple[str, Labels] = (
-            (row.duration, ()) if row else (vocabulary.STAGE_DURATION, ((vocabulary.STAGE, name),))
-        )
-        if word in (vocabulary.RANK_SPAN, vocabulary.LOOP):
-            found = (STEP_DURATION if word == vocabulary.RANK_SPAN else "", ())
-        if len(self._metric_of) < HOLD_LIMIT:
-            self._metric_of[name] = found
-        return found
-
     def _collective(self, collective: Collective) -> None:
-        label = ((vocabulary.COMM_OPERATION, collective.operation),)
+        label = collective.labels
         self.fold.duration(vocabulary.COMM_DURATION, (collective.ended - collective.began) / 1e9, label)
         if collective.bytes:
             self.fold.count(vocabulary.COMM_IO, collective.bytes, label)

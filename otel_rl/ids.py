@@ -31,18 +31,16 @@ def attempt_id() -> str:
 
 def trace_id(attempt: str, loop: str, number: int) -> int:
     """Derive the trace id of a step; the same on every rank of the attempt."""
-    return int.from_bytes(_digest(f"trace {attempt} {loop} {number}", 16), "big")
+    text = f"trace {attempt} {loop} {number}".encode("utf-8", "surrogatepass")
+    return int.from_bytes(hashlib.blake2b(text, digest_size=16).digest(), "big")
 
 
 def root_id(attempt: str, loop: str, number: int) -> int:
     """Derive the span id of a step's root, so that other ranks can hang below a span that only one of them emits."""
-    return int.from_bytes(_digest(f"root {attempt} {loop} {number}", 8), "big")
+    text = f"root {attempt} {loop} {number}".encode("utf-8", "surrogatepass")
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big")
 
 
 def instance_id(*parts: object) -> str:
     """Derive ``service.instance.id`` (UUIDv5) from what tells one process of an attempt from another."""
     return str(uuid.uuid5(NAMESPACE, " ".join(map(str, parts))))
-
-
-def _digest(text: str, size: int) -> bytes:
-    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=size).digest()

@@ -7,14 +7,14 @@ negative values (facts: otelsdk, sections 1.2 and 0.5).
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import inf, isfinite
 from typing import Any, Literal
 
 from otel_rl import vocabulary
 from otel_rl.guard import guard, say
-from otel_rl.records import Count, Distribution, Labels, MetricPoints, Number, Point
+from otel_rl.records import Count, Distribution, Exemplar, Labels, MetricPoints, Number, Point
 from otel_rl.runtime import state
 
 MAX_SERIES = 2000
@@ -94,6 +94,8 @@ class _Histogram:
     sum: float = 0.0
     min: float = inf
     max: float = -inf
+    exemplars: dict[int, Exemplar] = field(default_factory=dict)
+    """By bucket, since the last point: the latest of each."""
 
 
 @dataclass
@@ -111,8 +113,7 @@ class Fold:
         self.overflow = 0
         """Values whose metric had too many series already."""
         self._metrics: dict[str, _Metric] = {}
-        self._points: dict[str, list[Number]] = {}
-        self._attributes: dict[Labels, dict[str, Any]] = {}
+        self._points: dict[str, list[Point]] = {}
 
     def count(self, name: str, value: int | float, labels: Labels = ()) -> None:
         """Add to a counter."""
@@ -128,31 +129,54 @@ class Fold:
 
     def duration(self, name: str, seconds: float, labels: Labels = ()) -> None:
         """Add one value to a histogram. Cost: 0.5 us."""
-        metric = self._metric(name, "histogram")
-        if not self._admit(metric, labels):
-            return
+        metric = self._metrics.get(name) or self._metric(name, "histogram")
         histogram = metric.series.get(labels)
         if histogram is None:
+            if not self._admit(metric, labels):
+                return
             histogram = metric.series[labels] = _Histogram([0] * (len(metric.row.boundaries) + 1))
+        metric.changed.add(labels)
         histogram.counts[bisect_left(metric.row.boundaries, seconds)] += 1
         histogram.sum += seconds
         histogram.min = min(histogram.min, seconds)
         histogram.max = max(histogram.max, seconds)
 
+    def merge(self, name: str, labels: Labels, counts: Sequence[int], summary: tuple[float, float, float]) -> None:
+        """Add many values to a histogram at once.
+
+        Args:
+            name: of the histogram.
+            labels: of the series.
+            counts: how many values lie in each bucket.
+            summary: sum, least and greatest of the values.
+        """
+        metric = self._metric(name, "histogram")
+        if self._admit(metric, labels):
+            histogram = metric.series.get(labels) or _Histogram([0] * len(counts))
+            total, low, high = summary
+            histogram.counts = [old + new for old, new in zip(histogram.counts, counts, strict=True)]
+            histogram.sum += total
+            histogram.min, histogram.max = min(histogram.min, low), max(histogram.max, high)
+            metric.series[labels] = histogram
+
+    def exemplar(self, name: str, labels: Labels, exemplar: Exemplar) -> None:
+        """Let a histogram's next point name the span of one of its values; of each bucket the last one counts."""
+        metric = self._metric(name, "histogram")
+        if labels in metric.series:
+            bucket = bisect_left(metric.row.boundaries, exemplar.value)
+            metric.series[labels].exemplars[bucket] = exemplar
+            metric.changed.add(labels)
+
     def point(self, point: Point) -> None:
         """Keep one gauge point; a value that is not finite is counted besides."""
-        name, value, time_ns, labels = point
-        if not isfinite(value):
+        name = point.name
+        if not isfinite(point.value):
             self.count(vocabulary.NONFINITE, 1, ((vocabulary.METRIC_NAME, name),))
-        attributes = self._attributes.get(labels)
-        if attributes is None:
-            attributes = dict(labels)
-            if len(self._attributes) < MAX_SERIES:
-                self._attributes[labels] = attributes
         points = self._points.get(name)
         if points is None:
-            points = self._points[name] = []
-        points.append(Number(time_ns, value, attributes))
+            self._points[name] = [point]
+        else:
+            points.append(point)
 
     def take(self, now_ns: int) -> list[MetricPoints]:
         """Return what has changed since the last call, as points at ``now_ns`` (gauges: at their own times)."""
@@ -174,8 +198,10 @@ class Fold:
         for labels in metric.changed:
             value = metric.series[labels]
             if isinstance(value, _Histogram):
+                counts, exemplars = list(value.counts), list(value.exemplars.values())
+                value.exemplars.clear()
                 distributions.append(
-                    Distribution(now_ns, list(value.counts), value.sum, value.min, value.max, dict(labels))
+                    Distribution(now_ns, counts, value.sum, value.min, value.max, dict(labels), exemplars)
                 )
             else:
                 numbers.append(Number(now_ns, value, dict(labels)))
@@ -209,7 +235,8 @@ def labels_of(attributes: dict[str, Any], keys: Iterable[str]) -> Labels:
     """Pick the attributes of a span that its metric keeps."""
     labels: Labels = ()
     for key in keys:
-        value = attributes.get(key)
-        if isinstance(value, (str, bool, int, float)):  # a user may have put a list there
-            labels = (*labels, (key, value))
+        if key in attributes:
+            value = attributes[key]
+            if isinstance(value, (str, bool, int, float)):  # a user may have put a list there
+                labels = (*labels, (key, value))
     return labels

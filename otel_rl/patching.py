@@ -15,11 +15,13 @@ from typing import Any
 
 import wrapt
 
-from otel_rl.collectives import Collective, input_bytes
+from otel_rl.collective_calls import around_collective
+from otel_rl.current import CURRENT, SPAN_KEY
 from otel_rl.guard import attempt, guard
 from otel_rl.records import Value
 from otel_rl.runtime import state
-from otel_rl.spans import Stage, open_once
+from otel_rl.spans import Stage
+from otel_rl.watching import Begin, watched
 
 Capture = Callable[[tuple[Any, ...], dict[str, Any], Any], dict[str, Value] | None]
 """``(args, kwargs, result) -> attributes``, which become the stage's; runs guarded after the host's call."""
@@ -47,8 +49,12 @@ class Hook:
     """Like ``capture``, behind the end of the stage; its result is ignored."""
     failed: Callable[[tuple[Any, ...], dict[str, Any], BaseException], object] | None = None
     """Called with the host's exception."""
+    during: str = ""
+    """Name of what has to be going on, a field of ``runtime.Training`` that is not None then; else the call passes."""
+    watch: Begin | None = None
+    """Watches the call instead, from its begin to its end, and item by item where the target is a generator."""
     collective: int | None = None
-    """This is a collective: a row instead of a stage; the number is the position of this rank's input."""
+    """This is a collective, or waits for one: a row instead of a stage; the position of this rank's input."""
     optional: bool = False
     """The target need not exist in every supported version."""
 
@@ -169,115 +175,84 @@ def wrap(hook: Hook, original: Any) -> Any:
     if isinstance(original, (staticmethod, classmethod)):
         return type(original)(wrap(hook, original.__func__))
     if hook.collective is not None:
-        return _wrap_collective(hook, original)
+        return around_collective(hook.target, hook.collective, hook.before, original)
+    if hook.watch is not None:
+        return watched(hook.target, hook.watch, original)
     return _wrap_async(hook, original) if inspect.iscoroutinefunction(original) else _wrap_sync(hook, original)
 
 
+# Between matrix products, with cold caches, each call of a function costs 1 to 4 us (``benchmarks/cold.py``), and a
+# trainer makes 60 hooked calls a step: what can be known beforehand is, and no function is called that need not be.
+
+
 def _wrap_sync(hook: Hook, original: Callable[..., Any]) -> Callable[..., Any]:
-    begins = hook.before is not None or hook.stage is not None
+    target, before, capture, after, during = hook.target, hook.before, hook.capture, hook.after, hook.during
+    is_stage = hook.stage is not None
 
     @functools.wraps(original)
     def around(*args: Any, **kwargs: Any) -> Any:
-        if not state.on or state.is_compiling():
+        if not state.on or (during and getattr(state.training, during) is None) or state.is_compiling():
             return original(*args, **kwargs)
-        span = _open(hook, args, kwargs) if begins else None
+        span = None
+        if is_stage:
+            span = attempt("begin", target, _begin, hook, args, kwargs)
+        elif before is not None:
+            attempt("begin", target, before, args, kwargs)
         try:
             result = original(*args, **kwargs)
         except BaseException as error:
             _fail(hook, span, args, kwargs, error)
             raise
-        if span is not None or hook.after is not None:
-            _close(hook, span, args, kwargs, result)
+        if span is not None:
+            end = monotonic_ns()
+            described = None if capture is None else attempt("describe", target, capture, args, kwargs, result)
+            attempt("end", target, span.close, end, described)
+        if after is not None:
+            attempt("follow", target, after, args, kwargs, result)
         return result
 
     return around
 
 
 def _wrap_async(hook: Hook, original: Callable[..., Any]) -> Callable[..., Any]:
+    target, capture, after = hook.target, hook.capture, hook.after
+
     @functools.wraps(original)
     async def around(*args: Any, **kwargs: Any) -> Any:
         if not state.on:
             return await original(*args, **kwargs)
-        span = _open(hook, args, kwargs)
+        span = attempt("begin", target, _begin, hook, args, kwargs)
         try:
             result = await original(*args, **kwargs)
         except BaseException as error:
             _fail(hook, span, args, kwargs, error)
             raise
-        _close(hook, span, args, kwargs, result)
+        if span is not None:
+            end = monotonic_ns()
+            described = None if capture is None else attempt("describe", target, capture, args, kwargs, result)
+            attempt("end", target, span.close, end, described)
+        if after is not None:
+            attempt("follow", target, after, args, kwargs, result)
         return result
 
     return around
 
 
-def _wrap_collective(hook: Hook, original: Callable[..., Any]) -> Callable[..., Any]:
-    position = hook.collective or 0
-    operation = hook.target.rpartition(":")[2].rpartition(".")[2]
-    is_asynchronous = _asynchronous(original)
-
-    @functools.wraps(original)
-    def around(*args: Any, **kwargs: Any) -> Any:
-        is_alone = state.identity.world_size < 2  # a trainer of one process calls two dozen collectives a step
-        if not state.on or (is_alone and hook.before is None) or state.is_compiling():
-            return original(*args, **kwargs)
-        if hook.before is not None:
-            with guard(f"begin {hook.target}"):
-                hook.before(args, kwargs)
-        # An asynchronous collective returns at once: its duration would be that of its launch.
-        if is_alone or state.in_collective.active or is_asynchronous(args, kwargs):
-            return original(*args, **kwargs)
-        row = None
-        with guard("open a collective"):
-            row = Collective(operation, input_bytes(args, position))
-        state.in_collective.active = True
-        try:
-            return original(*args, **kwargs)
-        finally:
-            state.in_collective.active = False
-            if row is not None:
-                with guard("close a collective"):
-                    row.close()
-
-    return around
-
-
-def _asynchronous(original: Callable[..., Any]) -> Callable[[tuple[Any, ...], dict[str, Any]], bool]:
-    """Make the function that says whether a call asks a collective to return before it has ended."""
-    names = list(inspect.signature(original).parameters)
-    position = names.index("async_op") if "async_op" in names else sys.maxsize
-    return lambda args, kwargs: bool(args[position] if len(args) > position else kwargs.get("async_op"))
-
-
-# These run at both ends of every stage, with cold caches, so they are guarded by ``attempt``.
-
-
-def _open(hook: Hook, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Stage | None:
-    return attempt("begin", hook.target, _begin, hook, args, kwargs)
-
-
 def _begin(hook: Hook, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Stage | None:
+    """Open the stage of a call, unless the current one has the same name: nested and recomputed calls count once."""
     if hook.before is not None:
         hook.before(args, kwargs)
-    name = hook.stage(args, kwargs) if callable(hook.stage) else hook.stage
-    return None if name is None else open_once(str(name), dict(hook.attributes) if hook.attributes else None)
-
-
-def _close(hook: Hook, span: Stage | None, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-    if span is not None:
-        end = monotonic_ns()
-        if hook.capture is not None:
-            attempt("describe", hook.target, _describe, span, hook.capture, args, kwargs, result)
-        attempt("end", hook.target, span.close, end)
-    if hook.after is not None:
-        attempt("follow", hook.target, hook.after, args, kwargs, result)
-
-
-def _describe(span: Stage, capture: Capture, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-    described = capture(args, kwargs, result)
-    if described:
-        if span.attributes:
-            described.update({key: value for key, value in span.attributes.items() if key not in described})
-        span.attributes = described
+    stage = hook.stage
+    name = stage if isinstance(stage, str) or stage is None else stage(args, kwargs)
+    if not isinstance(name, str):
+        return None
+    context = CURRENT.get()
+    parent = context.get(SPAN_KEY)
+    if parent.__class__ is Stage and parent.name == name:
+        return None
+    opened = Stage(name, dict(hook.attributes) if hook.attributes else None, coarse=True)
+    opened.open(context, parent)
+    return opened
 
 
 def _fail(hook: Hook, span: Stage | None, args: tuple[Any, ...], kwargs: dict[str, Any], error: BaseException) -> None:

@@ -97,6 +97,11 @@ class Point(NamedTuple):
     time_ns: int
     labels: Labels = ()
 
+    @property
+    def attributes(self) -> dict[str, Value]:
+        """The labels as the encoder takes them."""
+        return dict(self.labels)
+
 
 class Later(NamedTuple):
     """Work that a hot thread leaves to the flusher, where it waits for nobody: ``function(*arguments)``."""
@@ -115,6 +120,15 @@ class Number:
     attributes: Attributes = field(default_factory=dict)
 
 
+class Exemplar(NamedTuple):
+    """One value of a histogram and the span that it comes from."""
+
+    time_ns: int
+    value: float
+    trace_id: int
+    span_id: int
+
+
 @dataclass(slots=True)
 class Distribution:
     """One cumulative point of a histogram; ``counts`` has one entry more than the metric has boundaries."""
@@ -125,6 +139,7 @@ class Distribution:
     min: float
     max: float
     attributes: Attributes = field(default_factory=dict)
+    exemplars: Sequence[Exemplar] = ()
 
 
 @dataclass(slots=True)
@@ -135,7 +150,7 @@ class MetricPoints:
     kind: Literal["counter", "gauge", "histogram"]
     unit: str
     description: str
-    points: Sequence[Number] | Sequence[Distribution]
+    points: Sequence[Number] | Sequence[Distribution] | Sequence[Point]
     start_ns: int = 0
     """When counting began (counter and histogram), ns since 1970."""
     boundaries: Sequence[float] = ()

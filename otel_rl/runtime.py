@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import monotonic_ns
 from typing import Any
+from weakref import WeakKeyDictionary, WeakSet
 
 from otel_rl import guard, ids
 from otel_rl.clock import Clock, process_start_ns
@@ -28,19 +29,36 @@ class Trace:
     all spans of a step are placed on the wall clock by one anchor.
     """
 
-    __slots__ = ("anchor", "known", "sampled", "trace_id")
+    __slots__ = ("anchor", "known", "sampled", "step", "trace_id")
 
-    def __init__(self, trace_id: int, anchor: int, *, sampled: bool = True, known: bool = True) -> None:
+    def __init__(self, trace_id: int, anchor: int, *, sampled: bool = True, known: bool = True, step: str = "") -> None:
         self.trace_id = trace_id
         self.anchor = anchor
         self.sampled = sampled
         self.known = known
+        self.step = step
+        """Loop and number of the step, the same in every attempt; empty where it is none of ours."""
 
 
 class InCollective(threading.local):
     """Whether this thread is inside a collective: the ones that it calls in turn belong to it."""
 
     active = False
+
+
+class Generating(threading.local):
+    """What this thread generates now with transformers."""
+
+    call: Any = None
+    """The innermost call of ``generate``."""
+    engine: Any = None
+    """The continuous batching whose loop this thread runs."""
+    indices: dict[int, int] | None = None
+    """Places of the prompts that are being submitted together, by the prompt's ``id()``."""
+    origin: Any = None
+    """Where the request comes from that is being submitted."""
+    error: str = ""
+    """Class of the exception by which the request fails that is given back next."""
 
 
 def _nothing() -> None:
@@ -73,12 +91,41 @@ class Training:
     """Losses of the micro-batches of the open step."""
     readers: dict[Any, Any] = field(default_factory=dict)
     """Which of a trainer's own metrics have been read."""
+    vllm: Any = None
+    """The engines of vLLM and the requests that they have taken."""
+    sampling: Any = None
+    """What the trainer says of the requests of its open rollout: policy version, samples, groups."""
+    sampled: int = 0
+    """How many rollouts have begun."""
+    generating: Generating = field(default_factory=Generating)
+    batching: WeakKeyDictionary[Any, Any] = field(default_factory=WeakKeyDictionary)
+    """What is known of the open requests of each continuous batching."""
+    streams: WeakKeyDictionary[Any, Any] = field(default_factory=WeakKeyDictionary)
+    """By response of an API client, the stream that is being read from it."""
     staging: dict[int, Any] = field(default_factory=dict)
     """By thread, the asynchronous checkpoint that its call is staging."""
     heard: dict[Any, bool] = field(default_factory=dict)
     """Whether any callback listens to an event of the framework."""
     deferred: deque[Any] = field(default_factory=deque)
     """Numbers on their way from a device."""
+
+
+@dataclass(eq=False)
+class Communication:
+    """What is known of process groups, and of collectives on their way."""
+
+    worlds: int = 0
+    """How many default process groups this process has made; the names of groups begin anew with each."""
+    groups: dict[int, Any] = field(default_factory=dict)
+    """By ``id()`` of the process group: a weak reference to it, and how records name it."""
+    kinds: set[str] = field(default_factory=set)
+    """Descriptions of groups that are labels of metrics."""
+    launched: dict[int, Any] = field(default_factory=dict)
+    """By ``id()`` of what is to be waited for: a weak reference to it, and the collective."""
+    seen_in: Any = None
+    """The stage in which a collective was seen last."""
+    wrapped: WeakSet[Any] = field(default_factory=WeakSet)
+    """Models whose gradients DDP reduces."""
 
 
 @dataclass(eq=False)
@@ -109,6 +156,8 @@ class Runtime:
     wake: Callable[[], None] = _nothing
     """Starts the flusher with the first record."""
     awake: bool = False
+    lull: threading.Event | None = None
+    """What to set where a thread is about to let go of the interpreter for long; None while the flusher rests."""
     wake_again_ns: int = 0
     """Not before this (monotonic) is another attempt made to start the flusher."""
 
@@ -133,13 +182,14 @@ class Runtime:
     probe_ns: int = 0
     """When it was read, monotonic."""
     fresh_ns: int = 0
-    """How long a reading serves again at the ends of coarse stages, ns."""
+    """How long a reading serves again at the ends of coarse stages, ns; shorter once a device is in use."""
     exhausted: int = 0
     """The id of the out-of-memory error that passes through the open stages; it is logged by the innermost only."""
 
     is_compiling: Callable[[], bool] = _no
     """``torch.compiler.is_compiling`` once torch is there."""
     in_collective: InCollective = field(default_factory=InCollective)
+    comm: Communication = field(default_factory=Communication)
 
     def __reduce__(self) -> str:
         """A function that somebody pickles (Ray) takes the name along; where it is unpickled, that process's own."""
@@ -222,11 +272,13 @@ def after_fork_in_child() -> None:
     state.dropped = Counter()
     state.identity = state.identity.in_child()
     state.awake = False
+    state.lull = None
     state.wake_again_ns = 0
     if state.container is None and state.training.loop is not None:
         state.training.loop.resume()
     _of_parents.append(state.training.deferred)
     state.training = Training()
+    state.comm = Communication()
     state.reading = None
     state.probe_ns = 0
 

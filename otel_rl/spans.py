@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import sys
 from collections.abc import Callable, Mapping
 from contextvars import Token
 from time import monotonic_ns
@@ -16,6 +15,7 @@ from opentelemetry.trace import INVALID_SPAN, Span, SpanContext, TraceFlags
 from opentelemetry.trace.status import Status, StatusCode
 
 from otel_rl import vocabulary
+from otel_rl.content import is_content, text_of
 from otel_rl.current import CURRENT, SPAN_KEY, put
 from otel_rl.exhausted import is_out_of_memory, record_exhausted
 from otel_rl.guard import errors, guard
@@ -23,7 +23,7 @@ from otel_rl.ids import random_bits
 from otel_rl.no_stage import NoStage
 from otel_rl.probes.memory import FRESH_NS, Reading
 from otel_rl.records import SpanEvent, SpanLink, Value
-from otel_rl.runtime import Trace, state
+from otel_rl.runtime import QUEUE_LIMIT, Trace, state
 from otel_rl.values import NUMBERS, clean, clean_all, clean_key
 from otel_rl.vocabulary import SHORT_NAMES
 
@@ -114,19 +114,19 @@ class Stage(Span):
 
     # --- recording ----------------------------------------------------------------------------------------------------
 
-    def open(self, context: Context, parent: object) -> None:
-        """Begin now, below ``parent``, and be the current span of ``context``."""
-        above = parent if parent.__class__ is Stage and not parent.ended else _stage_for(parent)
-        self.trace = above.trace
-        self.parent_id = above.span_id
-        self.span_id = random_bits(64) or 1
-        inner = Context(context)
-        put(inner, SPAN_KEY, self)
-        self.token = CURRENT.set(inner)
-        self.start()
+    def open(self, context: Context | None = None, parent: object = None, begin: int = 0) -> None:
+        """Begin now, or at ``begin`` (monotonic, ns); with a ``context``: below ``parent``, as its current span.
 
-    def start(self, begin: int = 0) -> None:
-        """Begin now, or at ``begin`` (monotonic, ns)."""
+        Each call of a function costs 1 to 4 us where stages begin, between matrix products: here are none of ours.
+        """
+        if context is not None:
+            above = parent if parent.__class__ is Stage and not parent.ended else _stage_for(parent)
+            self.trace = above.trace
+            self.parent_id = above.span_id
+            self.span_id = random_bits(64) or 1
+            inner = Context(context)
+            put(inner, SPAN_KEY, self)
+            self.token = CURRENT.set(inner)
         now = monotonic_ns()
         self.began = begin or now  # before anybody can find it among the open ones
         if state.exhausted:
@@ -138,8 +138,13 @@ class Stage(Span):
             self.began = begin or now
         self.before = state.reading
 
-    def close(self, end: int) -> None:
-        """End at ``end`` (monotonic, ns); a second call does nothing, nor does one in a forked child."""
+    def close(self, end: int, described: dict[str, Value] | None = None) -> None:
+        """End at ``end`` (monotonic, ns); a second call does nothing, nor does one in a forked child.
+
+        Args:
+            end: when it ended.
+            described: further attributes; what has been set before counts only where they say nothing.
+        """
         token = self.token
         if token is not None:
             self.token = None
@@ -154,7 +159,15 @@ class Stage(Span):
             state.reading = state.read_memory()
             state.probe_ns = end
         self.after = state.reading
-        state.add(self)  # first this: at every moment the flusher finds it in the queue or among the open ones
+        if isinstance(described, dict):
+            if self.attributes:
+                described.update({key: value for key, value in self.attributes.items() if key not in described})
+            self.attributes = described
+        # First this: at every moment the flusher finds it in the queue or among the open ones.
+        if state.awake and len(state.queue) < QUEUE_LIMIT:
+            state.queue.append(self)
+        else:
+            state.add(self)
         state.open.discard(self)
 
     def fail(self, error: BaseException) -> None:
@@ -163,7 +176,7 @@ class Stage(Span):
             return
         self.set_attribute(vocabulary.ERROR_TYPE, type(error).__qualname__)
         if self.status is None:
-            self.status = (2, _text_of(error) if state.config.capture_content else "")
+            self.status = (2, text_of(error) if state.config.capture_content else "")
         self.record_exception(error)
         if is_out_of_memory(error) and state.exhausted != id(error):
             state.exhausted = id(error)  # never the error itself: it would keep every tensor of its frames alive
@@ -261,7 +274,7 @@ class Stage(Span):
         is_final = self.status is not None and self.status[0] == StatusCode.OK.value
         if not is_final and code in (StatusCode.OK, StatusCode.ERROR):
             description = str(clean(text) or "") if code is StatusCode.ERROR else ""
-            self.status = (code.value, "" if _is_content(description) else description)
+            self.status = (code.value, "" if is_content(description) else description)
 
     def record_exception(
         self,
@@ -275,16 +288,9 @@ class Stage(Span):
         if state.config.capture_content:
             import traceback
 
-            values[vocabulary.EXCEPTION_MESSAGE] = _text_of(exception)
+            values[vocabulary.EXCEPTION_MESSAGE] = text_of(exception)
             values[vocabulary.EXCEPTION_STACKTRACE] = "".join(traceback.format_exception(exception))
         self.add_event("exception", values, timestamp)
-
-
-def _is_content(description: str) -> bool:
-    """Whether a description repeats the text of the exception that is being handled, and texts are not to be kept."""
-    error = sys.exc_info()[1]
-    text = "" if error is None or state.config.capture_content else _text_of(error)
-    return bool(text) and text in description
 
 
 def _with_room(items: list[Any] | None) -> list[Any]:
@@ -346,17 +352,6 @@ def current_stage() -> Stage | None:
     return span if span.__class__ is Stage else cast("Stage | None", state.container)
 
 
-def open_once(name: str, attributes: dict[str, Value] | None = None) -> Stage | None:
-    """Open a coarse stage, unless the current one has the same name: nested and recomputed calls count once."""
-    context = CURRENT.get()
-    parent = context.get(SPAN_KEY)
-    if parent.__class__ is Stage and parent.name == name:
-        return None
-    opened = Stage(name, attributes, coarse=True)
-    opened.open(context, parent)
-    return opened
-
-
 def record_finished(name: str, begin: int, end: int, attributes: dict[str, Value] | None = None) -> None:
     """Record a stage that is already over (monotonic, ns), below the current one; it was never current itself."""
     finished = Stage(name, attributes)
@@ -390,9 +385,3 @@ def _stand_in(trace_id: int, span_id: int, *, sampled: bool) -> Stage:
     stand_in.trace = Trace(trace_id, state.clock.anchor, sampled=sampled)
     stand_in.span_id = span_id
     return stand_in
-
-
-def _text_of(error: BaseException) -> str:
-    with guard("read the text of an exception"):
-        return str(error)
-    return ""

@@ -14,7 +14,7 @@ from opentelemetry.trace import Span
 
 from otel_rl import ids, vocabulary
 from otel_rl.current import CURRENT, SPAN_KEY
-from otel_rl.guard import errors, guard, say
+from otel_rl.guard import attempt, errors, guard, say
 from otel_rl.probes.memory import Reading, host, peak_rss
 from otel_rl.records import Later, Point, Value
 from otel_rl.runtime import Trace, state
@@ -31,18 +31,19 @@ class Tree:
         self.peak = peak_rss()
         # Of an unknown attempt nothing can be derived: spans of others that take this id must not collide.
         trace_id = ids.trace_id(identity.attempt_id or f"{ids.random_bits(128):x}", loop, number)
-        trace = Trace(trace_id, state.clock.anchor, sampled=state.sampled(trace_id), known=identity.known)
+        is_sampled, is_known = state.sampled(trace_id), bool(identity.attempt_id)
+        trace = Trace(trace_id, state.clock.anchor, sampled=is_sampled, known=is_known, step=f"{loop} {number}")
         root_id = ids.root_id(identity.attempt_id, loop, number)
         self.token: Token[Context] | None = None
         self.root: Stage | None = None
         if identity.rank == 0:
             self.root = Stage(name, dict(attributes), coarse=True)
             self.root.trace, self.root.span_id = trace, root_id
-            self.root.start(begin)
+            self.root.open(begin=begin)
         self.container = Stage(f"{vocabulary.RANK_SPAN} {identity.rank}", attributes, coarse=True)
         self.container.trace, self.container.parent_id = trace, root_id
         self.container.span_id = ids.random_bits(64) or 1
-        self.container.start(begin)
+        self.container.open(begin=begin)
         state.container = self.container
 
     def make_current(self) -> None:
@@ -52,8 +53,10 @@ class Tree:
         """
         context = CURRENT.get()
         outer = context.get(SPAN_KEY)
-        if outer.__class__ is not Stage and isinstance(outer, Span) and outer.get_span_context().is_valid:
-            self.container.add_link(outer.get_span_context())
+        if outer is not None and outer.__class__ is not Stage and isinstance(outer, Span):
+            linked = outer.get_span_context()
+            if linked.is_valid:
+                self.container.add_link(linked)
         self.token = CURRENT.set(Context({**context, SPAN_KEY: self.container}))
 
     def leave(self) -> None:
@@ -71,13 +74,13 @@ class Tree:
         """End container and root at ``end`` (monotonic, ns); ``peak`` is the process's, if it has just been read."""
         self.container.token, self.token = self.token, None
         peak = peak or peak_rss()
-        self.container.set_attribute(vocabulary.RSS_PEAK, peak)
-        self.container.set_attribute(vocabulary.RSS_PEAK_EXACT, peak > self.peak)
-        for span in (self.container, self.root):
-            if span is not None:
-                if error is not None:
-                    span.fail(error)
-                span.close(end)
+        if error is not None:
+            self.container.fail(error)
+        self.container.close(end, {vocabulary.RSS_PEAK: peak, vocabulary.RSS_PEAK_EXACT: peak > self.peak})
+        if self.root is not None:
+            if error is not None:
+                self.root.fail(error)
+            self.root.close(end)
         if state.container is self.container:
             state.container = None
 
@@ -161,7 +164,8 @@ class Loop:
         if self.tree is not None and number == self.number:
             return
         now = monotonic_ns()
-        report_alone()
+        if not state.identity.attempt_id:
+            report_alone()
         state.frozen = True
         jump = state.clock.re_anchor()
         if jump:
@@ -202,8 +206,7 @@ class Loop:
         if began:
             state.add(Later(_step_points, (began, now, state.clock.anchor, state.reading)))
             for at_end in self.at_end:
-                with guard("count a step"):
-                    at_end(began, now)
+                attempt("count", "a step", at_end, began, now)
 
     def end(self, error: BaseException | None = None) -> None:
         """End the loop and its open step now; tear-down begins."""

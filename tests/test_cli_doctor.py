@@ -51,6 +51,19 @@ def test_what_is_wrong_is_exit_code_1(
     assert (1, True) == (result.exit_code, expected in result.stdout), result.stdout
 
 
+def test_what_the_collector_reads_is_not_wrong(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is shown, without its secrets."""
+    monkeypatch.setenv("OTEL_RL_STACK_DIR", str(root))
+    monkeypatch.setenv("OTEL_RL_GRPC", "127.0.0.1:4317")
+    monkeypatch.setenv("OTEL_RL_TOKEN_FILE", "abc")
+    result = cli.invoke(app, ["doctor"])
+    assert (0, True, False) == (
+        result.exit_code,
+        "127.0.0.1:4317  [of the Collector]" in result.stdout,
+        "abc" in result.stdout,
+    )
+
+
 @pytest.mark.parametrize(
     ("name", "value", "expected"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +12,8 @@ import pytest
 
 import otel_rl
 from otel_rl import collectives, vocabulary
-from otel_rl.collectives import Collective, input_bytes
+from otel_rl.collective_calls import input_bytes
+from otel_rl.collectives import Collective
 from otel_rl.patching import Hook, wrap
 from otel_rl.runtime import state
 from otel_rl.spans import Stage
@@ -141,19 +143,19 @@ def test_an_unsampled_step_has_no_comm_spans(stubbed: Recording, monkeypatch: py
 
 
 @pytest.mark.parametrize(
-    ("args", "position", "expected"),
+    ("value", "expected"),
     [
-        ((np.zeros(4),), 0, 32),
-        ((0, [np.zeros(4), np.zeros(1), None]), 1, 40),
-        ((), 0, 0),
-        (("text",), 0, 0),
-        ((SimpleNamespace(nbytes="many"),), 0, 0),
-        (((np.zeros(1),) * 5000,), 0, 8 * 1024),
+        (np.zeros(4), 32),
+        ([np.zeros(4), np.zeros(1), None], 40),
+        (None, 0),
+        ("text", 0),
+        (SimpleNamespace(nbytes="many"), 0),
+        ((np.zeros(1),) * 5000, 8 * 1024),
     ],
 )
-def test_the_bytes_of_the_input_are_read_from_shapes(args: tuple[Any, ...], position: int, expected: int) -> None:
+def test_the_bytes_of_the_input_are_read_from_shapes(value: Any, expected: int) -> None:
     """What has none counts nothing."""
-    assert expected == input_bytes(args, position)
+    assert expected == input_bytes(value)
 
 
 def hooked(function: Any, **options: Any) -> Any:
@@ -175,6 +177,160 @@ def test_a_collective_inside_one_belongs_to_it(recording: Recording) -> None:
         run.last_points(vocabulary.COMM_DURATION)[0].count,
         run.last_points(vocabulary.COMM_IO)[0].value,
     )
+
+
+class Work:
+    """What torch gives back for an asynchronous collective."""
+
+    def __init__(self, recording: Recording) -> None:
+        self.recording = recording
+
+    def wait(self) -> bool:
+        """Wait, 3 ms."""
+        self.recording.tick(3)
+        return True
+
+
+class ProcessGroup:
+    """A process group of torch's."""
+
+    group_name, group_desc = "0", "default_pg"
+
+    def size(self) -> int:
+        """How many ranks."""
+        return 2
+
+
+def rows(recording: Recording) -> list[tuple[Any, ...]]:
+    """Give operation, group, place, whether it was a wait, bytes and ms of every row, in order of their begin."""
+    keys = (vocabulary.COMM_OPERATION, vocabulary.COMM_GROUP, vocabulary.COMM_SEQUENCE, vocabulary.COMM_ASYNC)
+    spans = [span for span in recording.stop().spans(None) if span.name == vocabulary.COMM]
+    spans.sort(key=lambda span: span.start_ns)
+    return [
+        (
+            *(span.attributes.get(key) for key in keys),
+            span.attributes.get(vocabulary.COMM_BYTES),
+            (span.end_ns - span.start_ns) // 10**6,
+        )
+        for span in spans
+    ]
+
+
+def test_arguments_are_found_by_position_and_by_name(recording: Recording) -> None:
+    """FSDP2 names its input, its output and the group; a group that this rank is not in has no row."""
+    state.identify(world_size=2)
+    group = ProcessGroup()
+
+    def reduce_scatter(output: Any, input: Any, op: str = "sum", group: Any = None, async_op: bool = False) -> None:
+        recording.tick(1)
+
+    call = wrap(Hook(target="package:reduce_scatter", collective=1), reduce_scatter)
+    with otel_rl.step(1):
+        call(np.zeros(1), np.zeros(2), "sum", group)
+        call(output=np.zeros(1), input=np.zeros(3), group=group)
+        call(np.zeros(1), np.zeros(2), group=-100)
+    assert [
+        ("reduce_scatter", "default_pg", 1, None, 16, 1),
+        ("reduce_scatter", "default_pg", 2, None, 24, 1),
+    ] == rows(recording)
+
+
+def test_a_launched_collective_is_what_it_is_waited_for(recording: Recording) -> None:
+    """The launch has a place in the order and no row; the wait has its name, its bytes, and its own length."""
+    state.identify(world_size=2)
+    group = ProcessGroup()
+    launch = wrap(
+        Hook(target="package:all_reduce", collective=0), lambda tensor, group=None, async_op=False: Work(recording)
+    )
+    wait = wrap(Hook(target="package:Work.wait", collective=0), Work.wait)
+    with otel_rl.step(1):
+        first, second = (launch(np.zeros(size), group, True) for size in (1, 2))
+        launch(np.zeros(3), group=group, async_op=True)  # nobody keeps it
+        assert 2 == len(state.comm.launched)
+        assert wait(second) is wait(first) is wait(second) is True
+    assert {} == state.comm.launched
+    assert [
+        ("all_reduce", "default_pg", 2, True, 16, 3),
+        ("all_reduce", "default_pg", 1, True, 8, 3),
+        ("wait", None, None, True, None, 3),
+    ] == rows(recording)
+
+
+def test_a_coalesced_collective_is_not_asked(recording: Recording) -> None:
+    """Torch gives something in the place of work that refuses every question; no error of ours."""
+    state.identify(world_size=2)
+
+    class Illegal(Work):
+        def __getattribute__(self, name: str) -> Any:
+            raise ValueError(name)
+
+    with otel_rl.step(1):
+        work = wrap(Hook(target="package:all_reduce", collective=0), lambda tensor, async_op: Illegal(recording))(
+            0, True
+        )
+    assert type(work) is Illegal
+    assert [] == rows(recording)
+
+
+def test_a_functional_collective_is_waited_for_by_its_tensor(recording: Recording) -> None:
+    """Its result holds the tensor; the bytes of several together count once. One that has waited inside is a call."""
+    state.identify(world_size=2)
+    group = ProcessGroup()
+    tensors = [np.zeros(1), np.zeros(2)]
+    late = [SimpleNamespace(elem=tensor) for tensor in tensors]
+    call = wrap(
+        Hook(target="torch.distributed._functional_collectives:all_gather", collective=0), lambda value, group: late
+    )
+    wait = wrap(Hook(target="package:wait_tensor", collective=0), lambda tensor: recording.tick(1))
+
+    def waits_inside(value: Any, group: Any) -> Any:
+        wait(tensors[0])
+        return tensors[0]
+
+    with otel_rl.step(1):
+        call(tensors, group)
+        for tensor in tensors:
+            wait(tensor)
+        wrap(Hook(target="torch.distributed._functional_collectives:all_gather", collective=0), waits_inside)(
+            tensors, group
+        )
+    assert [
+        ("all_gather", "default_pg", 1, True, 24, 1),
+        ("all_gather", "default_pg", 1, True, None, 1),
+        ("all_gather", "default_pg", 2, None, 24, 1),
+    ] == rows(recording)
+
+
+def test_a_launch_that_was_journaled_as_open_becomes_a_span(recording: Recording) -> None:
+    """Or its open record would stay for ever."""
+    state.identify(world_size=2)
+
+    def slow(tensor: Any, async_op: bool = False) -> Work:
+        recording.tick(1)
+        assert otel_rl.flush()
+        return Work(recording)
+
+    with otel_rl.step(1):
+        wrap(Hook(target="package:all_reduce", collective=0), slow)(np.zeros(1), async_op=True)
+    run = recording.stop()
+    assert ([], 1) == (run.open_stages(), sum(span.name == vocabulary.COMM for span in run.spans()))
+
+
+@pytest.mark.parametrize(("backwards", "task", "expected"), [(1, 0, "backward"), (1, -1, ""), (2, 0, "")])
+def test_a_thread_of_autograd_finds_its_backward(
+    recording: Recording, monkeypatch: pytest.MonkeyPatch, backwards: int, task: int, expected: str
+) -> None:
+    """Where there is but one; another thread without a stage belongs to the rank."""
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(_C=SimpleNamespace(_current_graph_task_id=lambda: task)))
+    with otel_rl.step(1) as container:
+        opened = [Stage(vocabulary.BACKWARD).__enter__() for _ in range(backwards)]
+        found: list[Any] = []
+        thread = threading.Thread(target=lambda: found.append(Collective("barrier", 0).stage))
+        thread.start()
+        thread.join()
+        for stage in reversed(opened):
+            stage.__exit__(None, None, None)
+    assert [opened[0] if expected else container] == found
 
 
 def test_a_collective_on_another_thread_is_its_own(recording: Recording) -> None:

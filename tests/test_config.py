@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 import otel_rl
-from otel_rl.config import Config, ConfigurationError, settings, unknown_variables
+from otel_rl.config import OF_COLLECTOR, Config, ConfigurationError, settings, unknown_variables
 
 
 def test_without_variables_everything_has_its_default() -> None:
@@ -105,3 +106,13 @@ def test_a_variable_that_nobody_reads_is_named_with_its_neighbour() -> None:
     """Only ours; those of OpenTelemetry belong to others."""
     environ = {"OTEL_RL_RUNID": "x", "OTEL_RL_ZZZ": "1", "OTEL_RL_DIR": "y", "OTEL_SOMETHING": "z"}
     assert [("OTEL_RL_RUNID", "OTEL_RL_RUN_ID"), ("OTEL_RL_ZZZ", "")] == unknown_variables(environ)
+
+
+def test_the_variables_of_the_collector_are_no_mistake() -> None:
+    """Just those that the shipped configurations read; nobody is told that they do nothing."""
+    folder = Path(__file__).parents[1] / "collector"
+    files = [path.read_text() for path in folder.rglob("*") if path.is_file()]
+    named = {name for text in files for name in re.findall(r"OTEL_RL_[A-Z_]*[A-Z]", text)}
+    own = {row.variable for row in settings({})}
+    assert named - own == OF_COLLECTOR
+    assert [] == unknown_variables(dict.fromkeys(OF_COLLECTOR, "x"))

@@ -139,6 +139,7 @@ def test_the_defaults_train_grpo_with_otel_rl() -> None:
     assert (options.trainer, options.otel, options.record) == ("grpo", True, None)
 
 
+@pytest.mark.slow
 def test_a_run_says_what_it_computed(tmp_path: Path) -> None:
     """A real run of a single process, without otel_rl, leaves its summary and its record behind."""
     summary, record, work = (tmp_path / name for name in ("summary.json", "record.json", "work"))

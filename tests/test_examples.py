@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from otel_rl import vocabulary
 from otel_rl.journal.read import open_run
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
@@ -29,6 +30,16 @@ def test_custom_loop(tmp_path: Path) -> None:
     actual = run_example("custom_loop.py", tmp_path)
 
     assert expected == {name: actual[name] for name in expected}
+
+
+def test_custom_engine(tmp_path: Path) -> None:
+    """A rollout engine of one's own: every request is counted, those that the policy keeps are spans."""
+    spans = run_example("custom_engine.py", tmp_path)
+    run = open_run(tmp_path / "example")
+    assert (5, 320) == (spans["rl.sample"], sum(point.count for point in run.last_points(vocabulary.REQUEST_DURATION)))
+    assert {"stop", "length"} == {p.attributes[vocabulary.FINISH] for p in run.last_points(vocabulary.REQUESTS)}
+    assert 320 - spans["generate_content tiny"] == sum(p.value for p in run.last_points(vocabulary.OMITTED))
+    assert [] == list(run.points(vocabulary.BAD_REQUESTS))
 
 
 @pytest.mark.slow

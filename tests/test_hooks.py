@@ -71,7 +71,9 @@ def test_no_target_belongs_to_two_integrations() -> None:
 @every_row
 def test_a_row_has_a_purpose(name: str, hook: Hook) -> None:
     """It records something, and a collective is no stage."""
-    assert any(part is not None for part in (hook.stage, hook.before, hook.after, hook.failed, hook.collective))
+    others = (hook.stage, hook.before, hook.capture, hook.after, hook.failed)
+    assert any(part is not None for part in (*others, hook.collective, hook.watch))
+    assert hook.watch is None or (*others, hook.collective) == (None,) * 6
     assert hook.collective is None or (hook.stage, hook.capture, hook.after, hook.failed) == (None,) * 4
 
 
@@ -100,7 +102,7 @@ def test_asynchronous_targets_stay_so(name: str, hook: Hook) -> None:
     original = getattr(*found)
     wrapped = wrap(hook, original)
     assert inspect.iscoroutinefunction(original) == inspect.iscoroutinefunction(wrapped)
-    assert not inspect.isgeneratorfunction(original)
+    assert hook.watch is not None or not (inspect.isgeneratorfunction(original) or inspect.isasyncgenfunction(original))
     assert (original.__name__, original.__doc__) == (wrapped.__name__, wrapped.__doc__)
 
 
@@ -120,7 +122,9 @@ def failing(hook: Hook) -> Hook:
     """Make a row whose every part of ours fails."""
     if hook.collective is not None:
         return replace(hook, before=fails)
-    return replace(hook, before=fails, capture=fails, after=fails, failed=fails)
+    if hook.watch is not None:
+        return replace(hook, watch=fails)
+    return replace(hook, during="", before=fails, capture=fails, after=fails, failed=fails)
 
 
 def rows_of(name: str) -> Iterator[Hook]:

@@ -93,7 +93,8 @@ print(json.dumps([found, torch.save is kept[0].__wrapped__, torch.save is torch.
 """
 
 
-@pytest.mark.parametrize("first", [pytest.param("torch", marks=pytest.mark.slow), "otel_rl"])
+@pytest.mark.slow
+@pytest.mark.parametrize("first", ["torch", "otel_rl"])
 def test_it_works_before_and_after_the_framework_is_imported(first: str, tmp_path: Path) -> None:
     """Everything is patched in either order, and nothing is after it."""
     pytest.importorskip("torch")

@@ -25,10 +25,10 @@ from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode,
 
 from otel_rl.journal import encode, wire
 from otel_rl.journal.encode import Request, SpanEncoder
-from otel_rl.records import Attributes, Distribution, Log, MetricPoints, Number, SpanEvent, SpanLink, Value
+from otel_rl.records import Attributes, Distribution, Log, MetricPoints, Number, Point, SpanEvent, SpanLink, Value
 
 RESOURCE: dict[str, Value] = {"service.name": "test", "rl.rank": 3, "rl.flag": True, "rl.list": ["a", "b"]}
-unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+unhurried = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 SCOPE = InstrumentationScope("otel_rl", "1.2.3")
 
 
@@ -193,7 +193,7 @@ hostile = st.builds(
 )
 
 
-@settings(unhurried, max_examples=300)
+@unhurried
 @given(st.lists(hostile, max_size=4))
 def test_nothing_raises_and_no_batch_is_lost(spans: list[Finished]) -> None:
     """Whatever the spans hold, the good one among them is encoded and each of the others is encoded or counted."""
@@ -384,6 +384,7 @@ def test_logs_never_raise(logs: list[Log]) -> None:
 # --- metrics
 
 metric_attributes = attributes(plain | st.lists(texts, max_size=2))
+labels = st.dictionaries(texts.filter(bool), plain, max_size=3).map(lambda kept: tuple(kept.items()))
 gauge_points = st.lists(st.builds(Number, times, numbers | st.floats(), metric_attributes), min_size=1, max_size=5)
 
 
@@ -410,6 +411,14 @@ def test_gauges_are_the_stock_ones(name: str, text: str, points: list[Number]) -
     """Gauge points, NaN and Inf included, are what the stock encoder makes of them."""
     metric = MetricPoints(name, "gauge", "s", text, points)
     check(metric, export.Gauge([export.NumberDataPoint(p.attributes, 0, p.time_ns, p.value) for p in points]))
+
+
+@unhurried
+@given(st.lists(st.builds(Point, st.just("g"), numbers | st.floats(), times, labels), min_size=1, max_size=5))
+def test_gauges_as_they_were_recorded_are_the_stock_ones(points: list[Point]) -> None:
+    """With labels instead of attributes, of which 1 is not True."""
+    metric = MetricPoints("g", "gauge", "s", "", points)
+    check(metric, export.Gauge([export.NumberDataPoint(dict(p.labels), 0, p.time_ns, p.value) for p in points]))
 
 
 @unhurried

@@ -12,6 +12,7 @@ import pytest
 
 from otel_rl.probes import memory
 from otel_rl.probes.memory import Device, MemoryReader, cuda_reader, host, peak_rss
+from otel_rl.runtime import state
 
 
 def test_a_reading_is_the_memory_of_this_process() -> None:
@@ -74,6 +75,37 @@ def test_the_device_is_read_only_once_it_is_in_use(cuda: Any, expected: Device |
     read = cuda_reader(cuda)
     assert expected == read()
     assert expected == MemoryReader(read).read()[1]
+
+
+def test_with_a_device_the_host_is_read_no_more_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device in use is read at the ends of short stages too; until it is in use it changes nothing."""
+    now, in_use, count = 1 << 40, False, 0
+    real = os.pread
+
+    def pread(*args: Any) -> bytes:
+        nonlocal count
+        count += 1
+        return real(*args)
+
+    def device() -> Device | None:
+        return Device(now, 0, 0, 0) if in_use else None
+
+    def read(after_ns: int) -> tuple[int, int]:
+        nonlocal now
+        now += after_ns
+        found = state.read_memory()
+        assert found[1] == device() and host(found[0])[1] > 0
+        return count, state.fresh_ns
+
+    monkeypatch.setattr(os, "pread", pread)
+    monkeypatch.setattr(memory, "monotonic_ns", lambda: now)
+    memory.use_memory_reader(device)
+    assert [(1, memory.FRESH_NS), (2, memory.FRESH_NS)] == [read(memory.FRESH_NS), read(1)]
+    in_use = True
+    expected = [(2, memory.DEVICE_FRESH_NS), (2, memory.DEVICE_FRESH_NS), (3, memory.DEVICE_FRESH_NS)]
+    assert expected == [read(memory.FRESH_NS), read(0), read(1)]
+    state.memory_reader.close()
+    state.reset()
 
 
 def test_a_descriptor_that_the_host_took_over_is_not_read_again(tmp_path: Path) -> None:

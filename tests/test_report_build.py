@@ -203,6 +203,7 @@ def test_a_killed_run_says_where_it_died(tmp_path: Path) -> None:
             is_alive=False,
             is_hanging=False,
             iteration=12,
+            collective=None,
         )
         for rank in (0, 1)
     ]

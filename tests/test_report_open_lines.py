@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
+import otel_rl
 from otel_rl import vocabulary as v
+from otel_rl.collectives import Collective
+from otel_rl.groups import Group
 from otel_rl.journal.read import open_run
 from otel_rl.report.build import build_report
+from otel_rl.report.model import OpenCollective
+from otel_rl.report.open_lines import open_lines
 from otel_rl.report.terminal import render
+from tests.fixtures import Recording
 from tests.runs import BEGIN_NS, MS, SETUP_MS, Plan, write_run
 
 OPENED_NS = BEGIN_NS + (SETUP_MS + 11 * 100 + 2 * 30 + 200) * MS
@@ -60,6 +67,41 @@ def test_a_rank_between_its_stages_is_in_its_step(tmp_path: Path, name: str) -> 
     """A container is no stage."""
     expected = "rank 0 is in step 12, under no stage"
     assert expected == first_line(tmp_path, Plan(killed_in=name, is_alive=True), 900)
+
+
+@pytest.mark.parametrize(
+    ("collective", "expected"),
+    [
+        (OpenCollective(operation="all_reduce", group="mesh_dp 3", group_size=4, sequence=17),
+         "rl.train.comm (all_reduce 17 of mesh_dp 3, 4 ranks), in rl.train.backward, step 12"),
+        (OpenCollective(operation="wait", group=None, group_size=None, sequence=None),
+         "rl.train.comm (wait), in rl.train.backward, step 12"),
+    ],
+)  # fmt: skip
+def test_a_rank_in_a_collective_says_which(tmp_path: Path, collective: OpenCollective, expected: str) -> None:
+    """So that who is not in the same one of the same group is found."""
+    report = build_report(open_run(write_run(tmp_path, Plan(killed_in=v.BACKWARD, is_alive=True))), OPENED_NS)
+    row = replace(report.open_stages[0], stage=v.COMM, inside=[v.BACKWARD], open_s=20.0, is_hanging=True, longest_s=1.0,
+                  collective=collective)  # fmt: skip
+    found = open_lines(replace(report, open_stages=[row]))
+    assert found is not None
+    assert found.plain.startswith(f"rank 0 may hang: in {expected}, for 20.0 s (since ")
+
+
+def test_an_open_collective_is_read_from_the_journal(recording: Recording) -> None:
+    """With its group and its place there, as far as they are known."""
+    with otel_rl.step(1), otel_rl.stage("reward"):
+        rows = [Collective("all_reduce", 8, Group("mesh_dp 3", "mesh_dp", 4), 17), Collective("wait", 0, is_wait=True)]
+        assert otel_rl.flush()
+        report = build_report(recording.run(), recording.clock.ns)
+        for row in rows:
+            row.close()
+    found = [row.collective for row in report.open_stages if row.stage == v.COMM]
+    assert [
+        OpenCollective(operation="all_reduce", group="mesh_dp 3", group_size=4, sequence=17),
+        OpenCollective(operation="wait", group=None, group_size=None, sequence=None),
+    ] == sorted(found, key=lambda one: one.operation if one else "")
+    assert [v.REWARD] == report.open_stages[0].inside
 
 
 def test_a_dead_rank_was_last_seen(tmp_path: Path) -> None:

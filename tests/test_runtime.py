@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import otel_rl
-from otel_rl import runtime, vocabulary
+from otel_rl import runtime, spans, vocabulary
 from otel_rl.config import Config
 from otel_rl.runtime import Runtime, state
 from tests.fixtures import Recording
@@ -17,7 +17,8 @@ from tests.fixtures import Recording
 
 def test_a_full_queue_drops_and_counts(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing blocks and nothing grows; the count is in the metrics."""
-    monkeypatch.setattr(runtime, "QUEUE_LIMIT", 20)
+    for module in (runtime, spans):
+        monkeypatch.setattr(module, "QUEUE_LIMIT", 20)
     with otel_rl.step(1):
         assert otel_rl.flush()
         for i in range(25):
@@ -62,7 +63,7 @@ def test_a_reset_forgets_everything_but_the_start(recording: Recording) -> None:
     assert recording.flusher.stop(5, 5)
     state.reset()
     fresh = Runtime(started_ns=begun)
-    same = {"clock", "in_collective", "training", "wake"}
+    same = {"clock", "comm", "in_collective", "training", "wake"}
     assert {k: v for k, v in vars(fresh).items() if k not in same} == {
         k: v for k, v in vars(state).items() if k not in same
     }

@@ -407,9 +407,9 @@ def test_tempo_is_started_where_there_is_one_and_killed_at_once(
         environ["OTEL_RL_TRACES_TO"],
         environ["OTEL_RL_TEMPO"],
     )
-    begin = time.monotonic()
+    monkeypatch.setattr(processes, "STOP_S", 3600.0)  # nobody waits for it
     down = machine.stack("down")
-    assert (0, True, []) == (down.exit_code, time.monotonic() - begin < processes.STOP_S, machine.living)
+    assert (0, []) == (down.exit_code, machine.living)
 
 
 def test_delete_removes_the_data_and_nothing_else(machine: Machine) -> None:

@@ -18,7 +18,7 @@ from typing import Final, Literal
 from google.protobuf.internal import api_implementation
 
 from otel_rl import vocabulary as v
-from otel_rl.config import settings, unknown_variables
+from otel_rl.config import OF_COLLECTOR, settings, unknown_variables
 from otel_rl.journal.read import Journal, Run
 from otel_rl.report.format import clock, count, plural, size
 from otel_rl.report.health import damage_rows, totals
@@ -26,13 +26,15 @@ from otel_rl.version import __version__
 
 PACKAGES: Final = (
     "opentelemetry-sdk", "protobuf", "torch", "trl", "transformers", "accelerate", "datasets", "vllm",
-    "sglang", "verl", "ray", "deepspeed", "numpy", "rich", "typer",
+    "sglang", "openai", "verl", "ray", "deepspeed", "numpy", "rich", "typer",
 )  # fmt: skip
 LEAST_FREE_BYTES: Final = 1 << 30
 SECRET: Final = re.compile(r"header|key|token|secret|passw|credential|auth", re.IGNORECASE)
 SECRET_PAIR: Final = re.compile(rf"({SECRET.pattern})[\w.-]*=", re.IGNORECASE)
 USER_IN_URL: Final = re.compile(r"//[^/@\s]+@")
 PAIRS: Final = "OTEL_RESOURCE_ATTRIBUTES"
+READ_ELSEWHERE: Final = {"OTEL_PROPAGATORS"}
+"""Variables that integrations honour; they are no settings of otel_rl."""
 NO_EFFECT: Final = "not honoured: has no effect on otel_rl"
 HIDDEN: Final = "set (hidden)"
 Mark = Literal["ok", "note", "wrong"]
@@ -76,7 +78,7 @@ def integrations() -> list[Finding]:
 
 
 def settings_rows(environ: Mapping[str, str] = os.environ) -> list[Finding]:
-    """List every setting with its value and where it came from, and OTEL_RL_ variables that nobody reads."""
+    """List every setting with its value and where it came from, then what others read, and what nobody reads."""
     rows = [
         Finding(
             SOURCE_MARKS.get(row.source, "wrong"),
@@ -84,6 +86,10 @@ def settings_rows(environ: Mapping[str, str] = os.environ) -> list[Finding]:
             f"{shown(row.variable, row.value) or '(empty)'}  [{row.source}]",
         )
         for row in settings(environ)
+    ]
+    rows += [
+        Finding("note", name, f"{shown(name, environ[name])}  [of the Collector]")
+        for name in sorted(OF_COLLECTOR & set(environ))
     ]
     return rows + [
         Finding("wrong", name, "no such setting" + (f"; meant {nearest}?" if nearest else ""))
@@ -98,7 +104,7 @@ def standard_variables(honoured: Collection[str], environ: Mapping[str, str] = o
         honoured: variables that are read besides those of the settings.
         environ: where to look.
     """
-    honoured = {row.variable for row in settings(environ)} | set(honoured)
+    honoured = {row.variable for row in settings(environ)} | READ_ELSEWHERE | set(honoured)
     return [
         Finding("ok", name, f"{shown(name, value)}  [honoured]")
         if name in honoured
@@ -164,7 +170,10 @@ def recorded(run: Run) -> list[Finding]:
         Finding("wrong", f"{row.writer} damaged", f"{plural(row.places, 'place')}, {size(row.bytes)}: {row.reason}")
         for row in damage_rows(run.journals)
     ]
-    return rows
+    silent = Counter((str(log.attributes.get(v.PROVIDER, "")), log.body) for log in run.logs(v.NO_STATISTICS))
+    return rows + [
+        Finding("note", name, f"{plural(number, 'engine')}: {text}") for (name, text), number in silent.items()
+    ]
 
 
 def writers(run: Run) -> list[Finding]:

@@ -11,7 +11,13 @@ from typing import Final
 MODULES: Final = {
     "torch": "otel_rl.integrations.torch",
     "accelerate": "otel_rl.integrations.accelerate",
+    "deepspeed": "otel_rl.integrations.deepspeed",
+    "megatron": "otel_rl.integrations.megatron",
     "transformers": "otel_rl.integrations.transformers",
+    "transformers_generate": "otel_rl.integrations.transformers_generate",
     "trl": "otel_rl.integrations.trl",
+    "vllm": "otel_rl.integrations.vllm",
+    "sglang": "otel_rl.integrations.sglang",
+    "openai": "otel_rl.integrations.openai",
 }
 """Name to module; registering an integration is one line here."""

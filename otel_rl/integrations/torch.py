@@ -1,8 +1,7 @@
 """PyTorch: backward, optimizer, checkpoints, data loading and the collectives that Python sees.
 
-Runs in every process that imports torch. Source: torch 2.13 to 2.15, lines in the facts on training, section 1.
-What Python cannot see here: collectives of DDP, DTensor and functional collectives; stages that contain them say so
-with ``rl.comm.hidden``.
+Runs in every process that imports torch. Source: torch 2.13 to 2.15, lines in the facts on training, section 1. The
+collectives are in ``torch_collectives.py``; a backward in which others run says so with ``rl.comm.hidden``.
 """
 
 from __future__ import annotations
@@ -11,14 +10,16 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from time import monotonic_ns
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 from opentelemetry.context import get_current
 
-from otel_rl import vocabulary
+from otel_rl import ddp_wait, vocabulary
+from otel_rl.collective_calls import around_collective
 from otel_rl.current import SPAN_KEY
 from otel_rl.guard import guard, say
+from otel_rl.integrations import torch_collectives
 from otel_rl.patching import Attachment, Hook
 from otel_rl.probes.memory import cuda_reader, use_memory_reader
 from otel_rl.records import Value
@@ -32,16 +33,6 @@ SUPPORTS = ">=2.4"
 ATTEMPT_KEY = "otel_rl/attempt"
 ATTEMPT_LIMIT_S = 5.0
 
-INPUT_POSITION = {
-    "all_reduce": 0, "reduce": 0, "broadcast": 0, "broadcast_object_list": 0, "barrier": 0, "monitored_barrier": 0,
-    "all_gather": 1, "all_gather_object": 1, "all_gather_into_tensor": 1, "all_gather_single": 1,
-    "reduce_scatter": 1, "reduce_scatter_tensor": 1, "reduce_scatter_single": 1,
-    "all_to_all": 1, "all_to_all_single": 1, "gather": 0, "gather_object": 0, "scatter": 1, "scatter_object_list": 1,
-    "send": 0, "recv": 0, "send_object_list": 0, "recv_object_list": 0,
-}  # fmt: skip
-"""Collectives and the position of this rank's input among their arguments; older versions lack some."""
-
-
 DCP = "torch.distributed.checkpoint"
 DATA = ((vocabulary.IDLE_REASON, "data"),)
 
@@ -50,15 +41,32 @@ DATA = ((vocabulary.IDLE_REASON, "data"),)
 
 
 def _backward_stage(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
-    """No stage for a backward inside a backward: checkpointing recomputes with one, perhaps on another thread."""
+    """No stage for a backward inside a backward: checkpointing recomputes with one, perhaps on another thread.
+
+    Its engine runs without the interpreter: the flusher works meanwhile.
+    """
     import torch
 
-    return None if torch._C._current_graph_task_id() != -1 else vocabulary.BACKWARD
+    if torch._C._current_graph_task_id() != -1:
+        ddp_wait.split()
+        return None
+    ddp_wait.watch(args[0] if args else kwargs.get("tensors"))
+    lull = state.lull
+    if lull is not None:
+        lull.set()
+    return vocabulary.BACKWARD
 
 
-def _hidden(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> dict[str, Value] | None:
-    """DDP and FSDP reduce gradients inside the backward, where Python does not see it."""
-    return {vocabulary.COMM_HIDDEN: True} if state.identity.world_size > 1 else None
+def _describe_backward(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> dict[str, Value] | None:
+    return ddp_wait.describe(current_stage())
+
+
+def _backward_failed(args: tuple[Any, ...], kwargs: dict[str, Any], error: BaseException) -> None:
+    ddp_wait.cancel()
+
+
+def _wrapped_by_ddp(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+    ddp_wait.wrapped(args[0])
 
 
 def _save_stage(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
@@ -128,6 +136,7 @@ def join_process_group() -> None:
 
     if not dist.is_available() or not dist.is_initialized():
         return
+    state.comm.worlds += 1
     rank, world_size = dist.get_rank(), dist.get_world_size()
     state.identify(rank=rank, world_size=world_size)
     if world_size < 2:
@@ -155,7 +164,8 @@ def join_process_group() -> None:
 HOOKS = (
     Hook(target="torch.distributed.distributed_c10d:init_process_group", after=_process_group_made),
     Hook(target="torch.distributed:init_process_group", after=_process_group_made),
-    Hook(target="torch.autograd:backward", stage=_backward_stage, capture=_hidden),
+    Hook(target="torch.autograd:backward", stage=_backward_stage, capture=_describe_backward, failed=_backward_failed),
+    Hook(target="torch.nn.parallel.distributed:DistributedDataParallel.__init__", after=_wrapped_by_ddp),
     Hook(
         target="torch.serialization:save",
         stage=_save_stage,
@@ -180,11 +190,7 @@ HOOKS = (
         stage=vocabulary.IDLE,
         attributes=DATA,
     ),
-    *(
-        Hook(target=f"{module}:{name}", collective=position, optional=True)
-        for module in ("torch.distributed.distributed_c10d", "torch.distributed")
-        for name, position in INPUT_POSITION.items()
-    ),
+    *torch_collectives.HOOKS,
 )
 # --- what is attached by torch's own means ----------------------------------------------------------------------------
 
@@ -237,7 +243,23 @@ def _join_existing(module: ModuleType) -> Callable[[], object]:
     return lambda: None
 
 
+def _pass_frames_over(module: ModuleType) -> Callable[[], object]:
+    """Keep our replacements from being compiled by themselves where the host calls them from uncompiled code.
+
+    Between the graphs of a compiled model Dynamo looks at every function that is called and passes those of torch's own
+    files over; so it has to do with ours and what they call. They are still inlined where they are called inside a
+    graph. Only code of ours is marked. There is no way to unmark it, and no need.
+    """
+    if hasattr(module, "set_code_exec_strategy"):  # since torch 2.7
+        skip = module.FrameExecStrategy(module.FrameAction.SKIP, module.FrameAction.SKIP)
+        for code in around_collective.__code__.co_consts:
+            if isinstance(code, CodeType):
+                module.set_code_exec_strategy(code, skip)
+    return lambda: None
+
+
 ATTACHMENTS = (
+    Attachment("torch._dynamo.eval_frame", _pass_frames_over),
     Attachment("torch", _know_compiling),
     Attachment("torch.optim.optimizer", _time_optimizers),
     Attachment("torch.distributed.distributed_c10d", _join_existing),

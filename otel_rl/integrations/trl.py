@@ -15,6 +15,7 @@ from otel_rl import vocabulary
 from otel_rl.between import begin_between, end_between
 from otel_rl.ids import random_bits
 from otel_rl.integrations.trl_metrics import evaluation_metrics, keep_loss, step_metrics
+from otel_rl.integrations.trl_rollouts import SERVER_HOOKS, Sampling
 from otel_rl.patching import Hook
 from otel_rl.probes import deferred
 from otel_rl.records import Count, Late, Point, Value
@@ -25,7 +26,9 @@ PACKAGE = "trl"
 SUPPORTS = ">=1.16,<2"
 
 TRAINERS = {"grpo_trainer": "GRPOTrainer", "rloo_trainer": "RLOOTrainer"}
-SHARDED = ("DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule", "DeepSpeedEngine")
+TRAIN, EVAL = "train", "eval"
+HIDING = ("DeepSpeedEngine",)
+"""Models in whose forward collectives run that Python may not see; those of DDP, FSDP1 and FSDP2 are seen."""
 
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
@@ -42,12 +45,8 @@ class Rollout:
         self.tokens = tokens
 
 
-def _is_training(trainer: Any) -> bool:
-    return bool(trainer.model.training)
-
-
 def _mode(trainer: Any) -> str:
-    return "train" if _is_training(trainer) else "eval"
+    return TRAIN if trainer.model.training else EVAL
 
 
 def _policy_version(trainer: Any) -> int:
@@ -76,29 +75,57 @@ def _end_between(args: Args, kwargs: Kwargs) -> None:
     end_between()
 
 
+def _begin_rollout(args: Args, kwargs: Kwargs) -> None:
+    end_between()
+    trainer, prompts = args[0], args[1]
+    mode = _mode(trainer)
+    state.training.sampling = Sampling(
+        trainer, prompts, mode=mode, policy=_policy_version(trainer), size=_group_size(trainer, mode)
+    )
+
+
+def _begin_turn(args: Args, kwargs: Kwargs) -> None:
+    """Requests may be counted before their rollout ends: it says at once whether they are an evaluation's."""
+    stage, sampling = current_stage(), state.training.sampling
+    if stage is not None and sampling is not None and stage.name == vocabulary.SAMPLE:
+        stage.set_attribute(vocabulary.MODE, sampling.mode)
+
+
 def _describe_rollout(args: Args, kwargs: Kwargs, result: Any) -> dict[str, Value]:
     """Count prompt and response tokens of this rank from the token ids themselves: exact, and no device is read."""
+    if state.training.deferred:  # TRL has read the tokens: the numbers of its requests are there too
+        deferred.resolve()
     trainer, prompts, responses = args[0], result[0], result[1]
+    sampling, mode = state.training.sampling, _mode(trainer)
     prompt, response = sum(map(len, prompts)), sum(map(len, responses))
-    rollout = Rollout(current_stage(), prompt + response)
-    state.training.rollouts[_mode(trainer)] = rollout
-    if _is_training(trainer) and state.training.throughput is not None:
+    rollout = state.training.rollouts[mode] = Rollout(current_stage(), prompt + response)
+    if sampling is not None:
+        mode = sampling.mode  # continuous batching leaves the model training, also in an evaluation (TRL 1.16)
+    if mode is TRAIN and state.training.throughput is not None:
         state.training.throughput.rollout(len(responses), prompt, response)
-    return {
-        vocabulary.MODE: _mode(trainer),
+    described: dict[str, Value] = {
+        vocabulary.MODE: mode,
         vocabulary.ROLLOUT_ID: rollout.id,
         vocabulary.POLICY_VERSION: _policy_version(trainer),
         vocabulary.SAMPLE_BATCH_SIZE: len(responses),
-        vocabulary.GROUP_SIZE: _group_size(trainer),
+        vocabulary.GROUP_SIZE: _group_size(trainer, mode),
         vocabulary.TOKENS: prompt + response,
         vocabulary.TOKENS_PROMPT: prompt,
         vocabulary.TOKENS_RESPONSE: response,
     }
+    if sampling is not None and sampling.positions and not getattr(trainer, "tools", None):
+        described[vocabulary.TOKENS_PADDING] = sampling.positions - response
+    return described
 
 
-def _group_size(trainer: Any) -> int:
-    name = "num_generations" if _is_training(trainer) else "num_generations_eval"
-    return int(getattr(trainer, name, 0) or trainer.num_generations)
+def _group_size(trainer: Any, mode: str) -> int:
+    size = trainer.num_generations if mode is TRAIN else getattr(trainer, "num_generations_eval", 0)
+    return int(size or trainer.num_generations)
+
+
+def _end_rollout(args: Args, kwargs: Kwargs, result: Any) -> None:
+    state.training.sampling = None
+    _begin_processing(args, kwargs, result)
 
 
 def _begin_processing(args: Args, kwargs: Kwargs, result: Any) -> None:
@@ -106,7 +133,7 @@ def _begin_processing(args: Args, kwargs: Kwargs, result: Any) -> None:
 
 
 def _rollout_failed(args: Args, kwargs: Kwargs, error: BaseException) -> None:
-    state.training.rewarding = None
+    state.training.rewarding = state.training.sampling = None
     end_between(error)
 
 
@@ -124,18 +151,19 @@ def _logprob_stage(args: Args, kwargs: Kwargs) -> str | None:
 
 def _describe_logprob(args: Args, kwargs: Kwargs, result: Any) -> dict[str, Value]:
     trainer, model, input_ids = args[0], args[1], args[2]
-    positions = int(input_ids.numel())
+    mode, shape = _mode(trainer), input_ids.shape
     described: dict[str, Value] = {
-        vocabulary.MODE: _mode(trainer),
+        vocabulary.MODE: mode,
         vocabulary.LOGPROB_KIND: "ref" if _is_reference(trainer, model) else "old",
-        vocabulary.BATCH_SIZE: int(input_ids.shape[0]),
-        **_hides_collectives(model),
+        vocabulary.BATCH_SIZE: shape[0],
     }
-    rollout = state.training.rollouts.get(_mode(trainer))
+    rollout = state.training.rollouts.get(mode)
     if rollout is not None:
         described[vocabulary.ROLLOUT_ID] = rollout.id
         described[vocabulary.TOKENS] = rollout.tokens
-        described[vocabulary.TOKENS_PADDING] = max(positions - rollout.tokens, 0)
+        described[vocabulary.TOKENS_PADDING] = max(shape.numel() - rollout.tokens, 0)
+    if state.identity.world_size > 1 and _hides_collectives(model):
+        described[vocabulary.COMM_HIDDEN] = True
     return described
 
 
@@ -149,10 +177,8 @@ def _is_reference(trainer: Any, model: Any) -> bool:
     return False
 
 
-def _hides_collectives(model: Any) -> dict[str, Value]:
-    """DDP broadcasts buffers and FSDP gathers parameters inside a forward, where Python does not see it."""
-    hides = state.identity.world_size > 1 and any(cls.__name__ in SHARDED for cls in type(model).__mro__)
-    return {vocabulary.COMM_HIDDEN: True} if hides else {}
+def _hides_collectives(model: Any) -> bool:
+    return any(cls.__name__ in HIDING for cls in type(model).__mro__)
 
 
 # --- rewards and advantage --------------------------------------------------------------------------------------------
@@ -175,17 +201,15 @@ def _begin_advantage(args: Args, kwargs: Kwargs, result: Any) -> None:
 
 def _advantage_over(args: Args, kwargs: Kwargs) -> None:
     """The first ``gather_object`` after the rewards collects texts for the log: the advantages are done."""
-    if state.training.between is not None and state.training.between.name == vocabulary.ADVANTAGE:
-        begin_between(vocabulary.LOG, {vocabulary.MODE: str(state.training.between.attributes[vocabulary.MODE])})
+    between = state.training.between
+    if between is not None and between.name == vocabulary.ADVANTAGE:
+        begin_between(vocabulary.LOG, {vocabulary.MODE: between.attributes[vocabulary.MODE]})
 
 
 def _begin_function(args: Args, kwargs: Kwargs, result: Any) -> None:
     """TRL times every reward function, the asynchronous ones in their own tasks: a span each."""
-    rewarding = state.training.rewarding
-    if rewarding is None:
-        return  # eight calls of ten have nothing to do with rewards
-    function = str(args[0].name).partition(".")[2]
-    if function == "_calculate_rewards":
+    rewarding, function = state.training.rewarding, str(args[0].name).partition(".")[2]
+    if rewarding is None or function == "_calculate_rewards":
         return
     attributes: dict[str, Value] = {vocabulary.REWARD_FUNCTION: function, vocabulary.MODE: state.training.mode}
     rewarding[args[0]] = Stage(f"{vocabulary.REWARD} {function}", attributes, coarse=True).__enter__()
@@ -209,18 +233,19 @@ def _begin_forward(args: Args, kwargs: Kwargs) -> None:
 def _describe_forward(args: Args, kwargs: Kwargs, result: Any) -> dict[str, Value]:
     trainer, model, inputs = args[0], args[1], args[2]
     prompt_mask, completion_mask = inputs["prompt_mask"], inputs["completion_mask"]
+    mode = _mode(trainer)
     described = Late(
         {
-            vocabulary.MODE: _mode(trainer),
-            vocabulary.TRAIN_BATCH_SIZE: int(completion_mask.shape[0]),
-            vocabulary.GROUP_SIZE: _group_size(trainer),
+            vocabulary.MODE: mode,
+            vocabulary.TRAIN_BATCH_SIZE: completion_mask.shape[0],
+            vocabulary.GROUP_SIZE: _group_size(trainer, mode),
             vocabulary.POLICY_VERSION: _policy_version(trainer),
-            **_hides_collectives(model),
         }
     )
-    positions = int(prompt_mask.numel()) + int(completion_mask.numel())
-    training = _is_training(trainer)
-    throughput = state.training.throughput if training else None
+    if state.identity.world_size > 1 and _hides_collectives(model):
+        described[vocabulary.COMM_HIDDEN] = True
+    positions = prompt_mask.numel() + completion_mask.numel()
+    throughput = state.training.throughput if mode is TRAIN else None
 
     def use(values: list[float]) -> Iterable[Count | Point]:
         prompt, response = int(values[0]), int(values[1])
@@ -233,8 +258,8 @@ def _describe_forward(args: Args, kwargs: Kwargs, result: Any) -> dict[str, Valu
 
     if not deferred.read((prompt_mask, completion_mask), use):
         described.is_complete = True
-    _consume(described, _mode(trainer))
-    if training:
+    _consume(described, mode)
+    if mode is TRAIN:
         keep_loss(result)
     return described
 
@@ -262,7 +287,7 @@ def _step_over(args: Args, kwargs: Kwargs) -> None:
 
 
 def _before_log(args: Args, kwargs: Kwargs) -> None:
-    if not _is_training(args[0]):
+    if not args[0].model.training:
         evaluation_metrics(args[0])
 
 
@@ -275,10 +300,11 @@ def _hooks(module: str, trainer: str) -> tuple[Hook, ...]:
         Hook(
             target=f"{at}._generate",
             stage=vocabulary.SAMPLE,
-            before=_end_between,
+            before=_begin_rollout,
             capture=_describe_rollout,
-            after=_begin_processing,
+            after=_end_rollout,
         ),
+        Hook(target=f"{at}._generate_single_turn", before=_begin_turn),
         Hook(target=f"{at}._get_per_token_logps_and_entropies", stage=_logprob_stage, capture=_describe_logprob),
         Hook(
             target=f"{at}._calculate_rewards",
@@ -307,11 +333,12 @@ def _hooks(module: str, trainer: str) -> tuple[Hook, ...]:
 
 HOOKS = (
     *(hook for module, trainer in TRAINERS.items() for hook in _hooks(module, trainer)),
-    Hook(target="trl.extras.profiling:ProfilingContext.__enter__", after=_begin_function),
-    Hook(target="trl.extras.profiling:ProfilingContext.__exit__", before=_end_function),
+    Hook(target="trl.extras.profiling:ProfilingContext.__enter__", during="rewarding", after=_begin_function),
+    Hook(target="trl.extras.profiling:ProfilingContext.__exit__", during="rewarding", before=_end_function),
     Hook(
         target="trl.generation.vllm_generation:VLLMGeneration.sync_weights", stage=vocabulary.SYNC, before=_end_between
     ),
     Hook(target="transformers.trainer:Trainer._maybe_log_save_evaluate", before=_step_over),
+    *SERVER_HOOKS,
 )
 ATTACHMENTS = ()

@@ -6,7 +6,7 @@ step are read before that. What TRL has reduced over the ranks is emitted once, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from otel_rl import vocabulary
@@ -49,22 +49,30 @@ class Reader:
         self._read: dict[str, tuple[list[Any], int]] = {}
         self._series: dict[str, tuple[str, tuple[Label, ...]] | None] = {}
 
-    def points(self, metrics: list[tuple[str, list[Any], int]], time_ns: int) -> Iterator[Point]:
+    def points(
+        self, names: Sequence[str], lists: Sequence[list[Any]], ends: Sequence[int], time_ns: int
+    ) -> Iterator[Point]:
         """Give the mean of what was appended to each list since the last call; runs in the flusher.
 
         A list that was replaced is new: TRL clears by that, and sets its running token count so.
 
         Args:
-            metrics: names, lists, and how much of each list counts: TRL may have appended since.
+            names: of the metrics.
+            lists: their entries.
+            ends: how much of each list counts: TRL may have appended since.
             time_ns: when they were complete, ns since 1970.
         """
-        for name, entries, end in metrics:
+        for name, entries, end in zip(names, lists, ends, strict=True):
             known, length = self._read.get(name, (None, 0))
             start = length if known is entries and length <= end else 0
             self._read[name] = (entries, end)
             series = self._series[name] if name in self._series else self._name(name)
+            if series is None or end <= start:
+                continue
             new = entries[start:end]
-            if new and series is not None:
+            if len(new) == 1 and type(new[0]) is float:
+                yield Point(series[0], new[0], time_ns, series[1])
+            else:
                 numbers = [number for number in map(as_number, new) if number is not None]
                 if numbers:
                     yield Point(series[0], sum(numbers) / len(numbers), time_ns, series[1])
@@ -111,8 +119,9 @@ def _record(trainer: Any, mode: str, labels: tuple[Label, ...]) -> None:
     reader = state.training.readers.get((id(trainer), mode))
     if reader is None:
         reader = state.training.readers[id(trainer), mode] = Reader(labels)
-    complete = [(name, entries, len(entries)) for name, entries in metrics[mode].items()]
-    state.add(Later(reader.points, (complete, state.now())))
+    lists = metrics[mode]
+    complete = tuple(lists), tuple(lists.values()), tuple(map(len, lists.values()))
+    state.add(Later(reader.points, (*complete, state.now())))
 
 
 def _canonical(name: str) -> tuple[str, tuple[Label, ...]]:

@@ -9,7 +9,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import HistogramDataPoint, Metri
 
 from otel_rl.journal.clean import INT64_MAX, INT64_MIN, UNENCODABLE, Cleaner
 from otel_rl.journal.wire import Batch, block
-from otel_rl.records import Attributes, Distribution, MetricPoints, Number
+from otel_rl.records import Attributes, Distribution, Exemplar, Labels, MetricPoints, Number, Point
 
 MAX_KEPT: Final = 4096
 """Attribute sets and metrics whose encoding is kept."""
@@ -33,8 +33,8 @@ class MetricEncoder:
         """Begin with nothing kept."""
         self._cleaner = cleaner
         self._kept: dict[tuple[object, ...], bytes] = {}
-        self._same: dict[int, tuple[Attributes, type[HistogramDataPoint | NumberDataPoint], bytes]] = {}
-        """By identity; the mapping itself is kept, so that its id stays its own."""
+        self._gauges: dict[Labels, tuple[bytes, bytes]] = {}
+        """What stands in front of and behind the numbers of a gauge's point."""
 
     def encode(self, metric: MetricPoints, batch: Batch) -> int:
         """Add the points of a metric to a batch, in several messages where they are too large for one request.
@@ -47,10 +47,19 @@ class MetricEncoder:
         points: list[bytes] = []
         times: list[int] = []
         size = failed = 0
+        gauges, clean_time, pack = self._gauges, self._cleaner.time, _TIME_DOUBLE.pack
         for point in metric.points:
             try:
-                time_ns = self._cleaner.time(point.time_ns)
-                data = self._point(metric, point, time_ns)
+                time_ns = clean_time(point.time_ns)
+                if type(point) is Point:
+                    before, after = gauges.get(point.labels) or self._around(point.labels)
+                    value = point.value
+                    if type(value) is float:
+                        data = before + pack(0x19, time_ns, 0x21, value) + after
+                    else:
+                        data = before + _TIME.pack(0x19, time_ns) + _number(value) + after
+                else:
+                    data = self._point(metric, point, time_ns)
             except (*UNENCODABLE, struct.error):
                 failed += 1
                 continue
@@ -73,11 +82,19 @@ class MetricEncoder:
             head = self._keep(key, message.SerializeToString())
         return head
 
-    def _point(self, metric: MetricPoints, point: Number | Distribution, time_ns: int) -> bytes:
+    def _around(self, labels: Labels) -> tuple[bytes, bytes]:
+        """Encode what stands in front of and behind the numbers of a gauge's point, which are of one size."""
+        attributes = self._attributes(dict(labels), NumberDataPoint) if labels else b""
+        around = block(1, bytes(_TIME_DOUBLE.size) + attributes)[: -_TIME_DOUBLE.size - len(attributes)], attributes
+        if all(type(value) is str for _, value in labels):
+            if len(self._gauges) >= MAX_KEPT:
+                self._gauges.clear()
+            self._gauges[labels] = around
+        return around
+
+    def _point(self, metric: MetricPoints, point: Number | Distribution | Point, time_ns: int) -> bytes:
         kind = HistogramDataPoint if isinstance(point, Distribution) else NumberDataPoint
         attributes = self._attributes(point.attributes, kind) if point.attributes else b""
-        if metric.kind == "gauge" and type(point) is Number and type(point.value) is float:
-            return block(1, _TIME_DOUBLE.pack(0x19, time_ns, 0x21, point.value) + attributes)
         times = _TIME.pack(0x19, time_ns)
         if metric.kind != "gauge":
             times = _TIME.pack(0x11, self._cleaner.time(metric.start_ns)) + times
@@ -86,23 +103,12 @@ class MetricEncoder:
         return block(1, times + _number(point.value) + attributes)
 
     def _attributes(self, attributes: Attributes, kind: type[HistogramDataPoint | NumberDataPoint]) -> bytes:
-        """Encode the attributes of a point; kept where all are strings, since 1 equals True but no string does.
-
-        The fold gives the same mapping for every point of a series, so that is looked for first.
-        """
-        same = self._same.get(id(attributes))
-        if same is not None and same[0] is attributes and same[1] is kind:
-            return same[2]
+        """Encode the attributes of a point; kept where all are strings, since 1 equals True but no string does."""
         if not all(type(value) is str for value in attributes.values()):
             return self._fill(attributes, kind)
         key = (kind, *attributes.items())
         kept = self._kept.get(key)
-        if kept is None:
-            kept = self._keep(key, self._fill(attributes, kind))
-        if len(self._same) >= MAX_KEPT:
-            self._same.clear()
-        self._same[id(attributes)] = (attributes, kind, kept)
-        return kept
+        return self._keep(key, self._fill(attributes, kind)) if kept is None else kept
 
     def _fill(self, attributes: Attributes, kind: type[HistogramDataPoint | NumberDataPoint]) -> bytes:
         message = kind()
@@ -138,4 +144,10 @@ def _distribution(point: Distribution, metric: MetricPoints) -> bytes:
     data = _COUNT_SUM.pack(0x21, total, 0x29, point.sum) + block(6, struct.pack(f"<{len(counts)}Q", *counts))
     if bounds:
         data += block(7, struct.pack(f"<{len(bounds)}d", *bounds))
+    data += b"".join(map(_exemplar, point.exemplars))
     return data + _MIN_MAX.pack(0x59, point.min, 0x61, point.max) if total else data
+
+
+def _exemplar(exemplar: Exemplar) -> bytes:
+    ids = block(4, exemplar.span_id.to_bytes(8, "big")) + block(5, exemplar.trace_id.to_bytes(16, "big"))
+    return block(8, _TIME_DOUBLE.pack(0x11, exemplar.time_ns, 0x19, exemplar.value) + ids)

@@ -7,6 +7,7 @@ import resource
 import sys
 from collections.abc import Callable
 from functools import lru_cache
+from time import monotonic_ns
 from typing import Any, NamedTuple
 
 from otel_rl.runtime import state
@@ -19,7 +20,8 @@ FRESH_NS = 10_000_000
 happens, between matrix products, when the kernel's code and data have left the caches (``benchmarks/cold.py``): two for
 each stage of a 40 ms step were 1.5 % of it."""
 DEVICE_FRESH_NS = 100_000
-"""The same where there is a device, at the ends of stages that integrations open: one begins where another ended."""
+"""The same for a device that is in use, at the ends of stages that integrations open: one begins where another ended.
+The host's part of such a reading is read no more often than elsewhere."""
 MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
 
 
@@ -83,6 +85,7 @@ class MemoryReader:
     @staticmethod
     def _reader(statm: int, device: Callable[[], Device | None] | None) -> Callable[[], Reading]:
         pread = os.pread
+        last, read_ns = b"", 0
 
         def read() -> Reading:
             try:
@@ -91,7 +94,13 @@ class MemoryReader:
                 return b"", None
 
         def read_both() -> Reading:
-            return read()[0], device and device()
+            nonlocal last, read_ns
+            found = device and device()
+            state.fresh_ns = FRESH_NS if found is None else DEVICE_FRESH_NS
+            now = monotonic_ns()
+            if found is None or now - read_ns > FRESH_NS:
+                last, read_ns = read()[0], now
+            return last, found
 
         return read if device is None else read_both
 
@@ -102,7 +111,7 @@ def use_memory_reader(device: Callable[[], Device | None] | None = None) -> None
         state.memory_reader.close()
     state.memory_reader = MemoryReader(device)
     state.read_device, state.read_memory = device, state.memory_reader.read
-    state.fresh_ns = FRESH_NS if device is None else DEVICE_FRESH_NS
+    state.fresh_ns = FRESH_NS
 
 
 def peak_rss() -> int:

@@ -36,7 +36,7 @@ def _notes(report: Report, rows: list[BalanceRow]) -> list[str]:
     stages = [stage for stage in report.stages if stage.inside is None and stage.stage in marked]
     notes = ["Own time: median of the steps with the stage, without the collectives in it."]
     if any(stage.is_comm_hidden for stage in stages):
-        notes.append("* Collectives hide inside (DDP, FSDP) and cannot be separated: no rank is named.")
+        notes.append("* Collectives hide inside and cannot be separated: no rank is named.")
     if any(stage.is_host_clock for stage in stages):
         notes.append("* Timed on the host: launches of device work, not the work: no rank is named.")
     return notes

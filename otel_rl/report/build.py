@@ -18,6 +18,9 @@ from otel_rl.report.memory import KEYS as MEMORY_KEYS
 from otel_rl.report.model import FORMAT, Attempt, BalanceRow, Rank, Rate, Report, StageRow, State, Verdict, WorkRow
 from otel_rl.report.nothing import nothing
 from otel_rl.report.pieces import KEYS, Work, is_container, rank_of, text
+from otel_rl.report.request_model import Tail
+from otel_rl.report.request_rows import NAMES as REQUEST_NAMES
+from otel_rl.report.request_rows import request_rows
 from otel_rl.report.series import NAMES, all_series, is_own, own_series
 from otel_rl.report.stage_rows import stage_rows
 from otel_rl.report.verdict import verdict
@@ -41,6 +44,7 @@ def build_report(run: Run, now_ns: int) -> Report:
     steps = step_times(averaged)
     points = _points(run)
     resource = found.resources[list(found.attempts)[-1]] if found.attempts else {}
+    requests = request_rows(points.requests, stages)
     begin_ns, end_ns = _bounds(found.attempts.values())
     attempts = _attempts(found, averaged, opened, {j.identity.writer for j in run.journals if j.alive()})
     ranks = sorted({rank for ranks in found.ranks.values() for rank in ranks})
@@ -64,6 +68,7 @@ def build_report(run: Run, now_ns: int) -> Report:
         comm=comm_rows(averaged, stages),
         work=_work_rows(averaged),
         rates=_rates(averaged, stages),
+        requests=requests,
         memory=found.peaks.rows(),
         series=all_series(points.series, found.steps),
         numbers=own_series(points.own, found.steps),
@@ -71,7 +76,7 @@ def build_report(run: Run, now_ns: int) -> Report:
         open_stages=open_rows(opened, now_ns, found.longest_ns),
         losses=loss_rows(points.counts),
         damage=damage_rows(run.journals),
-        verdict=_verdict(averaged, stages, balance)
+        verdict=_verdict(averaged, stages, balance, requests.tails)
         if steps.averaged
         else nothing(run, found, opened, is_counted=points.has_steps),
     )
@@ -84,6 +89,7 @@ class _Points:
     series: list[PointView] = field(default_factory=list)
     own: list[PointView] = field(default_factory=list)
     counts: list[PointView] = field(default_factory=list)
+    requests: list[PointView] = field(default_factory=list)
     has_steps: bool = False
 
 
@@ -93,6 +99,8 @@ def _points(run: Run) -> _Points:
     for point in run.points():
         if point.name in NAMES:
             points.series.append(point)
+        elif point.name in REQUEST_NAMES:
+            points.requests.append(point)
         elif point.name in (v.SELF_DROPPED, v.SELF_ERRORS):
             points.counts.append(point)
         elif is_own(point):
@@ -101,13 +109,13 @@ def _points(run: Run) -> _Points:
     return points
 
 
-def _verdict(averaged: Averaged, stages: list[StageRow], balance: list[BalanceRow]) -> Verdict:
+def _verdict(averaged: Averaged, stages: list[StageRow], balance: list[BalanceRow], tails: Sequence[Tail]) -> Verdict:
     """Judge the averaged steps, without the one that would outweigh them."""
     fair, long_step = set_aside(averaged)
     if long_step is not None:
         stages = stage_rows(fair)
         balance = balance_rows(fair, stages)
-    return verdict(step_times(fair), stages, balance, long_step)
+    return verdict(step_times(fair), stages, balance, long_step, tails)
 
 
 def _add_open(found: Collected, opened: Iterable[OpenView]) -> None:

@@ -14,7 +14,7 @@ from otel_rl.journal.read import SpanView
 from otel_rl.records import Value
 from otel_rl.report.memory import Peaks
 from otel_rl.report.model import Failure, Rank
-from otel_rl.report.pieces import Work, is_container, iteration_of, label, piece, rank_of, text, work_of
+from otel_rl.report.pieces import Work, is_container, is_request, iteration_of, label, piece, rank_of, text, work_of
 
 ERROR: Final = 2
 """OTLP's status code."""
@@ -113,6 +113,8 @@ class _Collector:
     def add(self, span: SpanView) -> None:
         writer = span.journal.identity.writer
         self._note(span)
+        if is_request(span):
+            return
         self._groups[writer, span.trace_id].append(span)
         if not is_container(span.name):
             return

@@ -35,7 +35,7 @@ def comm_table(report: Report, width: int) -> RenderableType | None:
         table.add_row(row.stage, _per_step(row), *cells)
     notes = ["Means per step: calls of a rank, and its time in them with waiting for others."]
     if any(stage.is_comm_hidden for stage in report.stages):
-        notes.append("Collectives of DDP and FSDP are not among them: Python does not see these.")
+        notes.append("Those of compiled regions and of DDP on a device are not among them: Python does not see these.")
     return Group(table, *(Text(note, style=NOTE) for note in notes))
 
 

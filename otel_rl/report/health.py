@@ -9,8 +9,8 @@ from typing import Final
 from otel_rl import vocabulary as v
 from otel_rl.journal.read import Journal, PointView
 from otel_rl.journal.read import OpenStage as OpenView
-from otel_rl.report.model import DamagedFile, Loss, OpenStage
-from otel_rl.report.pieces import is_container, iteration_of, label, rank_of, text
+from otel_rl.report.model import DamagedFile, Loss, OpenCollective, OpenStage
+from otel_rl.report.pieces import integer, is_container, iteration_of, label, rank_of, text
 
 HANG_S: Final = 10.0
 """A stage hangs at the earliest after this time: the journal is late by up to a second, a machine may pause."""
@@ -66,6 +66,16 @@ def _open_row(view: OpenView, around: list[OpenView], now_ns: int, longest_ns: M
         is_alive=view.alive,
         is_hanging=view.alive and longest_s is not None and open_s >= max(HANG_S, HANG_RATIO * longest_s),
         iteration=numbers[0] if numbers else None,
+        collective=_collective(view) if view.name == v.COMM else None,
+    )
+
+
+def _collective(view: OpenView) -> OpenCollective:
+    return OpenCollective(
+        operation=text(view.attributes, v.COMM_OPERATION),
+        group=text(view.attributes, v.COMM_GROUP) or None,
+        group_size=integer(view.attributes, v.COMM_GROUP_SIZE) or None,
+        sequence=integer(view.attributes, v.COMM_SEQUENCE) or None,
     )
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from otel_rl.report.request_model import BadRequests, Quantiles, RequestRow, Requests, Tail  # noqa: F401  for the schema
+
 FORMAT: Final = "otel_rl.report/1"
 """Changes when a field goes or changes its meaning; a new field does not change it."""
 
 State = Literal["alive", "finished", "failed", "killed", "unknown"]
 Wall = Literal["step", "stage"]
-VerdictKind = Literal["nothing", "straggler", "idle", "comm", "other", "stage"]
+VerdictKind = Literal["nothing", "straggler", "idle", "comm", "other", "tail", "stage"]
 MemoryKind = Literal["host rss", "device allocated", "device reserved"]
 
 
@@ -209,6 +211,18 @@ class Series:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OpenCollective:
+    """The collective that a rank is inside: who else has not left the same one is found by group and sequence."""
+
+    operation: str
+    group: str | None
+    """Null where the process group is not known."""
+    group_size: int | None
+    sequence: int | None
+    """Which collective of its group, from 1; null for what has no place in its order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OpenStage:
     """A stage without an end: where a rank is now, or was last seen, at most a second before it died."""
 
@@ -226,6 +240,8 @@ class OpenStage:
     is_hanging: bool
     """Of a living process: open for at least 10 s, and for three times as long as the longest call that ended."""
     iteration: int | None
+    collective: OpenCollective | None
+    """Null where the stage is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -306,6 +322,7 @@ class Report:
     comm: list[CommRow]
     work: list[WorkRow]
     rates: list[Rate]
+    requests: Requests
     memory: list[MemoryPeak]
     series: list[Series]
     numbers: list[Series]

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from otel_rl import vocabulary as v
 from otel_rl.report.format import clock, seconds
-from otel_rl.report.model import OpenStage, Report
+from otel_rl.report.model import OpenCollective, OpenStage, Report
 from otel_rl.report.pieces import is_container
 from otel_rl.report.style import NOTE, WARNING, rank_name
 
@@ -46,4 +46,13 @@ def _where(row: OpenStage) -> str:
     step = [f"step {row.iteration}"] if row.iteration is not None else []
     if is_container(row.stage) or row.stage == v.LOOP:
         return ", ".join([*(step or row.inside or ["no step"]), "under no stage"])
-    return ", ".join([row.stage, *(f"in {outer}" for outer in reversed(row.inside)), *step])
+    stage = row.stage if row.collective is None else f"{row.stage} {_which(row.collective)}"
+    return ", ".join([stage, *(f"in {outer}" for outer in reversed(row.inside)), *step])
+
+
+def _which(collective: OpenCollective) -> str:
+    """Name a collective so that it can be told whether another rank is in the same one."""
+    of = f" of {collective.group}" if collective.group else ""
+    ranks = f", {collective.group_size} ranks" if collective.group_size else ""
+    number = f" {collective.sequence}" if collective.sequence else ""
+    return f"({collective.operation}{number}{of}{ranks})"

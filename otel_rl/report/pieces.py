@@ -15,7 +15,7 @@ from otel_rl.report.model import Rank
 KEYS: Final = (
     v.ITERATION, v.LOOP_NAME, v.MODE, v.IDLE_REASON, v.LOGPROB_KIND, v.TOKENS, v.TOKENS_PROMPT, v.TOKENS_RESPONSE,
     v.TOKENS_PADDING, v.SAMPLE_BATCH_SIZE, v.BATCH_SIZE, v.COMM_COUNT, v.COMM_TIME, v.COMM_HIDDEN, v.CLOCK,
-    v.TRUNCATED, v.ERROR_TYPE,
+    v.TRUNCATED, v.ERROR_TYPE, v.SUBMISSION,
 )  # fmt: skip
 """The attributes that stages are made from."""
 
@@ -77,6 +77,11 @@ def label(name: str, attributes: Mapping[str, Value]) -> str:
 def is_container(name: str) -> bool:
     """Whether a span is the container of one rank."""
     return name.startswith(f"{v.RANK_SPAN} ")
+
+
+def is_request(span: SpanView) -> bool:
+    """Whether a span is a rollout request: a few of many, so that no stage is made of them."""
+    return v.SUBMISSION in span.attributes
 
 
 def piece(span: SpanView) -> Piece:

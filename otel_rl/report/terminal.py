@@ -13,6 +13,7 @@ from otel_rl.report.comm_table import comm_table
 from otel_rl.report.format import clock, count, plural, printable, seconds
 from otel_rl.report.model import Report
 from otel_rl.report.open_lines import open_lines
+from otel_rl.report.request_table import request_table
 from otel_rl.report.series_table import numbers_table, series_table
 from otel_rl.report.stage_table import stage_table
 from otel_rl.report.style import GOOD, HEADING, NOTE, WARNING, rank_name
@@ -46,6 +47,7 @@ def document(report: Report, width: int) -> RenderableType:
         stage_table(report, width),
         balance_table(report, width),
         comm_table(report, width),
+        request_table(report),
         series_table(report, width),
         numbers_table(report, width),
         work_table(report),

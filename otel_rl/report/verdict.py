@@ -10,6 +10,7 @@ from otel_rl import vocabulary as v
 from otel_rl.analysis.balance import TIE_SHARE
 from otel_rl.report.format import listed, percent, seconds, times
 from otel_rl.report.model import BalanceRow, LongStep, Rank, StageRow, StepTimes, Verdict, VerdictKind
+from otel_rl.report.request_model import Tail
 
 STRAGGLER_SHARE: Final = 0.05
 """A slow rank is the verdict when being as fast as the others would save this share of the median step time."""
@@ -18,6 +19,10 @@ COMM_SHARE: Final = 0.3
 OTHER_SHARE: Final = 0.2
 TINY_STEP_S: Final = 0.01
 """Of shorter steps what runs between the stages is always a large part."""
+TAIL_STEP_SHARE: Final = 0.1
+"""The slowest requests are the verdict when they alone take this share of the step time,"""
+TAIL_RATIO: Final = 3.0
+"""and this multiple of what as many of the others would take."""
 PART_SHARE: Final = 0.5
 """A stage is named as most of its group from this part of it."""
 
@@ -35,7 +40,11 @@ GROUPS: Final = {
 
 
 def verdict(
-    steps: StepTimes, stages: Sequence[StageRow], balance: Sequence[BalanceRow], long_step: LongStep | None = None
+    steps: StepTimes,
+    stages: Sequence[StageRow],
+    balance: Sequence[BalanceRow],
+    long_step: LongStep | None = None,
+    tails: Sequence[Tail] = (),
 ) -> Verdict:
     """Apply the rules in order; the first that holds gives the sentence.
 
@@ -44,9 +53,10 @@ def verdict(
         stages: of the same steps.
         balance: likewise.
         long_step: the step that is not among them; the sentence says so.
+        tails: of the rollouts of all steps.
     """
     top = [row for row in stages if row.inside is None]
-    found = _straggler(balance, steps.median_s) or _waits(top, steps.median_s) or _largest(top, steps)
+    found = _straggler(balance, steps.median_s) or _waits(top, steps.median_s) or _tail(tails) or _largest(top, steps)
     if long_step is None:
         return found
     aside = (
@@ -98,6 +108,19 @@ def _waits(top: Sequence[StageRow], step_s: float) -> Verdict | None:
             'put `with otel_rl.stage("name"):` around what runs there to see what it is.'
         )
         return _verdict("other", sentence, v.OTHER, other)
+    return None
+
+
+def _tail(tails: Sequence[Tail]) -> Verdict | None:
+    """Name the fewest requests that hold up the steps far longer than as many others do."""
+    for tail in sorted(tails, key=lambda one: one.slowest):
+        share = tail.step_share or 0.0
+        if share >= TAIL_STEP_SHARE and tail.share >= TAIL_RATIO * tail.slowest:
+            sentence = (
+                f"The slowest {tail.slowest * 100:.0f} % of the rollout requests hold the run back: "
+                f"they alone take {percent(tail.share)} of the rollout, {percent(share)} of the step time."
+            )
+            return _verdict("tail", sentence, v.SAMPLE, share)
     return None
 
 

@@ -11,9 +11,11 @@ from __future__ import annotations
 from typing import Final
 
 from otel_rl.vocabulary.attributes import *
+from otel_rl.vocabulary.comm import *
 from otel_rl.vocabulary.hardware import *
 from otel_rl.vocabulary.numbers import *
 from otel_rl.vocabulary.own import *
+from otel_rl.vocabulary.requests import *
 from otel_rl.vocabulary.resource import *
 from otel_rl.vocabulary.row import *
 from otel_rl.vocabulary.stages import *

@@ -33,6 +33,12 @@ OPTIMIZER_SKIPPED: Final = attribute(
     "rl.optimizer.skipped", "boolean", "span", "true where the optimizer skipped its update"
 )
 POLICY_VERSION: Final = attribute("rl.policy.version", "int", "span", "optimizer updates in the weights used")
+SYNC_OPERATION: Final = attribute(
+    "rl.sync.operation",
+    "string",
+    "span",
+    "the engine's own name of what it does: `update_weights`, `sleep`, `wake_up`, ...",
+)
 CHECKPOINT_ASYNC: Final = attribute(
     "rl.checkpoint.async", "boolean", "span", "true where writing goes on in the background"
 )
@@ -50,7 +56,7 @@ COMM_HIDDEN: Final = attribute(
     "rl.comm.hidden",
     "boolean",
     "span",
-    "true where collectives run inside the stage that Python cannot see (DDP, FSDP)",
+    "true where collectives may run inside the stage that Python cannot see (compiled regions, DDP on a device)",
 )
 RSS_START: Final = attribute(
     "rl.memory.host.rss.start", "int", "span", "resident bytes of the process at the start, read at most 10 ms before"

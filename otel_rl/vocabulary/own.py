@@ -26,7 +26,8 @@ OUTCOME: Final = attribute(
     "otel_rl.outcome",
     "string",
     "metric",
-    "`shipped`, `rejected` (partial success), `refused`, `left_out` (beyond the share of a trace) or `damaged`",
+    "`shipped`, `rejected` (partial success), `refused`, `left_out` (beyond the share of a trace, or the end of a "
+    "stage that had been closed) or `damaged`",
 )
 
 OPEN: Final = event("rl.stage.open", "a stage that was open when the journal was written; its end, if any, is its span")
@@ -35,6 +36,10 @@ OUT_OF_MEMORY: Final = event(
 )
 CLOCK_STEPPED: Final = event(
     "otel_rl.clock.stepped", "the wall clock jumped against the monotonic one; times are re-anchored"
+)
+NO_STATISTICS: Final = event(
+    "otel_rl.engine.no_statistics",
+    "a rollout engine that does not tell what its numbers need; the text says how to get it",
 )
 
 START_TIME: Final = attribute("otel_rl.start_time", "int", "log", "when the open stage began, ns since 1970")

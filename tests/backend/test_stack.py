@@ -6,7 +6,6 @@ import os
 import random
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlencode
@@ -16,7 +15,6 @@ import pytest
 
 from otel_rl.stack.plan import PORTS
 from otel_rl.stack.ports import taken
-from otel_rl.stack.processes import STOP_S
 from otel_rl.stack.programs import find_all, missing
 from tests.backend.otlp import metrics, send, span, traces
 from tests.backends import NAMED, get, wait_for
@@ -111,9 +109,7 @@ def test_what_is_sent_to_the_stack_is_found_in_it(stack: Stack) -> None:
     again = stack.up()
     assert (0, "The stack already runs.") == (again.returncode, again.stdout.splitlines()[0])
 
-    begin = time.monotonic()
     down = stack("down")
-    assert STOP_S > time.monotonic() - begin  # nobody had to be killed for being slow
     assert (0, [], 3) == (down.returncode, stack.living, stack("status").returncode), down.stderr
     assert [] == taken(port + stack.offset for port in PORTS.values())
 

@@ -42,7 +42,9 @@ MEMORY = {v.RSS_START, v.RSS_END, v.VMS_START, v.VMS_END}
 TOKENS = {v.TOKENS, v.TOKENS_PROMPT, v.TOKENS_RESPONSE}
 KEYS: dict[str, set[str]] = {
     v.IDLE: {v.IDLE_REASON},
-    v.SAMPLE: {v.MODE, v.ROLLOUT_ID, v.POLICY_VERSION, v.SAMPLE_BATCH_SIZE, v.GROUP_SIZE} | TOKENS,
+    v.SAMPLE: {v.MODE, v.ROLLOUT_ID, v.POLICY_VERSION, v.SAMPLE_BATCH_SIZE, v.GROUP_SIZE, v.TOKENS_PADDING}
+    | {v.REQUEST_COUNT, v.REQUESTS_OMITTED, v.BUBBLE}
+    | TOKENS,
     v.SAMPLE_PROCESS: {v.MODE},
     v.LOGPROB: {v.MODE, v.LOGPROB_KIND, v.BATCH_SIZE, v.ROLLOUT_ID, v.TOKENS, v.TOKENS_PADDING},
     v.REWARD: {v.MODE, v.BATCH_SIZE},
@@ -121,6 +123,7 @@ def test_attributes_are_complete(trained: tuple[Trained, Recorded]) -> None:
     for node in (node for step in steps for node in step.walk()):
         function = {v.MODE, v.REWARD_FUNCTION} if node.name.startswith(f"{v.REWARD} ") else set()
         of_rollout = {v.MODE} & set(node.attributes) if node.name == v.LOG else set()
+        of_rollout |= {v.REQUESTS_CLIPPED, v.TAIL_10, v.TAIL_5, v.TAIL_1} & set(node.attributes)
         assert KEYS.get(node.name, set()) | function | of_rollout | MEMORY == set(node.attributes), node.name
 
 
@@ -141,6 +144,27 @@ def test_token_counts_are_those_of_the_token_ids(trained: tuple[Trained, Recorde
     ]
     assert expected == [{key: node.attributes[key] for key in expected[0]} for node in sampled]
     assert {"train", "eval"} == {rollout["mode"] for rollout in result.truth["rollouts"]}
+
+
+def test_requests_are_the_samples(trained: tuple[Trained, Recorded]) -> None:
+    """Each below its rollout, with the tokens that the reward function saw and the policy; all are counted."""
+    result, recorded = trained
+    rollouts = {node.span.span_id: node for node in recorded.nodes if node.name == v.SAMPLE}
+    found: dict[bytes, list[tuple[Any, ...]]] = {}
+    for node in sorted(recorded.requests, key=lambda node: int(node.attributes[v.SAMPLE_ID].rpartition(".")[2])):
+        keys = (v.INPUT_TOKENS, v.OUTPUT_TOKENS, v.POLICY_VERSION)
+        found.setdefault(node.span.parent_id, []).append(tuple(node.attributes[key] for key in keys))
+    ordered = sorted(found, key=lambda span_id: rollouts[span_id].span.start_ns)
+    assert [
+        [
+            (len(prompt), len(ids), rollout["step"] - 1)
+            for prompt, ids in zip(rollout["prompts"], rollout["completion_ids"], strict=True)
+        ]
+        for rollout in result.truth["rollouts"]
+    ] == [found[span_id] for span_id in ordered]
+    samples = sum(len(rollout["prompts"]) for rollout in result.truth["rollouts"])
+    for metric in (v.REQUEST_DURATION, v.TTFT):
+        assert samples == sum(point.count for point in recorded.last(metric))
 
 
 def test_forwards_consume_what_was_rolled_out(trained: tuple[Trained, Recorded]) -> None:
@@ -248,7 +272,7 @@ def test_histograms_count_every_stage(trained: tuple[Trained, Recorded]) -> None
     spans.pop(f"{v.RANK_SPAN}.duration")
     counted: Counter[str] = Counter()
     for point in recorded.last(None):  # every metric
-        if point.kind == "histogram":
+        if point.kind == "histogram" and point.name.endswith(".duration") and not point.name.startswith("gen_ai."):
             counted[point.name] += point.count
     assert {**spans, f"{v.LOOP}.duration": 4} == {
         k: n for k, n in counted.items() if not k.startswith((v.SETUP, v.TEARDOWN))

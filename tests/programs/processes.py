@@ -8,9 +8,11 @@ import signal
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import otel_rl
+from otel_rl.journal.read import open_run
 
 MS = 0.001
 
@@ -48,7 +50,7 @@ def run_all(processes: list[Any]) -> None:
     for process in processes:
         process.start()
     for process in processes:
-        process.join(60)
+        process.join(120)
 
 
 def workers(method: str) -> None:
@@ -105,14 +107,25 @@ def wait_for(pid: int) -> None:
     assert os.waitpid(pid, 0)[1] == 0
 
 
+def wait_until_journaled(name: str, number: int) -> None:
+    """Wait until the journals below the root hold so many spans of a name."""
+    root = Path(os.environ["OTEL_RL_DIR"])
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        runs = {path.parent for path in root.glob("*/*.otlp")}
+        if number <= sum(span.name == name for run in runs for span in open_run(run).spans()):
+            return
+        time.sleep(0.05)
+
+
 def leaving_hard(_: str) -> None:
-    """Fork a child that records, waits longer than a cycle of the flusher, records again and is gone."""
+    """Fork a child that records, waits for a cycle of the flusher, records again and is gone."""
     otel_rl.instrument()
     with otel_rl.step(1):
         pid = os.fork()
         if not pid:
             record("early", 20)
-            time.sleep(1.3)
+            wait_until_journaled("early", 20)
             record("late", 20)
             os._exit(0)
         wait_for(pid)

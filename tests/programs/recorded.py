@@ -66,7 +66,10 @@ class Recorded:
         directories = [path for path in runs.glob(pattern) if not path.name.startswith(".")]
         assert len(directories) == 1, directories
         self.run: Run = open_run(directories[0])
-        self.nodes = [Node(span) for span in self.run.spans(None)]
+        spans = [Node(span) for span in self.run.spans(None)]
+        self.nodes = [node for node in spans if v.OPERATION not in node.attributes]
+        self.requests = [node for node in spans if v.OPERATION in node.attributes]
+        """Rollout requests, which overlap and may end behind their stage: they are in no tree."""
         self.by_id = {node.span.span_id: node for node in self.nodes}
         for node in sorted(self.nodes, key=lambda node: (node.span.start_ns, -node.span.end_ns)):
             if node.span.parent_id in self.by_id:
@@ -80,7 +83,8 @@ class Recorded:
     @property
     def orphans(self) -> list[str]:
         """Names of spans whose parent was not recorded."""
-        return [node.name for node in self.nodes if node.span.parent_id and node.span.parent_id not in self.by_id]
+        spans = (*self.nodes, *self.requests)
+        return [node.name for node in spans if node.span.parent_id and node.span.parent_id not in self.by_id]
 
     def steps(self, rank: int = 0, loop: str = "train") -> dict[int, Node]:
         """Find the containers of a rank in the steps of a loop, by number."""

@@ -1,0 +1,169 @@
+"""The replacement of a function that is a collective, or that waits for one which was launched before."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from otel_rl.collectives import Collective
+from otel_rl.groups import group_of, is_outside
+from otel_rl.guard import attempt
+from otel_rl.runtime import state
+
+WAITS = ("wait", "wait_tensor", "wait_tensors")
+"""Functions that wait for a collective which was launched before."""
+POINT_TO_POINT = ("send", "recv", "send_object_list", "recv_object_list")
+"""No collectives of the whole group: they have no place in its order."""
+FUNCTIONAL = "._functional_collectives:"
+"""In the target of a collective that gives tensors which wait when they are used."""
+MOST_TENSORS = 1024
+"""Tensors of one collective whose bytes are added up."""
+
+
+def around_collective(
+    target: str, position: int, before: Callable[..., object] | None, original: Any
+) -> Callable[..., Any]:
+    """Make the replacement of a collective.
+
+    Args:
+        target: the hook's.
+        position: of this rank's input among the arguments.
+        before: runs guarded before every call, also where the process is alone.
+        original: the host's function.
+
+    A collective that another one calls belongs to that one. Cost of a call: 3 us (``benchmarks/hotpath.py``).
+    """
+    name = target.rpartition(":")[2].rpartition(".")[2]
+    call: _Call | _Wait = _Wait(name) if name in WAITS else _Call(target, name, position, original)
+
+    @functools.wraps(original)
+    def around(*args: Any, **kwargs: Any) -> Any:
+        if state.is_compiling() or not state.on:
+            return original(*args, **kwargs)
+        if before is not None:
+            attempt("begin", target, before, args, kwargs)
+        # A trainer of one process calls two dozen collectives a step.
+        if state.identity.world_size < 2 or state.in_collective.active:
+            return original(*args, **kwargs)
+        row = attempt("open", target, call.begin, args, kwargs)
+        if row is None:
+            return original(*args, **kwargs)
+        state.in_collective.active = True
+        try:
+            result = original(*args, **kwargs)
+        except BaseException:
+            state.in_collective.active = False
+            attempt("close", target, row.close)
+            raise
+        state.in_collective.active = False
+        attempt("close", target, call.end, row, args, kwargs, result)
+        return result
+
+    return around
+
+
+class _Call:
+    """Where a collective has its input, its group, and whether it waits."""
+
+    def __init__(self, target: str, operation: str, position: int, original: Any) -> None:
+        names = _parameters(original)
+        self.operation = operation
+        self.input = position, names[position] if position < len(names) else ""
+        self.group = _place(names, "group")
+        self.asynchronous = _place(names, "async_op")
+        self.has_names = bool(names)
+        self.is_counted = operation not in POINT_TO_POINT
+        self.is_functional = FUNCTIONAL in target
+
+    def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Collective | None:
+        """Open the row of a call; None where this rank is not in the group."""
+        position, name = self.group
+        given = args[position] if len(args) > position else kwargs.get(name)
+        if given is None and not self.has_names:  # a function of C++ names its arguments nowhere
+            given = next((value for value in args if hasattr(value, "group_name")), None)
+        if is_outside(given):
+            return None
+        group = group_of(given)
+        position, name = self.input
+        value = args[position] if len(args) > position else kwargs.get(name)
+        size = getattr(value, "nbytes", None)
+        sequence = group.next() if group is not None and self.is_counted else 0
+        return Collective(self.operation, size if type(size) is int else input_bytes(value), group, sequence)
+
+    def end(self, row: Collective, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        """Close the row; one that was only launched is kept until somebody waits for it."""
+        position, name = self.asynchronous
+        if args[position] if len(args) > position else kwargs.get(name):
+            row.forget()
+            if hasattr(type(result), "wait"):  # what coalesced collectives give refuses to be asked itself
+                _remember(result, row)
+            return
+        launched: list[Any] = []
+        if self.is_functional:
+            results = result if type(result) is list else (result,)
+            launched = [one.elem for one in results if hasattr(one, "elem")]
+        if not launched:
+            row.close()
+            return
+        row.forget()
+        for tensor in launched:
+            _remember(tensor, row)
+
+
+class _Wait:
+    """What a wait is for, where the launch was seen."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Collective:
+        """Open the row of a wait: of the collective that is waited for, as far as it is known."""
+        waited = args[0] if args else None
+        if type(waited) is list:
+            waited = waited[0] if waited else None
+        _, launched = state.comm.launched.pop(id(waited), (None, None))
+        if launched is None:
+            return Collective(self.name, 0, is_wait=True)
+        size, launched.bytes = launched.bytes, 0  # several tensors of one collective count its bytes once
+        return Collective(launched.operation, size, launched.group, launched.sequence, is_wait=True)
+
+    def end(self, row: Collective, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        """Close the row."""
+        row.close()
+
+
+def _remember(waited: Any, row: Collective) -> None:
+    """Keep a launched collective as long as what is to be waited for lives."""
+    launched, key = state.comm.launched, id(waited)
+    launched[key] = weakref.ref(waited, lambda _: launched.pop(key, None)), row
+
+
+def input_bytes(value: Any) -> int:
+    """Sum the bytes of a tensor or of a list of them; 0 where there are none.
+
+    Reads shapes, never data. Cost: 0.4 us for a tensor.
+    """
+    tensors = value if isinstance(value, (list, tuple)) else (value,)
+    size = 0
+    for tensor in tensors[:MOST_TENSORS]:
+        nbytes = getattr(tensor, "nbytes", 0)
+        size += nbytes if isinstance(nbytes, int) else 0
+    return size
+
+
+def _parameters(original: Any) -> list[str]:
+    try:
+        return list(inspect.signature(original).parameters)
+    except (TypeError, ValueError):
+        return []
+
+
+_NOWHERE = 1 << 30
+
+
+def _place(names: list[str], name: str) -> tuple[int, str]:
+    """Give position and name of a parameter; a position that no call reaches where there is none."""
+    return (names.index(name) if name in names else _NOWHERE), name

@@ -1,0 +1,140 @@
+"""``otel_rl.request``: one finished request of an engine that no integration knows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from functools import cache
+from math import isfinite
+from typing import Any, Literal
+
+from otel_rl.requests import UNKNOWN, Request, note
+from otel_rl.runtime import state
+
+Seconds = float | None
+IMPOSSIBLE = -2
+"""A number that cannot be: the flusher counts it and leaves it out."""
+CLOCKS: tuple[Literal["monotonic"], Literal["perf_counter"]] = ("monotonic", "perf_counter")
+_TIMES = ("submitted", "ended", "scheduled", "first_token", "last_token")
+_COUNTS = (
+    "input_tokens", "output_tokens", "cached_tokens", "preemptions", "turn", "policy_start", "policy_end", "limit",
+)  # fmt: skip
+
+
+def request(  # noqa: PLR0913  a request has that many numbers, all but two by keyword
+    engine: str,
+    *,
+    submitted: Seconds,
+    ended: Seconds,
+    clock: Literal["monotonic", "wall", "perf_counter"] = "monotonic",
+    scheduled: Seconds = None,
+    first_token: Seconds = None,
+    last_token: Seconds = None,
+    input_tokens: int | None = None,
+    output_tokens: int | None = None,
+    cached_tokens: int | None = None,
+    finish: str = "",
+    error: BaseException | str | None = None,
+    preemptions: int | None = None,
+    streamed: bool = False,
+    operation: str = "generate_content",
+    model: str = "",
+    id: str = "",
+    sample: str = "",
+    group: str = "",
+    turn: int | None = None,
+    policy_start: int | None = None,
+    policy_end: int | None = None,
+    replica: str = "",
+    limit: int | None = None,
+    parent: Any = None,
+) -> None:
+    """Record one finished sequence of your own rollout engine; call it once per sequence, when it is over.
+
+    What you leave out is not reported; nothing is guessed. What cannot be (an end before its begin, no tokens, an id
+    that comes twice) is counted in ``rl.request.bad`` and never raised.
+
+    Args:
+        engine: your engine's name.
+        submitted: when it was handed to the engine, s of ``clock``.
+        ended: when it was finished, aborted or failed, as the caller sees it.
+        clock: which clock the times are of: ``time.monotonic``, ``time.perf_counter`` or ``time.time``, on this host.
+        scheduled: when the engine took it up.
+        first_token: when its first token was there.
+        last_token: when its last token was there.
+        input_tokens: tokens of the prompt.
+        output_tokens: tokens of the response.
+        cached_tokens: of the prompt, those that came from a cache.
+        finish: ``stop``, ``length``, ``abort``, ``timeout``, ``error``, or your own word.
+        error: the exception that it failed with, or its class.
+        preemptions: how often it was interrupted for others.
+        streamed: submitted one by one while others run, rather than all at once.
+        operation: ``chat``, ``text_completion`` or ``generate_content``.
+        model: name of the model.
+        id: the request's own id; the sample of requests that become spans is chosen by it.
+        sample: shared by the sequences of one prompt, and by what resumes a sequence.
+        group: the samples whose rewards are compared.
+        turn: of a conversation.
+        policy_start: optimizer updates in the weights that made the first token.
+        policy_end: likewise the last token.
+        replica: which of several equal engines.
+        limit: output tokens that were allowed.
+        parent: the span it belongs to; the current stage where it is None.
+
+    Emits: ``gen_ai.server.*`` and ``rl.request.*``; a span where the policy keeps it (docs/requests.md). Cost: 1 us.
+    """
+    if state.on:
+        values = (
+            engine, submitted, ended, scheduled, first_token, last_token, input_tokens, output_tokens, cached_tokens,
+            finish, error, preemptions, streamed, operation, model, id, sample, group, turn, policy_start, policy_end,
+            replica, limit,
+        )  # fmt: skip
+        note(_rows, values, clock, state.clock.anchor, parent=parent)
+
+
+def _rows(values: tuple[Any, ...], clock: str, anchor: int) -> Iterator[Request]:
+    """Make the row of what was given; on the flusher's thread."""
+    given: Any = Request._make(values)
+    shift = _shift(clock, anchor)
+    error = given.error
+    yield given._replace(
+        **{name: _nanoseconds(getattr(given, name), shift) for name in _TIMES},
+        **{name: _count(getattr(given, name)) for name in _COUNTS},
+        error=type(error).__qualname__ if isinstance(error, BaseException) else error or "",
+    )
+
+
+def _shift(clock: str, anchor: int) -> int:
+    """Say what to add to a time of a clock to make it one of the monotonic clock, ns.
+
+    Raises:
+        ValueError: there is no such clock.
+    """
+    if clock == "wall":
+        return -anchor
+    if clock == "perf_counter":
+        return _perf_counter_shift()
+    if clock != "monotonic":
+        raise ValueError(f"otel_rl.request(clock={clock!r}): it is monotonic, wall or perf_counter")
+    return 0
+
+
+@cache
+def _perf_counter_shift() -> int:
+    """Measure it once; on Linux the two are the same clock."""
+    kinds = {time.get_clock_info(name).implementation for name in CLOCKS}
+    return 0 if len(kinds) == 1 else time.monotonic_ns() - time.perf_counter_ns()
+
+
+def _nanoseconds(seconds: Any, shift: int) -> Any:
+    if seconds is None:
+        return 0
+    if not isinstance(seconds, int | float) or not isfinite(seconds):
+        return seconds  # counted as no number, where rows are cleaned
+    return (round(seconds * 1e9) + shift) or IMPOSSIBLE
+
+
+def _count(number: Any) -> Any:
+    if number is None:
+        return UNKNOWN
+    return IMPOSSIBLE if isinstance(number, int) and number < 0 else number

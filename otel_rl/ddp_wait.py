@@ -1,0 +1,148 @@
+"""How long a rank waits for DDP at the end of its backward, where no collective of DDP is seen.
+
+DDP's reducer waits for its reductions in a callback at the end of the backward, which it registers when the last
+gradient has come. One that is registered before, from a hook on the loss, runs right in front of it, and one that this
+one registers in turn runs right behind: between the two there is nothing but the wait. Cost: 35 us a backward, however
+many parameters there are.
+
+Source: torch 2.13 to 2.15, ``nn/parallel/distributed.py`` and ``torch/csrc/distributed/c10d/reducer.cpp``.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from time import monotonic_ns
+from typing import Any
+
+from otel_rl import vocabulary
+from otel_rl.collectives import Collective
+from otel_rl.groups import group_of
+from otel_rl.guard import guard
+from otel_rl.records import Value
+from otel_rl.runtime import state
+
+OPERATION = "ddp_all_reduce"
+"""All reductions of one backward together, as far as they are waited for."""
+
+
+class _Backward:
+    """One backward whose end is watched."""
+
+    __slots__ = ("ended", "handle", "is_split", "model", "over")
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        self.handle: Any = None
+        self.is_split = False
+        """A backward ran inside it: DDP may have waited in the middle."""
+        self.over = 0
+        """When the last local gradient had come, monotonic ns."""
+        self.ended = 0
+        """When DDP had waited, monotonic ns."""
+
+    def begin(self, gradient: Any) -> None:
+        """Ask for the end; runs as the first thing of the backward."""
+        with guard("watch the end of a backward"):
+            _at_the_end(self.wait)
+
+    def wait(self) -> None:
+        """Note that all of this rank's own work is done, and ask for the end of the wait."""
+        with guard("watch the end of a backward"):
+            _at_the_end(self.end)
+            state.comm.seen_in = None
+            self.over = monotonic_ns()
+
+    def end(self) -> None:
+        """Note that nothing is waited for any more."""
+        self.ended = monotonic_ns()
+
+
+def _at_the_end(function: Callable[[], None]) -> None:
+    """Have autograd call a function behind those that it was given before; for the backward that runs now."""
+    sys.modules["torch"].autograd.Variable._execution_engine.queue_callback(function)
+
+
+class _Open(threading.local):
+    backward: _Backward | None = None
+
+
+_open = _Open()
+
+
+def wrapped(model: Any) -> None:
+    """Remember a model that DDP wraps; never keeps it alive."""
+    state.comm.wrapped.add(model)
+
+
+def _reducing() -> Any:
+    """Find a model whose gradients DDP reduces now; none between the micro-batches of an accumulation."""
+    return next((one for one in state.comm.wrapped if one.require_backward_grad_sync), None)
+
+
+def watch(tensors: Any) -> None:
+    """Watch the backward that begins now on this thread, if DDP reduces in it.
+
+    Args:
+        tensors: what the backward begins at. Only one tensor is watched, and only on the host: on a device the wait is
+            one of its streams, which no clock of the host can see.
+    """
+    cancel()
+    if state.identity.world_size < 2 or not state.comm.wrapped or _is_compiled_backward():
+        return
+    if type(tensors) in (list, tuple):
+        if len(tensors) != 1:
+            return
+        tensors = tensors[0]
+    model = _reducing()
+    if model is None or not getattr(tensors, "requires_grad", False) or tensors.device.type != "cpu":
+        return
+    backward = _Backward(model)
+    backward.handle = tensors.register_hook(backward.begin)
+    _open.backward = backward
+
+
+def split() -> None:
+    """Note that a backward begins inside the watched one."""
+    if _open.backward is not None:
+        _open.backward.is_split = True
+
+
+def cancel() -> None:
+    """Watch no longer; the loss keeps nothing of ours."""
+    backward, _open.backward = _open.backward, None
+    if backward is not None:
+        backward.handle.remove()
+
+
+def describe(stage: Any) -> dict[str, Value] | None:
+    """Say what the backward that ends now knows of its collectives, and record its wait for DDP as one.
+
+    Args:
+        stage: the stage of the backward.
+    """
+    backward = _open.backward
+    cancel()
+    if state.identity.world_size < 2:
+        return None
+    if backward is None and _reducing() is None:
+        # With DDP there is nothing to wait for now; what others wait for is hidden, unless it was seen.
+        is_seen = bool(state.comm.wrapped) or state.comm.seen_in is stage
+        return None if is_seen else {vocabulary.COMM_HIDDEN: True}
+    if backward is None or backward.is_split or not backward.ended:
+        return {vocabulary.COMM_HIDDEN: True}
+    if state.comm.seen_in is stage:  # not DDP's: FSDP2 ends the backward of another model with collectives of its own
+        return None
+    group = group_of(backward.model.process_group)
+    row = Collective(OPERATION, 0, group, group.next() if group is not None else 0, is_wait=True)
+    row.began, row.ended = backward.over, backward.ended
+    state.add(row)
+    state.open.discard(row)
+    return {vocabulary.COMM_WAIT: (backward.ended - backward.over) / 1e9}
+
+
+def _is_compiled_backward() -> bool:
+    """Whether autograd itself is compiled: it would trace the hook."""
+    module = sys.modules.get("torch._dynamo.compiled_autograd")
+    return bool(getattr(module, "compiled_autograd_enabled", False))

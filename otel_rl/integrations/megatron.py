@@ -1,0 +1,99 @@
+"""Megatron-Core: forward and backward of each micro-batch, optimizer step, checkpoint; and a drop-in for its timers.
+
+Runs in every rank. Source: megatron-core 0.8 to 0.16, ``core/pipeline_parallel/schedules.py`` (its backward calls the
+engine of autograd itself where outputs are freed, so ``torch.autograd.backward`` does not see it),
+``core/optimizer/optimizer.py`` and ``core/timers.py``; lines in the facts on training, section 1.6. Its collectives are
+those of ``torch.distributed``, their waits those of ``Work.wait``: rows already.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from otel_rl import vocabulary
+from otel_rl.guard import guard
+from otel_rl.metrics import count
+from otel_rl.patching import Hook
+from otel_rl.records import Value
+from otel_rl.runtime import state
+from otel_rl.spans import Stage, current_stage
+
+PACKAGE = "megatron-core"
+SUPPORTS = ">=0.8,<1"
+
+SCHEDULES = "megatron.core.pipeline_parallel.schedules"
+OPTIMIZER = "megatron.core.optimizer.optimizer"
+STAGES = {
+    "forward-compute": vocabulary.FORWARD,
+    "backward-compute": vocabulary.BACKWARD,
+    "optimizer": vocabulary.OPTIMIZER,
+    "optimizer-clip-main-grad": vocabulary.CLIP,
+    "batch-generator": vocabulary.IDLE,
+    "save-checkpoint": vocabulary.CHECKPOINT,
+}
+"""Timers of Megatron that are stages of the vocabulary; the others keep their own name."""
+
+ATTACHMENTS = ()
+
+
+def _describe_step(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> dict[str, Value]:
+    """``step`` gives (was it successful, gradient norm, zeros in the gradients)."""
+    is_skipped = not result[0]
+    state.training.skipped += is_skipped
+    count(vocabulary.TRAIN_STEPS_SKIPPED if is_skipped else vocabulary.TRAIN_STEPS, 1)
+    return {vocabulary.OPTIMIZER_SKIPPED: is_skipped}
+
+
+HOOKS = (
+    Hook(target=f"{SCHEDULES}:forward_step", stage=vocabulary.FORWARD),
+    Hook(target=f"{SCHEDULES}:backward_step", stage=vocabulary.BACKWARD),
+    *(
+        Hook(target=f"{OPTIMIZER}:{name}.step", stage=vocabulary.OPTIMIZER, capture=_describe_step)
+        for name in ("MixedPrecisionOptimizer", "FP32Optimizer", "ChainedOptimizer")
+    ),
+    Hook(target="megatron.training.checkpointing:save_checkpoint", stage=vocabulary.CHECKPOINT, optional=True),
+)
+
+
+class Timers:
+    """A drop-in for the timers of a Megatron configuration: ``config.timers = Timers()``.
+
+    Every timer of the schedules becomes a stage, also those of communication in a pipeline (``forward-recv``, ...).
+    Megatron's own timers wait for the device and, where asked, for all ranks, at both ends; these never wait.
+    """
+
+    def __init__(self) -> None:
+        self._timers: dict[str, Timer] = {}
+
+    def __call__(self, name: str, log_level: int | None = None) -> Timer:
+        """Give the timer of a name; every level is timed."""
+        timer = self._timers.get(name)
+        if timer is None:
+            timer = self._timers[name] = Timer(name)
+        return timer
+
+
+class Timer:
+    """One timer: a stage from ``start`` to ``stop``. Neither raises, whatever their order."""
+
+    def __init__(self, name: str) -> None:
+        self.name = STAGES.get(name, name)
+        self._stage: Stage | None = None
+
+    def start(self, barrier: bool = False) -> None:
+        """Open the stage, unless a hook has opened one of the same name already."""
+        with guard("start a timer of Megatron"):
+            around = current_stage()
+            is_open = self._stage is not None or (around is not None and around.name == self.name)
+            if state.on and not is_open:
+                attributes = {vocabulary.IDLE_REASON: "data"} if self.name == vocabulary.IDLE else None
+                self._stage = Stage(self.name, dict(attributes) if attributes else None, coarse=True).__enter__()
+
+    def stop(self, barrier: bool = False) -> None:
+        """End the stage."""
+        stage, self._stage = self._stage, None
+        if stage is not None:
+            stage.__exit__(None, None, None)
+
+    def reset(self) -> None:
+        """Keep nothing: what has ended is recorded."""

@@ -1,0 +1,272 @@
+"""transformers: requests of continuous batching (``generate_batch``, ``ContinuousBatchingManager``).
+
+Runs in the process that generates: a request is submitted on its caller's thread, whose open stage it belongs to, and
+finishes on the manager's background thread. Source: ``generation/continuous_batching/`` of transformers 4.56.2, 4.57.6,
+5.0, 5.8, 5.12 and 5.23. From 5.8 on the first token is timed where a batch reaches the host, and cancelled requests are
+seen; before, TTFT needs ``record_timestamps``, which is never switched on here. The end is the engine's own (lifespan),
+like the time of scheduling: for a child of a fork, that of the fork. Under tensor parallelism rank 0 alone counts.
+"""
+
+from __future__ import annotations
+
+import os
+from time import get_clock_info, monotonic_ns, perf_counter_ns
+from typing import Any, NamedTuple
+
+from otel_rl import vocabulary
+from otel_rl.current import CURRENT, SPAN_KEY
+from otel_rl.ids import random_bits
+from otel_rl.patching import Hook
+from otel_rl.requests import UNKNOWN, Request, note
+from otel_rl.runtime import state
+from otel_rl.spans import Stage
+
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
+
+CHILD = "__child#"
+"""Between the id of a request and the number of a sequence that was forked from it."""
+WALL_SINCE_S = 1e9
+"""transformers 4 stamps by ``time.time()``, later ones by ``time.perf_counter()``, which begins with the machine."""
+
+
+IS_ONE_CLOCK = get_clock_info("perf_counter").implementation == get_clock_info("monotonic").implementation
+PERFORMANCE_AHEAD_NS = 0 if IS_ONE_CLOCK else perf_counter_ns() - monotonic_ns()
+
+
+class Origin:
+    """Where a request came from; shared by its forks."""
+
+    __slots__ = ("index", "is_streamed", "left", "parent", "rows", "sampling", "submitted")
+
+    def __init__(self, prompt: Any, sequences: int) -> None:
+        self.submitted = monotonic_ns()
+        self.parent = CURRENT.get().get(SPAN_KEY)
+        self.sampling = state.training.sampling
+        if self.sampling is not None and not isinstance(self.parent, Stage):  # up to 5.8 transformers has its own spans
+            self.parent = next((one for one in tuple(state.open) if _is_rollout(one)), self.parent)
+        self.left = sequences
+        """Sequences that are not over."""
+        indices = state.training.generating.indices
+        self.is_streamed = indices is None
+        self.index, self.rows = (UNKNOWN, 0) if indices is None else (indices.get(id(prompt), UNKNOWN), len(indices))
+
+
+class Engine:
+    """One manager and the requests that it has taken."""
+
+    def __init__(self, manager: Any = None) -> None:
+        config = getattr(getattr(manager, "model", None), "config", None)
+        self.name = f"{random_bits(64):016x}"
+        """Managers count their requests from 0 again."""
+        self.model = os.path.basename(str(getattr(config, "_name_or_path", "") or ""))
+        self.sequences = int(getattr(manager, "num_return_sequences", 1) or 1)
+        self.is_counted = bool(getattr(manager, "is_tp_driver", True))
+        self.open: dict[str, Origin] = {}
+        self.firsts: dict[str, int] = {}
+        """When the first token of a sequence was there."""
+
+    def origin(self, request_id: str) -> Origin | None:
+        """Find where a sequence that is over came from; forget it with the last one."""
+        whole = request_id.partition(CHILD)[0]
+        found = self.open.get(whole)
+        if found is not None:
+            found.left -= 1
+            if found.left <= 0:
+                del self.open[whole]
+        return found
+
+
+def _is_rollout(one: Any) -> bool:
+    """Whether an open stage is a trainer's rollout."""
+    return isinstance(one, Stage) and one.name == vocabulary.SAMPLE
+
+
+class Over(NamedTuple):
+    """A sequence that is over."""
+
+    sequence: Any
+    """transformers' own state of it."""
+    prompt: int
+    tokens: int
+    limit: int
+    first: int
+    """When its first token was there, monotonic ns; 0 where nobody saw it."""
+    seen: int
+    """When its end was seen."""
+    finish: str
+    error: str
+
+
+def _engine_of(manager: Any) -> Engine:
+    engine = state.training.batching.get(manager)
+    if engine is None:
+        engine = state.training.batching[manager] = Engine(manager)
+    return engine
+
+
+# --- on the caller's thread -------------------------------------------------------------------------------------------
+
+
+def _begin_bulk(args: Args, kwargs: Kwargs) -> None:
+    prompts = args[1] if len(args) > 1 else kwargs["inputs"]
+    state.training.generating.indices = {id(prompt): index for index, prompt in enumerate(prompts)}
+
+
+def _end_bulk(args: Args, kwargs: Kwargs, result: Any = None) -> None:
+    state.training.generating.indices = None
+
+
+def _submit(args: Args, kwargs: Kwargs) -> None:
+    """A request with an id of the caller's may be over before ``add_request`` returns."""
+    engine = _engine_of(args[0])
+    origin = Origin(args[1] if len(args) > 1 else kwargs.get("input_ids"), engine.sequences)
+    request_id = _id_of(args, kwargs)
+    state.training.generating.origin = None if request_id else origin
+    if request_id:
+        engine.open[request_id] = origin
+
+
+def _id_of(args: Args, kwargs: Kwargs) -> str:
+    return str((args[2] if len(args) > 2 else kwargs.get("request_id")) or "")
+
+
+def _submitted(args: Args, kwargs: Kwargs, result: Any) -> None:
+    engine, origin = _engine_of(args[0]), state.training.generating.origin
+    if result is None:  # the manager has stopped and takes no more
+        engine.open.pop(_id_of(args, kwargs), None)
+    elif origin is not None:
+        engine.open[result] = origin
+
+
+# --- on the background thread -----------------------------------------------------------------------------------------
+
+
+def _begin_loop(args: Args, kwargs: Kwargs) -> None:
+    state.training.generating.engine = _engine_of(args[0])
+
+
+def _engine() -> Engine:
+    """Give the engine of this thread; a nameless one where its loop began before ``instrument()``."""
+    generating = state.training.generating
+    if generating.engine is None:
+        generating.engine = Engine()
+    engine: Engine = generating.engine
+    return engine
+
+
+def _arrived(args: Args, kwargs: Kwargs, result: Any) -> None:
+    """The tokens of a batch are on the host, and not yet with their requests. Cost: 0.1 us a request."""
+    first = [
+        future.state.request_id for future in result[0] if future.has_new_token and not future.state.generated_tokens
+    ]
+    if first:
+        now, firsts = monotonic_ns(), _engine().firsts
+        for request_id in first:
+            firsts.setdefault(request_id, now)
+
+
+def _keep_error(args: Args, kwargs: Kwargs) -> None:
+    errors = (type(value).__qualname__ for value in (*args, *kwargs.values()) if isinstance(value, BaseException))
+    state.training.generating.error = next(errors, "")
+
+
+def _given(args: Args, kwargs: Kwargs, result: Any) -> None:
+    """An output is made of a request: for its last token, its failure, or for each token where it is streamed."""
+    status = result.status.name
+    if status == "FINISHED":
+        sequence = args[0]
+        ends = sequence.eos_token_id
+        ends = (ends,) if isinstance(ends, int) else ends or ()
+        tokens = result.generated_tokens
+        _over(sequence, result, "stop" if tokens and tokens[-1] in ends else "length", "")
+    elif status == "FAILED":
+        generating = state.training.generating
+        error, generating.error = generating.error, ""
+        _over(args[0], result, "error", error)
+
+
+def _cancelled(args: Args, kwargs: Kwargs, result: Any) -> None:
+    for sequence in result or ():
+        _over(sequence, sequence.to_generation_output(), "abort", "")
+
+
+def _over(sequence: Any, output: Any, finish: str, error: str) -> None:
+    """Leave a sequence to the flusher; the output is the caller's, who may change it: it is counted here."""
+    engine = _engine()
+    request_id = sequence.request_id
+    first = engine.firsts.pop(request_id, 0)
+    origin = engine.origin(request_id)
+    if not engine.is_counted:
+        return
+    tokens = len(output.generated_tokens)
+    limit = UNKNOWN
+    if sequence.max_new_tokens is not None:  # one that was set back goes on with what is left of it
+        limit = sequence.max_new_tokens + tokens - len(getattr(sequence, "generated_tokens", output.generated_tokens))
+    over = Over(sequence, len(output.prompt_ids), tokens, limit, first, monotonic_ns(), finish, error)
+    note(_row, engine, origin, over, parent=origin and origin.parent)
+
+
+# --- in the flusher ---------------------------------------------------------------------------------------------------
+
+
+def _row(engine: Engine, origin: Origin | None, over: Over) -> tuple[Request]:
+    told, tokens, first = over.sequence, over.tokens, over.first
+    is_whole = over.finish in ("stop", "length")
+    begin, end = told.lifespan
+    ended = (_monotonic(end) if is_whole else 0) or over.seen
+    if not first and tokens:
+        timestamps = getattr(told, "timestamps", None)
+        first = _monotonic(timestamps[0]) if timestamps else ended if is_whole and tokens == 1 else 0
+    sampling = origin.sampling if origin is not None else None
+    policy = UNKNOWN if sampling is None else sampling.policy
+    sample = group = ""
+    if origin is not None and sampling is not None and origin.index >= 0 and engine.sequences == 1:
+        sample, group = sampling.place(origin.index, origin.rows)
+    elif engine.sequences > 1:
+        sample = f"{engine.name}.{told.request_id.partition(CHILD)[0]}"
+    row = Request(
+        "transformers",
+        origin.submitted if origin is not None else _monotonic(told.created_time),
+        ended,
+        scheduled=_monotonic(begin) if tokens else 0,
+        first_token=first,
+        last_token=ended if is_whole else 0,
+        input_tokens=over.prompt,
+        output_tokens=tokens,
+        finish=over.finish,
+        error=over.error,
+        streamed=origin is not None and origin.is_streamed,
+        model=engine.model,
+        id=f"{engine.name}.{told.request_id}",
+        sample=sample,
+        group=group,
+        policy_start=policy,
+        policy_end=policy,
+        limit=over.limit,
+    )
+    return (row,)
+
+
+def _monotonic(told_s: float) -> int:
+    """Turn a time that the engine tells into monotonic ns of this host; 0 where it tells none."""
+    if told_s <= 0:
+        return 0
+    return round(told_s * 1e9) - (state.clock.anchor if told_s > WALL_SINCE_S else PERFORMANCE_AHEAD_NS)
+
+
+API = "transformers.generation.continuous_batching.continuous_api"
+HOOKS = (
+    Hook(target=f"{API}:ContinuousBatchingManager.add_requests", before=_begin_bulk, after=_end_bulk, failed=_end_bulk),
+    Hook(target=f"{API}:ContinuousBatchingManager.add_request", before=_submit, after=_submitted),
+    Hook(target=f"{API}:ContinuousBatchingManager._run_generation_loop", before=_begin_loop),
+    Hook(target=f"{API}:ContinuousBatchingIOs.prepare_batch_update", after=_arrived, optional=True),
+    Hook(target=f"{API}:ContinuousBatchProcessor._handle_request_error", before=_keep_error),
+    Hook(target=f"{API}:OutputRouter.fail_and_deliver", before=_keep_error, optional=True),
+    Hook(target=f"{API}:RequestState.to_generation_output", after=_given),
+    Hook(
+        target="transformers.generation.continuous_batching.scheduler:Scheduler.clear_cancelled_requests",
+        after=_cancelled,
+        optional=True,
+    ),
+)

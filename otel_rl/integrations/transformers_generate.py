@@ -1,0 +1,318 @@
+"""transformers: requests of ``generate`` (static batches); those of continuous batching: ``transformers_batching``.
+
+Runs in the process that generates. Source: ``generation/utils.py`` of transformers 4.56.2, 4.57.6, 5.0, 5.8, 5.12 and
+5.23. Every sequence of a batch is a request. ``_has_unfinished_sequences`` is called once before the first token and
+once after each one, right behind the point where ``generate`` itself has waited for the device to learn whether it may
+stop: the time taken there is that of the token on the device too, and nobody waits for it (on ``mps`` transformers
+looks one step late, and so do we). TTFT is that of the batch; a sequence ends with its own last token, though its
+caller sees it when the whole batch is done. What is computed behind its end is padding.
+
+Beam search: the returned sequences, as if each had been decoded alone. Assisted decoding: tokens of one round have one
+time, and what the assistant generates in between is no request. A ``generate`` that passes the call on to another one
+is one request; of one that returns something else than its decoding did (``custom_generate``) only the duration is
+known. Models with a ``generate`` of their own (Whisper, RAG) count as far as they call this one. A streamer makes no
+difference. A call that fails before it decodes is no request.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from functools import partial
+from time import monotonic_ns
+from typing import Any
+
+from otel_rl import vocabulary
+from otel_rl.current import CURRENT, SPAN_KEY
+from otel_rl.ids import random_bits
+from otel_rl.integrations import transformers_batching
+from otel_rl.patching import Hook
+from otel_rl.probes import deferred
+from otel_rl.records import Count, Labels
+from otel_rl.requests import UNKNOWN, Noted, Request, note
+from otel_rl.runtime import state
+from otel_rl.spans import Stage
+
+PACKAGE = "transformers"
+SUPPORTS = ">=4.56,<6"
+
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
+
+KNOWN_CRITERIA = ("MaxLengthCriteria", "MaxTimeCriteria", "EosTokenCriteria")
+"""They end all sequences at once, or by a token that is found in the output."""
+
+
+class Plan:
+    """What a decoding method is given: prompts as expanded, lengths as resolved, criteria as merged."""
+
+    __slots__ = ("decoder", "enders", "is_timed", "limit", "name", "prompts", "returned", "rows", "start")
+
+    def __init__(self, decoder: str, model: Any, ids: Any, given: Kwargs) -> None:
+        config, criteria = given["generation_config"], given["stopping_criteria"]
+        self.decoder = decoder
+        self.name = os.path.basename(str(getattr(model.config, "_name_or_path", "") or ""))
+        self.start = int(ids.shape[1])
+        """Positions before the first new token."""
+        self.limit = int(config.max_length) - self.start
+        self.returned = int(config.num_return_sequences or 1)
+        """Sequences of each prompt."""
+        beams = int(config.num_beams or 1) if decoder == "_beam_search" else self.returned
+        self.rows = int(ids.shape[0]) // beams * self.returned
+        self.enders = [criterion for criterion in criteria if hasattr(criterion, "eos_token_id")]
+        self.is_timed = any(hasattr(criterion, "max_time") for criterion in criteria)
+        self.prompts = _prompts(model, ids, config, given)
+        """Tokens of the prompt of each row: a small tensor, or one number for all."""
+
+
+def _prompts(model: Any, ids: Any, config: Any, given: Kwargs) -> Any:
+    """Count by the attention mask; transformers drops one without padding, and notes its length."""
+    mask = given.get("attention_mask")
+    if mask is not None and len(mask.shape) == 2:
+        return mask.sum(1)
+    if mask is not None or model.config.is_encoder_decoder:
+        return UNKNOWN
+    dropped = int(getattr(config, "_mask_length", 0) or 0)
+    return dropped if dropped > 0 else int(ids.shape[1])
+
+
+class Call:
+    """One call of ``generate``, while it runs."""
+
+    __slots__ = ("above", "depth", "done", "ended", "marks", "model", "plan", "result", "sampling", "submitted")
+
+    def __init__(self, above: Call | None, model: Any) -> None:
+        self.above = above
+        """The call that this one is part of: that of an assistant's model, for example."""
+        self.depth = 0
+        """Calls that this one was passed on to and that have not returned."""
+        self.model = model
+        self.submitted = monotonic_ns()
+        self.ended = 0
+        self.marks: list[int] = []
+        """When decoding began, then when each token was there."""
+        self.plan: Plan | None = None
+        self.done: list[Any] | None = None
+        """Which sequences are over, after each token, where the output does not show it."""
+        self.result: Any = None
+        """What the decoding method returned."""
+        self.sampling = state.training.sampling
+
+    def let_go(self) -> None:
+        """Keep no tensor of the host's: times and counts are all that is left to read."""
+        self.model = self.result = self.done = None
+        if self.plan is not None:
+            self.plan.enders, self.plan.prompts = [], UNKNOWN
+
+
+# --- while it runs ----------------------------------------------------------------------------------------------------
+
+
+def _begin(args: Args, kwargs: Kwargs) -> None:
+    if state.training.deferred:
+        deferred.resolve()
+    generating = state.training.generating
+    call = generating.call
+    if call is not None and not call.marks:
+        call.depth += 1
+    else:
+        generating.call = Call(call, args[0])
+
+
+def _decode(decoder: str, args: Args, kwargs: Kwargs) -> None:
+    call = state.training.generating.call
+    if call is None or call.plan is not None or call.model is not args[0]:
+        return
+    call.plan = Plan(decoder, args[0], args[1] if len(args) > 1 else kwargs["input_ids"], kwargs)
+    is_known = all(type(criterion).__name__ in KNOWN_CRITERIA for criterion in kwargs["stopping_criteria"])
+    if decoder == "_sample" and call.plan.rows > 1 and not is_known:
+        call.done = []
+
+
+def _mark(args: Args, kwargs: Kwargs, result: Any) -> None:
+    call = state.training.generating.call
+    if call is not None:
+        call.marks.append(monotonic_ns())
+
+
+def _keep_done(args: Args, kwargs: Kwargs, result: Any) -> None:
+    call = state.training.generating.call
+    if call is not None and call.done is not None:
+        call.done.append(result)
+
+
+def _decoded(args: Args, kwargs: Kwargs, result: Any) -> None:
+    call = state.training.generating.call
+    if call is not None and call.model is args[0]:
+        call.result = result
+
+
+def _leave() -> Call | None:
+    """Give the call that ends, if it is one of its own: not passed on, and not part of another."""
+    generating = state.training.generating
+    call: Call | None = generating.call
+    if call is None:
+        return None
+    if call.depth:
+        call.depth -= 1
+        return None
+    generating.call = call.above
+    call.ended = monotonic_ns()
+    return call if call.above is None else None
+
+
+def _end(args: Args, kwargs: Kwargs, result: Any) -> None:
+    call = _leave()
+    if call is None:
+        return
+    parent = CURRENT.get().get(SPAN_KEY) or state.container
+    ids = getattr(result, "sequences", result)
+    if not _is_measured(call, ids, result, parent):
+        note(_unmeasured, call, len(ids) if hasattr(ids, "__len__") else 1, parent=parent)
+    call.let_go()
+
+
+def _is_measured(call: Call, ids: Any, result: Any, parent: Any) -> bool:
+    """Record the sequences of a call, on an accelerator as soon as their lengths are on the host."""
+    plan = call.plan
+    if plan is None or call.result is not result or len(call.marks) < 2 or hasattr(ids, "placements"):
+        return False  # to read a DTensor is a collective
+    numbers = partial(_measure, plan, call.done, ids)
+    positions = int(ids.shape[1]) - plan.start
+    if call.sampling is not None:
+        call.sampling.positions += positions * plan.rows
+    is_known = call.done is not None
+    if ids.device.type != "cpu":
+        return deferred.send(ids.device.type, numbers, partial(_account, call, plan, parent, positions, is_known))
+    values = numbers().tolist()
+    if call.sampling is None and isinstance(parent, Stage) and plan.decoder == "_sample":
+        padding = positions * plan.rows - sum(_lengths(values, positions, is_known))
+        before: Any = (parent.attributes or {}).get(vocabulary.TOKENS_PADDING, 0)
+        parent.set_attribute(vocabulary.TOKENS_PADDING, before + padding)
+    for record in _account(call, plan, parent, positions, is_known, values):
+        state.add(record)
+    return True
+
+
+def _measure(plan: Plan, done: list[Any] | None, ids: Any) -> Any:
+    """Find the last token of each row, whether it is an end token, and the length of its prompt: (3, rows).
+
+    Small kernels where the ids are; no number leaves the device.
+    """
+    import torch
+
+    ids_BT = ids[:, plan.start :]
+    is_end_BT = torch.zeros_like(ids_BT, dtype=torch.bool)
+    for criterion in plan.enders:
+        for token in criterion.eos_token_id.to(ids_BT).reshape(-1):
+            is_end_BT |= ids_BT == token
+    is_over_BT = is_end_BT if done is None else torch.stack(done, 1)
+    last_B = is_over_BT.byte().argmax(1)
+    stops_B = is_end_BT.gather(1, last_B[:, None])[:, 0]
+    prompts_B = plan.prompts
+    if isinstance(prompts_B, int):
+        prompts_B = torch.full_like(last_B, prompts_B)
+    elif prompts_B.shape[0] != plan.rows:  # one row for each beam
+        beams = prompts_B.shape[0] * plan.returned // plan.rows
+        prompts_B = prompts_B[::beams, None].expand(-1, plan.returned).reshape(-1)
+    return torch.stack((last_B, stops_B.long(), prompts_B.to(last_B)))
+
+
+def _fail(args: Args, kwargs: Kwargs, error: BaseException) -> None:
+    call = _leave()
+    if call is None:
+        return
+    if call.plan is not None:
+        note(_failed, call, call.plan, type(error).__qualname__, isinstance(error, Exception))
+    call.let_go()
+
+
+# --- in the flusher ---------------------------------------------------------------------------------------------------
+
+
+def _lengths(values: list[list[int]], positions: int, is_known: bool) -> list[int]:
+    """Count the new tokens of each row, its end token included."""
+    return [last + 1 if stops or is_known else positions for last, stops in zip(values[0], values[1], strict=True)]
+
+
+def _account(
+    call: Call, plan: Plan, parent: Any, positions: int, is_known: bool, values: list[list[int]]
+) -> Iterator[Noted | Count]:
+    lengths = _lengths(values, positions, is_known)
+    yield Noted(_rows, (call, plan, lengths, values[1], values[2], is_known), parent)
+    if plan.decoder == "_sample":
+        labels: Labels = ((vocabulary.MODE, call.sampling.mode),) if call.sampling is not None else ()
+        yield Count(vocabulary.SAMPLE_PADDING, positions * len(lengths) - sum(lengths), labels)
+
+
+def _rows(
+    call: Call, plan: Plan, lengths: list[int], stops: list[int], prompts: list[int], is_known: bool
+) -> list[Request]:
+    marks = call.marks
+    rows = []
+    for request, length, stop, prompt in zip(_common(call, plan), lengths, stops, prompts, strict=True):
+        last = marks[min(length, len(marks) - 1)]
+        if stop:
+            finish = "stop"
+        elif length >= plan.limit:
+            finish = "length"
+        else:
+            finish = "stop" if is_known else "timeout" if plan.is_timed else ""
+        rows.append(
+            request._replace(
+                ended=last,
+                first_token=marks[1],
+                last_token=last,
+                input_tokens=prompt,
+                output_tokens=length,
+                finish=finish,
+            )
+        )
+    return rows
+
+
+def _failed(call: Call, plan: Plan, error: str, is_error: bool) -> list[Request]:
+    first = call.marks[1] if len(call.marks) > 1 else 0
+    finish = "error" if is_error else "abort"
+    return [row._replace(first_token=first, finish=finish, error=error) for row in _common(call, plan)]
+
+
+def _common(call: Call, plan: Plan) -> list[Request]:
+    """Make the rows of a batch with what all of them share. There is no queue: a batch begins at once."""
+    whole = _unmeasured(call, 1)[0]._replace(model=plan.name, limit=plan.limit)
+    name, sampling = whole.id.rpartition(".")[0], call.sampling
+    rows = []
+    for index in range(plan.rows):
+        sample, group = ("", "") if sampling is None else sampling.place(index, plan.rows)
+        sample = sample or (f"{name}.{index // plan.returned}" if plan.returned > 1 else "")
+        rows.append(whole._replace(id=f"{name}.{index}", sample=sample, group=group))
+    return rows
+
+
+def _unmeasured(call: Call, rows: int) -> list[Request]:
+    """Account for sequences of which only the duration is known."""
+    policy = UNKNOWN if call.sampling is None else call.sampling.policy
+    name = f"{random_bits(64):016x}"
+    whole = Request(
+        "transformers",
+        call.submitted,
+        call.ended,
+        scheduled=call.submitted,
+        policy_start=policy,
+        policy_end=policy,
+    )
+    return [whole._replace(id=f"{name}.{index}") for index in range(rows)]
+
+
+MIXIN = "transformers.generation.utils:GenerationMixin"
+HOOKS = (
+    Hook(target=f"{MIXIN}.generate", before=_begin, after=_end, failed=_fail),
+    *(
+        Hook(target=f"{MIXIN}.{name}", before=partial(_decode, name), after=_decoded)
+        for name in ("_sample", "_beam_search", "_assisted_decoding")
+    ),
+    Hook(target=f"{MIXIN}._has_unfinished_sequences", after=_mark),
+    Hook(target="transformers.generation.stopping_criteria:StoppingCriteriaList.__call__", after=_keep_done),
+    *transformers_batching.HOOKS,
+)
+ATTACHMENTS = ()

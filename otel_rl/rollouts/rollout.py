@@ -1,0 +1,113 @@
+"""One rollout while its requests come in: what becomes spans, and what only the whole of them can say."""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from operator import itemgetter
+from types import ModuleType
+from typing import Final
+from zlib import crc32
+
+from otel_rl import vocabulary as v
+from otel_rl.analysis.requests import PERCENTS, bubble, tail
+from otel_rl.records import Labels
+from otel_rl.requests import Request
+from otel_rl.rollouts.candidates import Candidates, Kept, Policy
+from otel_rl.rollouts.columns import Derived, Table
+from otel_rl.runtime import Trace
+
+LOW_64_BITS: Final = (1 << 64) - 1
+MOST_ENDS: Final = 1_000_000
+"""Requests of one rollout whose ends are kept for the tail, 8 bytes each."""
+MOST_KEYS: Final = 1_000_000
+"""Requests of one rollout among which a repeated id is found, about 150 bytes each."""
+KEY: Final = itemgetter(*map(Request._fields.index, ("id", "turn", "engine", "replica")))
+"""What tells requests of one rollout apart."""
+TAILS: Final = {1: v.TAIL_1, 5: v.TAIL_5, 10: v.TAIL_10}
+
+
+class Rollout:
+    """The requests of one rollout stage, or of one trace of somebody else."""
+
+    def __init__(self, trace: Trace, policy: Policy, labels: Labels) -> None:
+        self.trace = trace
+        self.labels = labels
+        """Of its points: whether it belongs to an evaluation."""
+        self.candidates = Candidates(policy)
+        self.count = 0
+        self.outcomes: Counter[str] = Counter()
+        self.touched = 0
+        """When the last request came in (monotonic, ns)."""
+        self.begun = 0
+        """When the first one did."""
+        self._seed = crc32(trace.step.encode()) if trace.step else trace.trace_id & LOW_64_BITS
+        """Of the sample: the step's, so that every run of a training chooses the same."""
+        self._ends: array[int] = array("q")
+        self._first_submit = 0
+        self._last_start = 0
+        self._is_start_known = True
+        self._seen: dict[int | None, int] = {}
+
+    def fresh(self, table: Table, problems: Counter[str]) -> Table | None:
+        """Leave out what was reported before: the same id and the same submission.
+
+        An id that comes again with another submission is another attempt, and is only counted. Cost: 0.2 us a row.
+        """
+        seen, rows = self._seen, table.rows
+        keys: list[int | None] = list(map(hash, zip(*KEY(table.columns), strict=True)))
+        fresh = dict(zip(keys, table.columns.submitted, strict=True))
+        if len(fresh) == len(rows) and seen.keys().isdisjoint(fresh) and all(table.columns.id):
+            if len(seen) < MOST_KEYS:
+                seen.update(fresh)
+            return table
+        keys = [key if row.id else None for key, row in zip(keys, rows, strict=True)]
+        kept = []
+        for place, (key, row) in enumerate(zip(keys, rows, strict=True)):
+            before = None if key is None else seen.get(key)
+            problems["repeated_id"] += before is not None
+            if before is None or before != row.submitted:
+                kept.append(place)
+            if key is not None and (before is not None or len(seen) < MOST_KEYS):
+                seen[key] = row.submitted
+        return table if len(kept) == len(rows) else table.only(kept) if kept else None
+
+    def add(self, module: ModuleType, table: Table, derived: Derived) -> None:
+        """Take further requests in; one without an id is chosen by its number."""
+        ids = table.columns.id
+        if not all(ids):
+            ids = [one or str(self.count + place) for place, one in enumerate(ids)]
+        scores = module.scores(ids, self._seed)
+        self.candidates.add(module, table, derived, scores, self.count)
+        self.count += len(table.rows)
+        finished = module.finished(derived)
+        if finished is None or len(self._ends) >= MOST_ENDS:
+            return
+        ends, first_submit, first_start, last_start = finished
+        self._ends.frombytes(ends)
+        self._first_submit = min(self._first_submit or first_submit, first_submit)
+        self._is_start_known = self._is_start_known and first_start > 0
+        self._last_start = max(self._last_start, last_start)
+
+    def chosen(self, room: int) -> list[Kept]:
+        """Choose what becomes spans."""
+        return self.candidates.chosen(room)
+
+    def wall(self) -> int:
+        """Say how long it took from the first submission to the last finish, ns."""
+        return max(self._ends, default=0) - self._first_submit
+
+    def numbers(self, module: ModuleType, wall: int) -> dict[str, float]:
+        """Say what the rollout's tail and bubble are, by the attribute that tells them.
+
+        Args:
+            module: the arithmetic to sort with.
+            wall: how long the rollout lasted, ns.
+        """
+        ends = module.ordered(self._ends)
+        if not ends:
+            return {}
+        found = {TAILS[percent]: tail(ends, percent, wall) for percent in PERCENTS}
+        if self._is_start_known:
+            found[v.BUBBLE] = bubble(ends, self._last_start, wall)
+        return {key: value for key, value in found.items() if value is not None}

@@ -1,0 +1,248 @@
+"""transformers' continuous batching on the host: every sequence a request of its caller's stage."""
+
+from __future__ import annotations
+
+import threading
+from time import monotonic_ns
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("transformers")
+pytest.importorskip("datasets")
+
+import transformers
+
+import otel_rl
+from otel_rl.demo import task
+from otel_rl.integrations import transformers_batching
+from otel_rl.requests import UNKNOWN, Request
+from otel_rl.runtime import state
+from tests.noted import held, take
+
+__all__ = ["held"]
+
+TEXTS = ("even 1?", "odd 12?", "even 123?")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A model that writes random characters."""
+    transformers.utils.logging.disable_progress_bar()
+    return task.model(tmp_path_factory.mktemp("batching") / "tiny", 0)
+
+
+@pytest.fixture
+def recording(held: None) -> None:
+    """Record generate alone."""
+    otel_rl.instrument(["transformers_generate"])
+
+
+def prompts(*texts: str) -> list[list[int]]:
+    """Encode prompts."""
+    return [list(ids) for ids in task.tokenizer()(list(texts or TEXTS))["input_ids"]]
+
+
+def config(**changes: Any) -> Any:
+    """Make a configuration."""
+    values = {"max_new_tokens": 12, "do_sample": False, "eos_token_id": task.EOS, "pad_token_id": 0, **changes}
+    return transformers.GenerationConfig(**values)
+
+
+def small() -> Any:
+    """Make a cache that takes no time to make."""
+    return transformers.ContinuousBatchingConfig(page_size=16, num_blocks=64, max_batch_tokens=64)
+
+
+def batch(model: Any, generation: Any, **arguments: Any) -> Any:
+    """Generate for all prompts."""
+    return model.generate_batch(
+        prompts(), generation_config=generation, continuous_batching_config=small(), warmup=False, **arguments
+    )
+
+
+def started(model: Any, generation: Any) -> Any:
+    """Start a manager."""
+    manager = model.init_continuous_batching(generation_config=generation, continuous_batching_config=small())
+    manager.start()
+    return manager
+
+
+def by_number(rows: list[Request]) -> list[Request]:
+    """Order requests as they were submitted."""
+    return sorted(rows, key=lambda row: row.id.partition(".")[2])
+
+
+def ns(seconds: float) -> int:
+    """Turn a time of transformers into one of ours."""
+    return round(seconds * 1e9) - transformers_batching.PERFORMANCE_AHEAD_NS
+
+
+def test_a_batch(recording: None, model: Any) -> None:
+    """Tokens, lengths, limit, stage and model; the output is what it is without a recording."""
+    with otel_rl.stage("sample") as stage:
+        outputs = batch(model, config())
+    taken = take()
+    otel_rl.uninstrument()
+    plain = batch(model, config())
+    tokens = [output.generated_tokens for output in outputs.values()]
+    assert tokens == [output.generated_tokens for output in plain.values()]
+    rows = by_number(taken.rows)
+    assert [
+        (len(ids), len(made), "stop" if made[-1] == task.EOS else "length", 12)
+        for ids, made in zip(prompts(), tokens, strict=True)
+    ] == [(row.input_tokens, row.output_tokens, row.finish, row.limit) for row in rows]
+    assert [stage] * 3 == taken.parents
+    assert {("transformers", "tiny", False, UNKNOWN, "", "")} == {
+        (row.engine, row.model, row.streamed, row.cached_tokens, row.sample, row.group) for row in rows
+    }
+
+
+def test_ids_of_two_batches_differ(recording: None, model: Any) -> None:
+    """Though transformers numbers both from 0."""
+    for _ in range(2):
+        batch(model, config(max_new_tokens=2))
+    assert 6 == len({row.id for row in take().rows})
+
+
+@pytest.mark.parametrize("is_stamped", [True, False])
+def test_times_are_those_of_the_engine(recording: None, model: Any, is_stamped: bool) -> None:
+    """Scheduling and end are its own; the first token is there before it is stamped, and after it was scheduled."""
+    before = monotonic_ns()
+    outputs = batch(model, config(), record_timestamps=is_stamped)
+    rows = by_number(take().rows)
+    assert [None is output.timestamps for output in outputs.values()] == [not is_stamped] * 3
+    for row, output in zip(rows, outputs.values(), strict=True):
+        begin, end = map(ns, output.lifespan)
+        assert before <= row.submitted <= ns(output.created_time) <= row.scheduled
+        assert [begin, end, end] == [row.scheduled, row.last_token, row.ended]
+        assert row.scheduled < row.first_token < row.last_token
+        if is_stamped:
+            assert row.first_token <= ns(output.timestamps[0]) < ns(output.timestamps[1])
+
+
+def test_forks_share_a_sample(recording: None, model: Any) -> None:
+    """All sequences of a prompt were submitted when it was, and know their prompt."""
+    outputs = batch(model, config(num_return_sequences=3, do_sample=True))
+    rows = {row.id.partition(".")[2]: row for row in take().rows}
+    assert set(outputs) == set(rows)
+    for name, output in outputs.items():
+        row = rows[name]
+        assert (len(output.prompt_ids), len(output.generated_tokens)) == (row.input_tokens, row.output_tokens)
+        assert row.submitted < row.scheduled < row.first_token <= row.last_token
+        assert row.sample == rows[name.partition("__child#")[0]].sample
+    assert 3 == len({row.sample for row in rows.values()})
+    assert 3 == len({row.submitted for row in rows.values()})
+
+
+def test_single_requests_are_streamed(recording: None, model: Any) -> None:
+    """Each belongs to the stage in which it was submitted, wherever it ends; nothing of it is kept afterwards."""
+    manager = started(model, config(max_new_tokens=4))
+    stages = []
+    for number, ids in enumerate(prompts()):
+        with otel_rl.stage(f"turn {number}") as stage:
+            manager.add_request(ids, request_id=None if number else "mine", streaming=number == 2)
+            stages.append(stage)
+    manager.stop(block=True)
+    taken = take()
+    assert [True] * 3 == [row.streamed for row in taken.rows]
+    assert ["mine", "req_0", "req_1"] == [row.id.partition(".")[2] for row in by_number(taken.rows)]
+    ordered = sorted(zip(taken.rows, taken.parents, strict=True), key=lambda pair: pair[0].submitted)
+    assert stages == [parent for _, parent in ordered]
+    (engine,) = state.training.batching.values()
+    assert ({}, {}) == (engine.open, engine.firsts)
+
+
+def test_requests_that_are_cancelled_or_fail(recording: None, model: Any) -> None:
+    """An abort and an error; both have their tokens until then."""
+    manager = model.init_continuous_batching(
+        generation_config=config(max_new_tokens=40, eos_token_id=-1), continuous_batching_config=small()
+    )
+    begun, go = threading.Event(), threading.Event()
+    calls = 0
+
+    def steps(*_: Any) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 3:
+            begun.set()
+            go.wait(20)
+        if calls == 6:
+            raise LookupError("the device is away")
+
+    handle = model.register_forward_pre_hook(steps)
+    for ids in prompts():
+        manager.add_request(ids)
+    manager.start()
+    begun.wait(20)
+    manager.cancel_request("req_1")
+    go.set()
+    manager.join(0.0)
+    handle.remove()
+    rows = by_number(take().rows)
+    assert [("error", "LookupError"), ("abort", ""), ("error", "LookupError")] == [(r.finish, r.error) for r in rows]
+    assert [True] * 3 == [row.submitted < row.scheduled < row.first_token < row.ended for row in rows]
+    assert [0] * 3 == [row.last_token for row in rows]
+    assert 0 < rows[1].output_tokens < rows[0].output_tokens == rows[2].output_tokens
+    (engine,) = state.training.batching.values()
+    assert ({}, {}) == (engine.open, engine.firsts)
+
+
+def test_a_manager_that_was_there_before(held: None, model: Any) -> None:
+    """What begins to be recorded later has its requests too, by the engine's own times."""
+    manager = started(model, config(max_new_tokens=4))
+    otel_rl.instrument(["transformers_generate"])
+    manager.add_requests(prompts())
+    manager.stop(block=True)
+    rows = take().rows
+    assert [4, 4, 4] == [row.output_tokens for row in rows]
+    assert all(row.submitted < row.scheduled <= row.first_token < row.ended for row in rows)
+
+
+def test_a_stopped_manager_takes_no_requests(recording: None, model: Any) -> None:
+    """Nothing is remembered of what it refuses."""
+    manager = started(model, config(max_new_tokens=4))
+    manager.background_thread_status.request_stop(1, 0)
+    assert (None, None) == (manager.add_request(prompts()[0]), manager.add_request(prompts()[0], request_id="mine"))
+    manager.stop(block=True)
+    (engine,) = state.training.batching.values()
+    assert ({}, []) == (engine.open, take().rows)
+
+
+def test_a_span_of_transformers_is_no_rollout(recording: None) -> None:
+    """Up to 5.8 it opens spans of its own: while a trainer rolls out, requests belong to the rollout all the same."""
+    from opentelemetry.trace import INVALID_SPAN, use_span
+
+    with otel_rl.stage("sample") as stage, use_span(INVALID_SPAN):
+        assert INVALID_SPAN is transformers_batching.Origin([], 1).parent
+        state.training.sampling = SimpleNamespace()
+        assert stage is transformers_batching.Origin([], 1).parent
+
+
+def test_rank_0_alone_counts_under_tensor_parallelism(recording: None) -> None:
+    """The other ranks compute the same sequences."""
+    manager = SimpleNamespace(is_tp_driver=False, num_return_sequences=1)
+    engine = transformers_batching.Engine(manager)
+    state.training.generating.engine = engine
+    transformers_batching._over(SimpleNamespace(request_id="req_0"), None, "stop", "")
+    assert [] == take().rows
+
+
+def test_times_of_transformers_4(recording: None) -> None:
+    """It stamps by the wall clock, and has no timestamps of tokens: a single token is there at the end."""
+    from time import time
+
+    begin = monotonic_ns()
+    now = time()
+    sequence = SimpleNamespace(
+        request_id="req_0", created_time=now, lifespan=(now + 1, now + 2), max_new_tokens=5, eos_token_id=1
+    )
+    output = SimpleNamespace(prompt_ids=[1, 2], generated_tokens=[1], status=SimpleNamespace(name="FINISHED"))
+    transformers_batching._given((sequence,), {}, output)
+    (row,) = take().rows
+    assert ("stop", 2, 1, 5) == (row.finish, row.input_tokens, row.output_tokens, row.limit)
+    assert [0, 1_000, 2_000, 2_000, 2_000] == [
+        round((time - begin) / 1e6, -2)
+        for time in (row.submitted, row.scheduled, row.first_token, row.last_token, row.ended)
+    ]

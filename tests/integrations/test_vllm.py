@@ -1,0 +1,516 @@
+"""vLLM: rows of finished, aborted and failed sequences, load, and what is said of an engine, for each shape it has had.
+
+With a real engine: ``tests/vllm``.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import otel_rl
+from otel_rl import entry, guard
+from otel_rl import vocabulary as v
+from otel_rl.integrations import vllm as integration
+from otel_rl.integrations.vllm_rows import remembered
+from otel_rl.patching import wrap
+from otel_rl.requests import UNKNOWN, Load, Request
+from otel_rl.runtime import state
+from tests.fixtures import MS, WALL_NS, Recording
+from tests.integrations.vllm_shapes import HOOKS, VERSIONS, FinishReason, Kind, Parent, Processor, Queue
+from tests.noted import take
+
+S = 1_000_000_000
+every_version = pytest.mark.parametrize("version", VERSIONS)
+
+
+def wall(monotonic_s: float) -> float:
+    """Give the wall clock's time, s, at one of the monotonic clock."""
+    return (WALL_NS + monotonic_s * S) / S
+
+
+def monotonic(wall_s: float) -> int:
+    """Give the monotonic time, ns, of one of the wall clock, which is rounded to a quarter of a microsecond."""
+    return int(wall_s * 1e9) - WALL_NS
+
+
+def at(recording: Recording, seconds: float) -> None:
+    """Set the monotonic clock."""
+    recording.clock.ns = round(seconds * S)
+
+
+def config(**parallel: Any) -> Any:
+    """Make what is read of a VllmConfig; 0.8.5 has no more of it than this."""
+    settings = {"data_parallel_size": 1, "data_parallel_rank": 0, "data_parallel_rank_local": None, **parallel}
+    model = SimpleNamespace(served_model_name="/models/tiny", model="/models/tiny")
+    return SimpleNamespace(model_config=model, parallel_config=SimpleNamespace(**settings))
+
+
+class Frontend:
+    """What is used of an LLMEngine or AsyncLLM."""
+
+    def __init__(self, vllm_config: Any, processor: Processor) -> None:
+        self.output_processor = processor
+
+    __init__ = wrap(HOOKS["LLMEngine.__init__"], __init__)  # type: ignore[misc]
+
+    def step(self, error: BaseException) -> None:
+        """Fail."""
+        raise error
+
+    step = wrap(HOOKS["LLMEngine.step"], step)
+
+
+class EngineDeadError(Exception):
+    """As vLLM calls it."""
+
+
+# --- requests ---------------------------------------------------------------------------------------------------------
+
+
+@every_version
+def test_a_finished_sequence_is_a_row(recording: Recording, version: str) -> None:
+    """All that its version tells, once, below the stage that submitted it, though another is open by then."""
+    processor = Processor(version)
+    Frontend(config(), processor)
+    has = VERSIONS[version]
+    with otel_rl.step(1):
+        with otel_rl.stage("sample") as stage:
+            sequence = processor.submit("7", wall(2.0))
+        assert sequence.stats is not None
+        sequence.stats.tell(2.5, 2.625, 3.0)
+        if has >= (0, 10):
+            sequence.num_cached_tokens = 8
+        if has >= (0, 30):
+            sequence.stats.num_preemptions = 1
+        if has >= (0, 32):
+            sequence.weight_version_starts = [("3", 0), ("4", 2)]
+        at(recording, 3.25)
+        processor.process_outputs([(sequence.request_id, [1, 2, 3], FinishReason.STOP)])
+        taken = take()
+    row = Request(
+        engine="vllm",
+        submitted=monotonic(wall(2.0)),
+        ended=round(3.25 * S),
+        scheduled=round(2.5 * S),
+        first_token=round(2.625 * S),
+        last_token=3 * S,
+        input_tokens=12,
+        output_tokens=3,
+        cached_tokens=8 if has >= (0, 10) else UNKNOWN,
+        finish="stop",
+        preemptions=1 if has >= (0, 30) else UNKNOWN,
+        model="tiny",
+        id="7-5eed" if has >= (0, 14) else "7",
+        sample="7",
+        policy_start=3 if has >= (0, 32) else UNKNOWN,
+        policy_end=4 if has >= (0, 32) else UNKNOWN,
+        replica="0",
+        limit=32,
+    )
+    assert ([row], [stage]) == (taken.rows, taken.parents)
+    assert ({}, {}, {}) == opened(processor)
+
+
+def opened(processor: Processor) -> tuple[Any, Any, Any]:
+    """Give what is remembered of an engine's requests."""
+    engine = remembered().engine(processor)
+    return engine.open, engine.parents, engine.arrivals
+
+
+@every_version
+def test_without_statistics_only_the_caller_s_side_is_known(recording: Recording, version: str) -> None:
+    """Never a guess; the last token is there with the end, but that says nothing alone."""
+    processor = Processor(version, log_stats=False)
+    sequence = processor.submit("7", wall(2.0))
+    at(recording, 3.0)
+    processor.process_outputs([(sequence.request_id, [1, 2], FinishReason.LENGTH)])
+    (row,) = take().rows
+    assert (monotonic(wall(2.0)), 3 * S, 0, 0, 0) == row[1:6]
+    assert (12, 2, "length", UNKNOWN, False) == (
+        row.input_tokens, row.output_tokens, row.finish, row.preemptions, row.streamed,
+    )  # fmt: skip
+    assert ({}, {}, {}) == opened(processor)
+
+
+@pytest.mark.parametrize("reason", [FinishReason.STOP, FinishReason.ABORT])
+def test_a_stream_shows_its_first_token_without_statistics(recording: Recording, reason: FinishReason) -> None:
+    """To who looks at the queue of its caller; the last one too, unless the sequence was cut."""
+    processor, queue = Processor("0.32.0", log_stats=False), Queue()
+    sequence = processor.submit("7", wall(2.0), kind=Kind.DELTA, queue=queue)
+    for second in (3.0, 4.0):
+        at(recording, second)
+        processor.process_outputs([(sequence.request_id, [1], None)])
+    at(recording, 5.0)
+    processor.process_outputs([(sequence.request_id, [1], reason)])
+    (row,) = take().rows
+    assert (3 * S, 5 * S if reason is FinishReason.STOP else 0) == (row.first_token, row.last_token)
+    assert (0, 5 * S, True, str(reason)) == (row.scheduled, row.ended, row.streamed, row.finish)
+    assert {} == remembered().firsts
+
+
+@every_version
+def test_siblings_share_their_sample(recording: Recording, version: str) -> None:
+    """Each is a request of its own; they end in different iterations."""
+    processor, parent = Processor(version), Parent("7")
+    sequences = [processor.submit(f"{index}_7", wall(2.0), parent=parent) for index in range(3)]
+    processor.process_outputs([(one.request_id, [1], FinishReason.LENGTH) for one in sequences[:2]])
+    processor.process_outputs([(sequences[2].request_id, [1, 2], FinishReason.STOP)])
+    rows = take().rows
+    assert [("7", 1, "length"), ("7", 1, "length"), ("7", 2, "stop")] == [
+        (row.sample, row.output_tokens, row.finish) for row in rows
+    ]
+    assert 3 == len({row.id for row in rows})
+
+
+@every_version
+def test_an_abort_is_a_row(recording: Recording, version: str) -> None:
+    """Also by the caller's own id, of all siblings of a prompt, and only once; who is not there is not aborted."""
+    processor, queue, parent = Processor(version), Queue(), Parent("8")
+    with otel_rl.step(1), otel_rl.stage("sample") as stage:
+        alone = processor.submit("7", wall(2.0), queue=queue)
+        assert alone.stats is not None
+        alone.stats.tell(2.5, 2.75, 0.0)
+        children = [processor.submit(f"{index}_8", wall(2.0), queue=Queue(), parent=parent) for index in range(2)]
+        processor.process_outputs([(alone.request_id, [1, 2], None)])
+    at(recording, 4.0)
+    if VERSIONS[version] < (0, 14):
+        assert ["7", *(child.request_id for child in children)] == [
+            processor.abort_requests(["7"])[0], *sorted(processor.abort_requests(["8", "nobody"])),
+        ]  # fmt: skip
+        assert [] == processor.abort_requests(["7"])
+    else:
+        assert 3 == len(processor.abort_requests(iter(["7", "8", "nobody"]), False))
+        assert [] == processor.abort_requests([alone.request_id], True)
+    taken = take()
+    assert [stage] * 3 == taken.parents
+    assert [("abort", "7", 2), ("abort", "8", 0), ("abort", "8", 0)] == [
+        (row.finish, row.sample, row.output_tokens) for row in taken.rows
+    ]
+    first = taken.rows[0]
+    assert (round(2.5 * S), round(2.75 * S), 0, 4 * S, True) == (*first[3:6], first.ended, first.streamed)
+    assert ({}, {}, {}) == opened(processor)
+
+
+def test_what_comes_after_an_abort_is_ignored(recording: Recording) -> None:
+    """The engine core answers once more."""
+    processor = Processor("0.32.0")
+    sequence = processor.submit("7", wall(2.0))
+    processor.abort_requests([sequence.request_id], True)
+    processor.process_outputs([(sequence.request_id, [1], FinishReason.ABORT)])
+    assert ["abort"] == [row.finish for row in take().rows]
+
+
+@every_version
+def test_a_dead_engine_fails_what_it_had_taken(recording: Recording, version: str) -> None:
+    """Once each, with the error's class; another engine's requests go on."""
+    dead, other = Processor(version), Processor(version)
+    for number in range(2):
+        dead.submit(str(number), wall(2.0), queue=Queue())
+    other.submit("0", wall(2.0), queue=Queue())
+    dead.propagate_error(EngineDeadError())
+    rows = take().rows
+    assert [("error", "EngineDeadError", "0"), ("error", "EngineDeadError", "1")] == [
+        (row.finish, row.error, row.sample) for row in rows
+    ]
+    assert 1 == len(remembered().engine(other).open)
+
+
+def test_an_llm_fails_with_its_engine_only(recording: Recording) -> None:
+    """After any other error of a step its requests may still be answered."""
+    processor = Processor("0.32.0")
+    frontend = Frontend(config(), processor)
+    processor.submit("7", wall(2.0))
+    for error in (KeyboardInterrupt(), ValueError()):
+        with pytest.raises(type(error)):
+            frontend.step(error)
+        assert [] == take().rows
+    with pytest.raises(EngineDeadError):
+        frontend.step(EngineDeadError())
+    assert ["EngineDeadError"] == [row.error for row in take().rows]
+
+
+def test_a_refused_request_is_a_row(recording: Recording) -> None:
+    """A paused engine of 0.33 answers with an exception and with nothing else."""
+    processor, queue = Processor("0.33.0"), Queue()
+    refused = processor.submit("7", wall(2.0), queue=queue)
+    processor.submit("8", wall(2.0), queue=Queue())
+    processor.refuse(refused.request_id, ValueError("paused"))
+    assert [("error", "ValueError", "7")] == [(row.finish, row.error, row.sample) for row in take().rows]
+    assert ["8-5eed"] == list(remembered().engine(processor).open)
+
+
+def test_pooling_is_no_request(recording: Recording) -> None:
+    """A reward model in vLLM generates nothing."""
+    processor = Processor("0.32.0")
+    sequence = processor.submit("7", wall(2.0))
+    sequence.detokenizer = None
+    processor.process_outputs([(sequence.request_id, [], FinishReason.STOP)])
+    assert [] == take().rows
+    assert ({}, {}, {}) == opened(processor)
+
+
+def test_a_request_from_before_the_recording_counts(recording: Recording) -> None:
+    """Its statistics know when it came; without them nobody does."""
+    for has_statistics, expected in ((True, monotonic(wall(2.0))), (False, 0)):
+        processor = Processor("0.32.0", log_stats=has_statistics)
+        processor.kind = Kind.FINAL_ONLY
+        processor._add_request(SimpleNamespace(request_id="7", arrival_time=wall(2.0), external_req_id="7"), None)
+        processor.process_outputs([("7", [1], FinishReason.STOP)])
+        assert [expected] == [row.submitted for row in take().rows]
+
+
+@pytest.mark.guarded
+def test_open_requests_are_bounded(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oldest is forgotten, and that is counted; it still becomes a row where it ends."""
+    monkeypatch.setattr("otel_rl.integrations.vllm_rows.QUEUE_LIMIT", 2)
+    processor = Processor("0.32.0")
+    first, _, _ = (processor.submit(str(number), wall(2.0)) for number in range(3))
+    assert [2, 2] == [len(part) for part in opened(processor)[:2]]
+    assert {"keep more than 200,000 open requests of vLLM": 1} == guard.errors
+    processor.process_outputs([(first.request_id, [1], FinishReason.STOP)])
+    assert 1 == len(take().rows)
+
+
+def test_an_engine_is_forgotten_with_its_requests(recording: Recording) -> None:
+    """What the program has dropped is not kept alive."""
+    processor = Processor("0.32.0")
+    processor.submit("7", wall(2.0))
+    assert 1 == len(remembered().engines)
+    del processor
+    assert 0 == len(remembered().engines)
+
+
+# --- clocks and versions ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("parallel", "expected"),
+    [
+        ({}, [2.5, 2.75, 3.0]),
+        ({"data_parallel_size": 4, "data_parallel_size_local": 4}, [2.5, 2.75, 3.0]),
+        ({"data_parallel_size": 4, "data_parallel_size_local": 1, "data_parallel_rank_local": 1}, [2.5, 2.75, 3.0]),
+        ({"data_parallel_size": 4, "data_parallel_size_local": 1, "data_parallel_external_lb": True}, [2.5, 2.75, 3.0]),
+        ({"data_parallel_size": 4, "data_parallel_size_local": 2}, [2.75, 3.0, 3.25]),
+    ],
+)
+def test_the_clock_of_another_host_is_not_compared(recording: Recording, parallel: Any, expected: list[float]) -> None:
+    """Its durations are, from the frontend's last reading back; here both clocks happen to show the same."""
+    processor = Processor("0.32.0")
+    Frontend(config(**parallel), processor)
+    assert [round(second * S) for second in expected] == list(finished(recording, processor, 0.0)[3:6])
+
+
+@pytest.mark.parametrize("ahead", [-2.0, 5_000.0])
+def test_readings_that_cannot_be_are_of_another_host(recording: Recording, ahead: float) -> None:
+    """Where nobody saw the engine being built."""
+    row = finished(recording, Processor("0.32.0"), ahead)
+    assert [round(second * S) for second in (2.75, 3.0, 3.25)] == list(row[3:6])
+
+
+def finished(recording: Recording, processor: Processor, ahead: float) -> Request:
+    """Finish a sequence at 3.25 s that the engine core, whose clock is ahead, was through with at 3."""
+    sequence = processor.submit("7", wall(2.0))
+    assert sequence.stats is not None
+    sequence.stats.tell(2.5 + ahead, 2.75 + ahead, 3.0 + ahead)
+    at(recording, 3.25)
+    processor.process_outputs([(sequence.request_id, [1, 2], FinishReason.STOP)])
+    (row,) = take().rows
+    return row
+
+
+@pytest.mark.parametrize(
+    ("starts", "expected"),
+    [
+        ([], (UNKNOWN, UNKNOWN)),
+        ([("default", 0)], (UNKNOWN, UNKNOWN)),
+        ([("12", 0)], (12, 12)),
+        ([("default", 0), ("1", 3)], (UNKNOWN, 1)),
+    ],
+)
+def test_only_numbered_weights_have_a_version(recording: Recording, starts: Any, expected: Any) -> None:
+    """The engine takes any text; ours counts updates."""
+    processor = Processor("0.32.0")
+    sequence = processor.submit("7", wall(2.0))
+    sequence.weight_version_starts = starts
+    processor.process_outputs([(sequence.request_id, [1], FinishReason.STOP)])
+    assert [expected] == [(row.policy_start, row.policy_end) for row in take().rows]
+
+
+def test_each_output_tells_its_replica(recording: Recording) -> None:
+    """Of several engines behind one frontend; an abort comes from none of them."""
+    from contextvars import copy_context
+
+    processor = Processor("0.32.0")
+    Frontend(config(data_parallel_size=2, data_parallel_size_local=2, data_parallel_index=0), processor)
+
+    def pull(index: int) -> None:
+        integration._pulled((), {}, SimpleNamespace(engine_index=index))
+        sequence = processor.submit(str(index), wall(2.0))
+        processor.process_outputs([(sequence.request_id, [1], FinishReason.STOP)])
+
+    for index in (1, 0):
+        copy_context().run(pull, index)
+    processor.abort_requests([processor.submit("2", wall(2.0)).request_id], True)
+    assert ["1", "0", ""] == [row.replica for row in take().rows]
+
+
+# --- context ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("version", "attribute"), [("0.14.1", "tracer"), ("0.32.0", "tracing_enabled")])
+def test_an_engine_with_spans_of_its_own_learns_their_parent(
+    recording: Recording, version: str, attribute: str
+) -> None:
+    """Of requests of an AsyncLLM; the caller's own headers stay, and an engine that would warn gets none."""
+    processor, silent = Processor(version), Processor(version)
+    setattr(processor, attribute, True)
+    own = {"traceparent": f"00-{5:032x}-{6:016x}-01"}
+    with otel_rl.step(1), otel_rl.stage("sample") as stage:
+        processor.submit("1", wall(2.0), queue=Queue())
+        processor.submit("2", wall(2.0), queue=Queue(), trace_headers=own)
+        processor.submit("3", wall(2.0))
+        silent.submit("1", wall(2.0), queue=Queue())
+        context = stage.get_span_context()
+    expected = {"traceparent": f"00-{context.trace_id:032x}-{context.span_id:016x}-01"}
+    assert [expected, own, None] == [processor.requests[name].trace_headers for name in "123"]
+    assert silent.requests["1"].trace_headers is None
+
+
+def test_a_caller_elsewhere_is_the_parent(recording: Recording) -> None:
+    """What an API server got over HTTP and has no span for."""
+    processor = Processor("0.32.0")
+    own = {"traceparent": f"00-{5:032x}-{6:016x}-01"}
+    sequence = processor.submit("1", wall(2.0), queue=Queue(), trace_headers=own)
+    processor.process_outputs([(sequence.request_id, [1], FinishReason.STOP)])
+    assert [(5, 6)] == [(c.trace_id, c.span_id) for c in (parent.get_span_context() for parent in take().parents)]
+
+
+def test_a_request_of_nobody_belongs_to_the_process(recording: Recording) -> None:
+    """Never to the span of another caller, which the task that handles outputs may still hold."""
+    processor = Processor("0.32.0")
+    state.phase.close(recording.clock.ns)
+    assert state.container is None
+    sequence = processor.submit("1", wall(2.0), queue=Queue())
+    with otel_rl.stage("sample"):
+        processor.process_outputs([(sequence.request_id, [1], FinishReason.STOP)])
+    assert ["rl.rank 0"] == [parent.name for parent in take().parents]
+
+
+# --- engines ----------------------------------------------------------------------------------------------------------
+
+
+class Loggers:
+    """StatLoggerManager since 0.10; before that AsyncLLM calls the loggers by a function of its own."""
+
+    def record(
+        self, scheduler_stats: Any, iteration_stats: Any, mm_cache_stats: Any = None, engine_idx: int | None = None
+    ) -> None:
+        """Do nothing."""
+
+    record = wrap(HOOKS["StatLoggerManager.record"], record)
+
+    @staticmethod
+    def _record_stats(stat_loggers: Any, scheduler_stats: Any, iteration_stats: Any) -> None:
+        """Do nothing."""
+
+    _record_stats = staticmethod(wrap(HOOKS["AsyncLLM._record_stats"], _record_stats))
+
+
+def told(running: int, waiting: int, usage: float, preempted: int = 0, **more: Any) -> dict[str, Any]:
+    """Make what an engine tells its loggers after an iteration."""
+    scheduler = SimpleNamespace(num_running_reqs=running, num_waiting_reqs=waiting, **more or {"kv_cache_usage": usage})
+    return {"scheduler_stats": scheduler, "iteration_stats": SimpleNamespace(num_preempted_reqs=preempted)}
+
+
+def loads() -> list[tuple[Any, ...]]:
+    """Take the loads away from the flusher."""
+    found = [record for record in state.queue if isinstance(record, Load)]
+    state.queue.clear()
+    return found
+
+
+def test_load_is_passed_on_every_10_ms(recording: Recording) -> None:
+    """With the highest usage and all preemptions since the last time; and at once where the engine falls idle."""
+    loggers = Loggers()
+    for running, waiting, usage, preempted in ((1, 3, 0.1, 0), (4, 0, 0.9, 2), (4, 0, 0.5, 1), (3, 0, 0.4, 0)):
+        loggers.record(**told(running, waiting, usage, preempted), engine_idx=1)
+        recording.tick(4)
+    loggers.record(**told(0, 0, 0.0), engine_idx=1)
+    assert [
+        ("vllm", "1", 1000 * MS, 1, 3, 0.1, 0),
+        ("vllm", "1", 1012 * MS, 3, 0, 0.9, 3),
+        ("vllm", "1", 1016 * MS, 0, 0, 0.0, 0),
+    ] == loads()
+
+
+def test_load_has_had_other_shapes(recording: Recording) -> None:
+    """Its function and its names; waiting requests that are counted apart; an iteration without a schedule."""
+    Loggers._record_stats([], **told(1, 2, 0.0, gpu_cache_usage=0.25))
+    recording.tick(20)
+    Loggers().record(**told(1, 2, 0.0, kv_cache_usage=0.5, num_skipped_waiting_reqs=3))
+    recording.tick(20)
+    Loggers().record(None, SimpleNamespace(num_preempted_reqs=1), engine_idx=None)
+    Loggers().record(told(1, 0, 0.5)["scheduler_stats"], None)
+    assert [(1, 2, 0.25, 0), (1, 5, 0.5, 0), (1, 0, 0.5, 1)] == [load[3:] for load in loads()]
+
+
+def test_an_llm_s_load_has_its_replica(recording: Recording) -> None:
+    """Which the engine does not repeat with each iteration."""
+    Frontend(config(data_parallel_size=2, data_parallel_rank=1, data_parallel_rank_local=1), Processor("0.32.0"))
+    Loggers().record(**told(1, 0, 0.5))
+    assert ["1"] == [load[1] for load in loads()]
+
+
+@pytest.mark.parametrize("log_stats", [True, False])
+def test_an_engine_without_statistics_is_said_once(recording: Recording, log_stats: bool) -> None:
+    """With the way to get them; `otel-rl doctor RUN` shows it."""
+    from otel_rl.cli.checks import recorded
+
+    for _ in range(2):
+        Frontend(config(), Processor("0.32.0", log_stats=log_stats))
+    found = recording.stop()
+    said = [(log.attributes[v.PROVIDER], log.attributes[v.REQUEST_MODEL]) for log in found.logs(v.NO_STATISTICS)]
+    assert ([] if log_stats else [("vllm", "tiny")] * 2) == said
+    lines = [finding for finding in recorded(found) if finding.name == "vllm"]
+    assert log_stats or [("note", True)] == [(line.state, "2 engines: " in line.detail) for line in lines]
+    assert log_stats or "disable_log_stats=False" in lines[0].detail
+    assert not (log_stats and lines)
+
+
+@pytest.mark.parametrize(
+    ("version", "expected"),
+    [
+        ("0.8.4", "unsupported"),
+        ("0.8.5", "applies"),
+        ("0.8.5.post1", "applies"),
+        ("0.33.0+cpu", "applies"),
+        ("0.34.0rc1", "unsupported"),
+    ],
+)
+def test_other_versions_are_left_alone(monkeypatch: pytest.MonkeyPatch, version: str, expected: str) -> None:
+    """And the doctor says so."""
+    monkeypatch.setattr(entry, "version", lambda package: version)
+    status = {name: (word, detail) for name, word, detail in entry.integrations_status()}["vllm"]
+    assert expected == status[0]
+    assert version in status[1]
+
+
+# --- weight sync ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"), [({"weight_version": "7"}, 7), ({"weight_version": "x"}, None), ({}, None)]
+)
+def test_a_sync_says_what_it_does(recording: Recording, given: Any, expected: Any) -> None:
+    """And which weights are there now, where the caller numbers them."""
+    finish = wrap(HOOKS["LLM.finish_weight_update"], lambda llm, weight_version=None: None)
+    sleep = wrap(HOOKS["LLM.sleep"], lambda llm: None)
+    with otel_rl.step(1):
+        finish(object(), **given)
+        sleep(object())
+    spans = (span for span in recording.stop().spans(None) if span.name == v.SYNC)
+    said = {str(span.attributes[v.SYNC_OPERATION]): span.attributes.get(v.POLICY_VERSION) for span in spans}
+    assert {"finish_weight_update": expected, "sleep": None} == said

@@ -1,0 +1,45 @@
+"""Requests as integrations hand them over, before the flusher takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import pytest
+
+import otel_rl
+from otel_rl.records import Count
+from otel_rl.requests import Noted, Request
+from otel_rl.runtime import state
+
+
+class Taken(NamedTuple):
+    """What waited for the flusher."""
+
+    rows: list[Request]
+    parents: list[Any]
+    """The span that each row belongs to."""
+    counts: list[Count]
+
+
+def take() -> Taken:
+    """Take all records away from the flusher and read the requests among them."""
+    taken = Taken([], [], [])
+    while state.queue:
+        record = state.queue.popleft()
+        if isinstance(record, Noted):
+            rows = list(record.read(*record.arguments))
+            taken.rows.extend(rows)
+            taken.parents.extend([record.parent] * len(rows))
+        elif isinstance(record, Count):
+            taken.counts.append(record)
+    return taken
+
+
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A flusher that works only when it is asked, by the real clock."""
+    monkeypatch.setattr("otel_rl.flusher.PERIOD_S", 3600.0)
+    yield
+    state.queue.clear()
+    otel_rl.uninstrument()

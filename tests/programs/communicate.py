@@ -1,0 +1,182 @@
+"""Sharded models, groups and waits on gloo ranks; writes what really happened, and what torch itself counted."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import pickle
+import sys
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import _dump_fr_trace
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+from torch.nn.parallel import DistributedDataParallel
+
+import otel_rl
+
+SLOW_S = 0.1
+
+
+class Slow(torch.autograd.Function):
+    """Hands a gradient through, late on one rank."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Any, seconds: float) -> Any:
+        ctx.seconds = seconds
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        time.sleep(ctx.seconds)
+        return gradients[0], None
+
+
+class Recorder:
+    """Torch's own record of collectives."""
+
+    def __init__(self) -> None:
+        self.last = -1
+
+    def new(self) -> dict[str, int]:
+        """Count the collectives since the last call, by torch's name."""
+        entries = pickle.loads(_dump_fr_trace(True, False, False))["entries"]
+        fresh = [entry for entry in entries if entry["record_id"] > self.last]
+        self.last = max((entry["record_id"] for entry in entries), default=-1)
+        return Counter(entry["profiling_name"].partition(":")[2] for entry in fresh)
+
+
+def layers(seed: int = 0) -> Any:
+    """Make a small model, the same on all ranks."""
+    torch.manual_seed(seed)
+    return torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.BatchNorm1d(8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
+
+
+def digest(model: Any) -> str:
+    """Sum up parameters and gradients, bit by bit."""
+    found = hashlib.sha256()
+    for parameter in model.parameters():
+        for tensor in (parameter, parameter.grad):
+            local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+            found.update(local.detach().numpy().tobytes())
+    return found.hexdigest()
+
+
+def sharded(rank: int) -> Any:
+    """Train with FSDP2 and clip by norm, which DTensor reduces."""
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 1))
+    for layer in model:
+        fully_shard(layer)
+    fully_shard(model)
+    model(torch.full((4, 8), 1.0 + rank)).sum().backward()
+    return model
+
+
+def replicated(model: Any, rank: int, *, slow: int) -> None:
+    """One micro-batch with DDP, its backward late on one rank."""
+    batch = torch.randn(4, 8, generator=torch.Generator().manual_seed(rank))
+    Slow.apply(model(batch), SLOW_S if rank == slow else 0.0).sum().backward()
+
+
+def compiled() -> dict[str, Any]:
+    """Train a compiled model with DDP, whose forward calls a collective between two graphs; say what Dynamo did."""
+    from torch._dynamo.utils import counters
+
+    model = DistributedDataParallel(layers())
+    counters.clear()
+    function = torch.compile(model, backend="aot_eager")
+    for _ in range(2):
+        function(torch.ones(4, 8)).sum().backward()
+    return {"frames": counters["frames"], "stats": counters["stats"], "breaks": sum(counters["graph_break"].values())}
+
+
+def groups(rank: int, size: int) -> None:
+    """Collectives in a group of every second rank, which the others call as well, and in all."""
+    half = dist.new_group(list(range(0, size, 2)), group_desc="even")
+    everyone = torch.ones(2)
+    dist.all_reduce(everyone)
+    dist.all_reduce(torch.ones(2), group=half)
+    dist.all_reduce(everyone, op=dist.ReduceOp.MAX)
+    dist.all_reduce(tensor=torch.ones(2), group=half)
+    if rank == 0:
+        dist.send(torch.ones(2), dst=1)
+    if rank == 1:
+        dist.recv(torch.ones(2), src=0)
+    dist.barrier()
+
+
+def train(rank: int, size: int) -> dict[str, Any]:
+    """Do every part in a step of its own and give what happened."""
+    truth: dict[str, Any] = {}
+    recorder = Recorder()
+    torch.manual_seed(0)
+    with otel_rl.step(1), otel_rl.stage("sharded"):
+        recorder.new()
+        model = sharded(rank)
+        truth["sharded"] = recorder.new()
+    with otel_rl.step(2), otel_rl.stage("clip"):
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        truth["norm"] = float(norm.full_tensor())
+        truth["clip"] = recorder.new()
+    truth["fsdp"] = digest(model)
+    ddp = DistributedDataParallel(layers())
+    for number in range(3, 6):
+        with otel_rl.step(number):
+            replicated(ddp, rank, slow=1)
+    with otel_rl.step(6):
+        with ddp.no_sync():
+            replicated(ddp, rank, slow=-1)
+        truth["hooks"] = len(ddp.module[0].weight._post_accumulate_grad_hooks or ())
+    truth["ddp"] = digest(ddp)
+    mesh = init_device_mesh("cpu", (size,), mesh_dim_names=("dp",))
+    with otel_rl.step(7), otel_rl.stage("redistribute"):
+        tensor = distribute_tensor(torch.arange(float(4 * size)), mesh, [Shard(0)], src_data_rank=None)
+        truth["whole"] = tensor.redistribute(mesh, [Replicate()]).to_local().tolist()
+    with otel_rl.step(8), otel_rl.stage("asynchronous"):
+        work = dist.all_reduce(torch.ones(1024), async_op=True)
+        work.wait()
+        work.wait()
+        dist.all_reduce(torch.ones(16), async_op=True)  # nobody waits for it
+        dist.barrier()
+    with otel_rl.step(9), otel_rl.stage("groups"):
+        groups(rank, size)
+    with otel_rl.step(10), otel_rl.stage("on a thread"):
+        thread = threading.Thread(target=dist.barrier)
+        thread.start()
+        thread.join()
+    with otel_rl.step(11):
+        truth["compiled"] = compiled()
+    return truth
+
+
+def main() -> None:
+    """Train, then make the process group anew and use it."""
+    otel_rl.instrument()
+    dist.init_process_group("gloo")
+    rank, size = dist.get_rank(), dist.get_world_size()
+    truth = train(rank, size)
+    # In the same store torch finds the addresses of the first group's dead connections.
+    store = dist.PrefixStore("again", dist.distributed_c10d._get_default_store())
+    dist.destroy_process_group()
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
+    with otel_rl.step(12), otel_rl.stage("again"):
+        dist.barrier()
+    otel_rl.uninstrument()
+    truth["restored"] = (
+        type(dist.distributed_c10d.Work.__dict__["wait"]).__name__,
+        dist.all_reduce.__module__,
+        dist.all_reduce(torch.ones(1), async_op=True).wait(),
+    )
+    Path(sys.argv[1].format(rank=rank)).write_text(json.dumps(truth))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,197 @@
+"""What a report says of rollout requests."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given as property_of
+from hypothesis import settings
+from hypothesis import strategies as st
+from rich.console import Console
+
+import otel_rl
+from otel_rl import requests
+from otel_rl.analysis.histogram import Histogram
+from otel_rl.report.build import build_report
+from otel_rl.report.document import to_json
+from otel_rl.report.model import Report
+from otel_rl.report.request_model import BadRequests, Quantiles, RequestRow, Tail
+from otel_rl.report.request_table import request_table
+from otel_rl.report.terminal import render
+from otel_rl.report.verdict import verdict
+from otel_rl.requests import note
+from tests.fixtures import MS, Recording
+from tests.test_requests import ending, given, request
+
+STEPS = 6
+
+
+def recorded(recording: Recording, **changes: Any) -> Report:
+    """Record steps of 200 ms with a rollout of 100 ms, of which one request of 100 takes 40 ms alone."""
+    for number in range(STEPS):
+        with otel_rl.step(number):
+            with otel_rl.stage("sample"):
+                recording.tick(100)
+                rows = [ending(recording, one, 0 if one == 99 else 40, **changes) for one in range(100)]
+                note(given, rows)
+                requests.load("engine", "", recording.clock.ns, 1, 2, 0.5)
+            with otel_rl.stage("reward"):
+                recording.tick(100)
+    return build_report(recording.stop(), recording.clock.ns)
+
+
+def shown(report: Report, width: int = 80) -> str:
+    """Render a report as plain text."""
+    out = io.StringIO()
+    render(report, Console(file=out, width=width))
+    assert width >= max(len(line) for line in out.getvalue().splitlines())
+    return out.getvalue()
+
+
+def test_requests_are_summed_up(recording: Recording) -> None:
+    """Over all steps, with quantiles from the histograms."""
+    found = recorded(recording).requests
+    (row,) = found.rows
+    assert (600, "engine", "m", True, False) == (row.count, row.engine, row.model, row.is_bulk, row.is_evaluation)
+    assert Quantiles(count=600, median=5, p99=5, longest=5) == row.prompt_tokens
+    assert row.duration_s is not None
+    assert (600, pytest.approx(0.06, rel=0.4), pytest.approx(0.1)) == (
+        row.duration_s.count,
+        row.duration_s.median,
+        row.duration_s.longest,
+    )
+    assert (0, 0, 0, 0, 0, 0.5, []) == (
+        row.aborted, row.timed_out, row.clipped, row.errors, row.preemptions, found.kv_cache_peak, found.bad,
+    )  # fmt: skip
+    tails = {0.01: 0.4, 0.05: 0.4, 0.1: 0.4}
+    assert tails == {tail.slowest: pytest.approx(tail.share) for tail in found.tails}
+    assert [pytest.approx(0.2)] * 3 == [tail.step_share for tail in found.tails]
+    assert 0.99 * 0.4 == pytest.approx(found.bubble)
+
+
+def test_spans_of_requests_are_no_stages(recording: Recording) -> None:
+    """They are a few of many: the stage table would tell their choice."""
+    report = recorded(recording)
+    assert {"rl.sample", "rl.reward", "rl.other"} == {row.stage for row in report.stages}
+
+
+def test_the_tail_is_the_verdict(recording: Recording) -> None:
+    """Where the slowest alone take a tenth of the step."""
+    report = recorded(recording)
+    sentence = (
+        "The slowest 1 % of the rollout requests hold the run back: they alone take 40 % of the rollout, 20 % of the "
+        "step time."
+    )
+    assert ("tail", sentence, "rl.sample") == (report.verdict.kind, report.verdict.sentence, report.verdict.stage)
+
+
+@pytest.mark.parametrize(("share", "step_share"), [(0.4, 0.09), (0.02, 0.2), (0.4, None)])
+def test_what_is_no_tail(recording: Recording, share: float, step_share: float | None) -> None:
+    """A small part of the step, one that the requests have by their number, or one of an unknown step time."""
+    report = recorded(recording)
+    tails = [Tail(slowest=0.01, share=share, step_share=step_share)]
+    assert "stage" == verdict(report.steps, report.stages, report.balance, None, tails).kind
+
+
+def test_the_terminal_shows_them(recording: Recording) -> None:
+    """A table of times and tokens, and what they mean under bulk submission."""
+    text = shown(recorded(recording))
+    for line in (
+        "engine m, bulk: 600 requests\n",
+        "requests          median      p99  longest\n",
+        "duration         ",
+        "prompt tokens          5        5        5\n",
+        "Submitted in bulk, TTFT is queue position: judge the engine by prefill and TPOT.\n",
+        "rollout time taken by the slowest alone: 1 %: 40 %, 5 %: 40 %, 10 %: 40 %\n",
+        "engine slots idle at the end of rollouts: 40 % of slots x rollout time\n",
+        "highest KV-cache usage: 50 %\n",
+        "of 600 requests are spans; metrics count all\n",
+    ):
+        assert line in text, text
+
+
+def test_a_batch_that_is_taken_up_at_once_has_no_queue(recording: Recording) -> None:
+    """Its TTFT is no queue position, and nobody says so."""
+    report = recorded(recording, first_token=recording.clock.ns + 50 * MS)
+    assert "TTFT is queue position" not in shown(report)
+
+
+def test_what_became_of_them_and_what_is_wrong_is_said(recording: Recording) -> None:
+    """Streamed ones and those of an evaluation apart."""
+    with otel_rl.step(1):
+        with otel_rl.stage("sample"):
+            recording.tick(20)
+            rows = [request(recording, number, streamed=True) for number in range(6)]
+            rows += [
+                request(recording, 6, finish="abort", streamed=True, preemptions=2),
+                request(recording, 7, finish="length", streamed=True, input_tokens=0),
+            ]
+            note(given, rows)
+        with otel_rl.stage("evaluate"):
+            recording.tick(20)
+            note(given, [request(recording, 1)])
+    report = build_report(recording.stop(), recording.clock.ns)
+    assert [BadRequests(reason="tokens", count=1)] == report.requests.bad
+    text = shown(report)
+    first = "engine m, streamed: 8 requests, 1 aborted (12 %), 1 clipped (12 %) and 2 \npreemptions\n"
+    for line in (first, "engine m, evaluation: 1 request\n", "1 request with a number of tokens that cannot be\n"):
+        assert line in text, text
+
+
+def test_a_run_without_requests_says_nothing_of_them(recording: Recording) -> None:
+    """No empty table."""
+    with otel_rl.step(1):
+        recording.tick(1)
+    report = build_report(recording.stop(), recording.clock.ns)
+    assert (None, [], []) == (request_table(report), report.requests.rows, report.requests.tails)
+
+
+def test_many_kinds_are_left_to_json(recording: Recording) -> None:
+    """The terminal shows those with most requests."""
+    report = recorded(recording)
+    (row,) = report.requests.rows
+    many: list[RequestRow] = [replace(row, model=f"m{number}", count=number + 1) for number in range(6)]
+    text = shown(replace(report, requests=replace(report.requests, rows=many)))
+    assert ("engine m5, bulk: 6 requests" in text, "engine m1, bulk" in text) == (True, False)
+    assert "2 more kinds of requests in --json\n" in text
+
+
+def test_the_document_holds_them(recording: Recording) -> None:
+    """As the schema describes it."""
+    jsonschema = pytest.importorskip("jsonschema")
+    schema = json.loads((Path(__file__).parent.parent / "docs" / "report.schema.json").read_text("utf-8"))
+    document = json.loads(to_json(recorded(recording)))
+    jsonschema.validate(document, schema)
+    assert 600 == document["requests"]["rows"][0]["duration_s"]["count"]
+
+
+@settings(deadline=None)
+@property_of(st.lists(st.integers(0, 1000), min_size=1, max_size=50), st.floats(0, 1))
+def test_a_quantile_lies_in_the_bucket_of_the_exact_one(values: list[int], share: float) -> None:
+    """And between the least and the greatest value."""
+    from bisect import bisect_left
+
+    bounds = (1.0, 10.0, 100.0)
+    counts = [0] * 4
+    for value in values:
+        counts[bisect_left(bounds, value)] += 1
+    found = Histogram(bounds, counts, min(values), max(values)).quantile(share)
+    place = max(0, -(-share * len(values) // 1) - 1)
+    exact = sorted(values)[int(place)]
+    edges = (-1.0, *bounds, 1001.0)
+    bucket = bisect_left(bounds, exact)
+    assert edges[bucket] <= found <= edges[bucket + 1]
+    assert min(values) <= found <= max(values)
+
+
+def test_histograms_of_different_boundaries_do_not_add_up() -> None:
+    """Two versions of otel_rl in one run; nor does one without values have a quantile."""
+    with pytest.raises(ValueError, match="boundaries"):
+        Histogram((1.0,), [1, 0], 0, 0).plus(Histogram((2.0,), [1, 0], 0, 0))
+    with pytest.raises(ValueError, match="values"):
+        Histogram((1.0,), [0, 0], 0, 0).quantile(0.5)

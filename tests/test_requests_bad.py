@@ -1,0 +1,296 @@
+"""Bad input: what cannot be is counted by its reason and left out, and everything else of the request is kept."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from math import inf, nan
+from typing import Any
+
+import pytest
+
+import otel_rl
+from otel_rl import guard, vocabulary
+from otel_rl.requests import Request, note
+from otel_rl.runtime import state
+from otel_rl.spans import current_stage
+from tests.fixtures import MS, Recording
+from tests.test_requests import bad, counted, given, ids_of, request, rollout
+
+UNUSED = 10**30
+
+
+def histograms(recording: Recording, **changes: Any) -> tuple[dict[Any, float], set[str]]:
+    """Record one changed request; give what was wrong, and the histograms that it is a value of."""
+    run = rollout(recording, [request(recording, 1, **changes)], ms=1000)
+    names = {point.name for point in run.points() if point.kind == "histogram" and not point.name.startswith("rl.")}
+    names |= {point.name for point in run.points() if point.name.startswith("rl.request.") and point.count}
+    return bad(run), {name.rpartition(".")[2] for name in names}
+
+
+TIMED = {"time_to_first_token", "time_per_output_token", "duration", "queue_time", "prefill_time"}
+COUNTED = {"prompt_length", "response_length", "cached_length"}
+ALL = TIMED | COUNTED
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason", "missing"),
+    [
+        ({"ended": 0}, "unfinished", {"duration"}),
+        ({"ended": 900 * MS}, "reversed", {"duration"}),
+        ({"first_token": 900 * MS}, "reversed", {"time_to_first_token", "prefill_time"}),
+        ({"scheduled": 900 * MS}, "reversed", {"queue_time"}),
+        ({"last_token": 900 * MS}, "reversed", {"time_per_output_token"}),
+        ({"submitted": -5}, "impossible_time", {"duration", "queue_time", "time_to_first_token"}),
+        ({"ended": 10_000 * MS}, "impossible_time", {"duration"}),
+        ({"ended": UNUSED}, "impossible_time", {"duration"}),
+        ({"input_tokens": 0}, "tokens", {"prompt_length"}),
+        ({"input_tokens": -7}, "tokens", {"prompt_length"}),
+        ({"output_tokens": 0}, "tokens", {"response_length", "time_per_output_token"}),
+        ({"output_tokens": -2}, "tokens", {"response_length", "time_per_output_token"}),
+        ({"output_tokens": 1 << 50}, "tokens", {"response_length", "time_per_output_token"}),
+        ({"cached_tokens": 6}, "tokens", {"cached_length"}),
+        ({"output_tokens": "many"}, "not_a_number", {"response_length", "time_per_output_token"}),
+        ({"output_tokens": 2.5}, "not_a_number", {"response_length", "time_per_output_token"}),
+        ({"ended": nan}, "not_a_number", {"duration"}),
+        ({"output_tokens": None}, "", {"response_length", "time_per_output_token"}),
+        ({"output_tokens": 10.0}, "", set()),
+        ({"output_tokens": 1}, "", {"time_per_output_token"}),
+        ({"output_tokens": 0, "finish": "abort"}, "", {"time_per_output_token"}),
+        ({"finish": None, "id": None, "model": 5, "streamed": 1}, "", set()),
+    ],
+)
+def test_what_cannot_be_is_left_out_and_counted(
+    stubbed: Recording, changes: dict[str, Any], reason: str, missing: set[str]
+) -> None:
+    """The other numbers of the request stay."""
+    stubbed.tick(1000)
+    stubbed.start()
+    problems, names = histograms(stubbed, **changes)
+    if reason == "unfinished" or (reason == "not_a_number" and "ended" in changes):
+        problems.pop("unfinished", None)
+        problems.setdefault(reason, 1)
+    assert ({reason: 1} if reason else {}, ALL - missing) == (problems, names)
+
+
+@pytest.mark.parametrize("count", [1, 100])
+def test_a_request_that_never_finishes_is_no_span(recording: Recording, count: int) -> None:
+    """It has no end; the others are not disturbed, however many come at once."""
+    rows = [request(recording, number, ended=0 if number % 2 else recording.clock.ns) for number in range(count + 1)]
+    run = rollout(recording, rows)
+    assert ({"unfinished": count // 2 + count % 2}, True) == (
+        bad(run),
+        all(str(name)[1:] in {str(even) for even in range(0, count + 1, 2)} for name in ids_of(run)),
+    )
+    assert {"stop": count + 1} == counted(run, vocabulary.REQUESTS, vocabulary.FINISH)
+
+
+def test_an_id_that_comes_twice_counts_once(recording: Recording) -> None:
+    """With another submission it is another attempt; across writes of the journal, too."""
+    with otel_rl.step(1), otel_rl.stage("sample"):
+        recording.tick(50)
+        first = request(recording, 1)
+        note(given, [first, first])
+        otel_rl.flush()
+        recording.tick(50)
+        note(given, [first, request(recording, 1)])
+        note(given, [first._replace(turn=1), first._replace(replica="2"), request(recording, id="")] * 2)
+    run = recording.stop()
+    assert {"repeated_id": 5} == bad(run)
+    assert 6 == sum(counted(run, vocabulary.REQUESTS, vocabulary.REPLICA).values())
+
+
+def test_what_comes_after_its_step_is_counted_only(recording: Recording) -> None:
+    """Nothing is added to a trace that is complete."""
+    with otel_rl.step(1), otel_rl.stage("sample"):
+        stage = current_stage()
+        recording.tick(20)
+        note(given, [request(recording, 1)])
+    with otel_rl.step(2):
+        recording.tick(20)
+        note(given, [request(recording, 2)], parent=stage)
+        otel_rl.flush()
+    run = recording.stop()
+    assert ({"late": 1}, ["r1"], {"stop": 2}, {"": 1}) == (
+        bad(run),
+        ids_of(run),
+        counted(run, vocabulary.REQUESTS, vocabulary.FINISH),
+        counted(run, vocabulary.OMITTED),
+    )
+
+
+def test_what_comes_after_its_stage_but_in_its_step_is_a_span(recording: Recording) -> None:
+    """Another thread's, for example: it is held no longer than until the next write."""
+    with otel_rl.step(1):
+        with otel_rl.stage("sample"):
+            stage = current_stage()
+            recording.tick(20)
+        otel_rl.flush()
+        note(given, [request(recording, 1)], parent=stage)
+        otel_rl.flush()
+        assert (["r1"], {}) == (ids_of(recording.run()), recording.flusher.requests._rollouts)
+    assert {} == bad(recording.stop())
+
+
+@pytest.mark.guarded
+def test_a_reader_that_fails_loses_only_what_it_had_not_given(recording: Recording) -> None:
+    """It is counted, and logged once."""
+
+    def failing(rows: list[Request]) -> Iterator[Request]:
+        yield from rows
+        raise KeyError("engine")
+
+    with otel_rl.step(1), otel_rl.stage("sample"):
+        recording.tick(20)
+        for number in range(2):
+            note(failing, [request(recording, number)])
+        note(given, None)
+        note(given, [request(recording, 3), "no request", None])
+    run = recording.stop()
+    assert {"unreadable": 3, "no_request": 2} == bad(run)
+    assert (["r0", "r1", "r3"], 2) == (sorted(ids_of(run)), guard.errors["read finished requests"])
+
+
+def test_a_forked_worker_is_counted(recording: Recording) -> None:
+    """It writes its own journal; the rollout that it was forked in goes on in its parent."""
+    with otel_rl.step(1), otel_rl.stage("sample"):
+        recording.tick(20)
+        child = os.fork()
+        if not child:
+            note(given, [request(recording, 1)])
+            otel_rl.uninstrument()
+            os._exit(0)
+        os.waitpid(child, 0)
+        note(given, [request(recording, 2)])
+    run = recording.stop()
+    assert ({"forked": 1}, ["r1", "r2"]) == (bad(run), sorted(ids_of(run)))
+    stages = {span.span_id for span in run.spans() if span.name == "rl.sample"}
+    assert stages == {span.parent_id for span in run.spans((vocabulary.SUBMISSION,)) if span.attributes}
+
+
+@pytest.mark.guarded
+def test_a_parent_that_is_no_span_costs_only_the_span(recording: Recording) -> None:
+    """The request is counted."""
+    with otel_rl.step(1):
+        recording.tick(20)
+        note(given, [request(recording, 1)], parent="the rollout")
+    run = recording.stop()
+    assert ([], {"stop": 1}, {"": 1}) == (
+        ids_of(run),
+        counted(run, vocabulary.REQUESTS, vocabulary.FINISH),
+        counted(run, vocabulary.OMITTED),
+    )
+
+
+def test_words_of_labels_are_few(recording: Recording) -> None:
+    """A model or finish reason per request makes no series per request."""
+    rows = [request(recording, one, model=f"m{one}", finish=f"f{one}", error=f"E{one}") for one in range(200)]
+    run = rollout(recording, rows)
+    (points,) = ({point.attributes[vocabulary.REQUEST_MODEL] for point in run.points(vocabulary.TTFT)},)
+    assert (65, 137) == (
+        len(points),
+        sum(p.value for p in run.last_points(vocabulary.REQUESTS) if p.attributes[vocabulary.FINISH] == "other") + 1,
+    )
+
+
+# --- otel_rl.request --------------------------------------------------------------------------------------------------
+
+
+def test_a_custom_engine_reports_in_seconds(recording: Recording) -> None:
+    """By any clock of this host; what it leaves out is not told."""
+    wall = recording.clock.ns + state.clock.anchor
+    with otel_rl.step(1), otel_rl.stage("sample"):
+        recording.tick(100)
+        otel_rl.request("mine", submitted=1.01, ended=1.05, id="monotonic", output_tokens=4, finish="stop")
+        otel_rl.request(
+            "mine", submitted=wall / 1e9, ended=(wall + 40 * MS) / 1e9, clock="wall", id="wall", error=OSError()
+        )
+        otel_rl.request("mine", submitted=None, ended=1.05, id="unknown", policy_start=1, policy_end=0)
+    run = recording.stop()
+    found = {
+        span.attributes[vocabulary.RESPONSE_ID]: (round((span.end_ns - span.start_ns) / MS), dict(span.attributes))
+        for span in run.spans(None)
+        if vocabulary.SUBMISSION in span.attributes
+    }
+    plain = {
+        vocabulary.OPERATION: "generate_content",
+        vocabulary.PROVIDER: "mine",
+        vocabulary.SUBMISSION: "bulk",
+    }
+    assert (40, 40, 0) == (found["monotonic"][0], found["wall"][0], found["unknown"][0])
+    assert {
+        **plain,
+        vocabulary.RESPONSE_ID: "monotonic",
+        vocabulary.OUTPUT_TOKENS: 4,
+        vocabulary.FINISH_REASONS: ("stop",),
+        vocabulary.REQUEST_KEPT: "slowest,longest,sample",
+    } == found["monotonic"][1]
+    assert {
+        **plain,
+        vocabulary.RESPONSE_ID: "wall",
+        vocabulary.ERROR_TYPE: "OSError",
+        vocabulary.REQUEST_KEPT: "failed,slowest,sample",
+    } == found["wall"][1]
+    assert {} == bad(run)
+
+
+@pytest.mark.guarded
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({"submitted": 2.0, "ended": 1.0}, "reversed"),
+        ({"ended": None}, "unfinished"),
+        ({"output_tokens": -1}, "tokens"),
+        ({"output_tokens": "x"}, "not_a_number"),
+        ({"submitted": inf}, "not_a_number"),
+        ({"submitted": "now"}, "not_a_number"),
+        ({"clock": "sundial"}, "unreadable"),
+    ],
+)
+def test_bad_values_of_a_custom_engine_are_counted(stubbed: Recording, values: dict[str, Any], reason: str) -> None:
+    """And never raised."""
+    stubbed.tick(5000)
+    stubbed.start()
+    with otel_rl.step(1):
+        otel_rl.request("mine", **{"submitted": 1.0, "ended": 1.5, **values})
+    assert {reason: 1} == bad(stubbed.stop())
+
+
+def test_perf_counter_is_a_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where it is not the monotonic one, the difference is measured once."""
+    from otel_rl import custom_engine
+
+    custom_engine._perf_counter_shift.cache_clear()
+    assert 0 == custom_engine._shift("perf_counter", 0)
+    kinds = {"monotonic": "a", "perf_counter": "b"}
+    custom_engine._perf_counter_shift.cache_clear()
+    monkeypatch.setattr(
+        custom_engine.time, "get_clock_info", lambda name: type("Info", (), {"implementation": kinds[name]})
+    )
+    assert abs(custom_engine._shift("perf_counter", 0)) < 10**9
+    custom_engine._perf_counter_shift.cache_clear()
+
+
+def test_a_number_beyond_64_bits_does_not_disturb_the_others(recording: Recording) -> None:
+    """Of many requests at once, as of one alone; nor does half a character in an id."""
+    rows = [request(recording, one, id=f"\ud800{one}") for one in range(99)]
+    run = rollout(recording, [*rows, request(recording, 99, input_tokens=UNUSED)])
+    lengths = {point.name: point.count for point in run.last_points() if point.kind == "histogram"}
+    assert ({"tokens": 1}, 99, 100) == (
+        bad(run),
+        lengths[vocabulary.PROMPT_LENGTH],
+        lengths[vocabulary.OUTPUT_LENGTH],
+    )
+
+
+def test_old_traces_are_forgotten(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is remembered of steps is bounded."""
+    monkeypatch.setattr("otel_rl.rollouts.fold.KEPT_TRACES", 3)
+    for number in range(6):
+        with otel_rl.step(number), otel_rl.stage("sample"):
+            recording.tick(20)
+            note(given, [request(recording)])
+    otel_rl.flush()
+    fold = recording.flusher.requests
+    assert (3, 3) == (len(fold._used), len(fold._over))
+    assert {} == bad(recording.stop())

@@ -1,0 +1,86 @@
+"""What requests ask of the encoder: lists of one text on the fast way, exemplars of histograms."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.metrics.v1.metrics_pb2 import Exemplar as ExemplarMessage
+
+from otel_rl.journal.encode import SpanEncoder
+from otel_rl.journal.views import decode
+from otel_rl.metrics import Fold
+from otel_rl.records import Exemplar
+from otel_rl.vocabulary import TTFT
+
+LABELS = (("a", "b"),)
+
+
+def span(value: Any) -> SimpleNamespace:
+    """Make a span with one attribute."""
+    return SimpleNamespace(
+        name="s", trace_id=1, span_id=2, parent_id=0, start_ns=1, end_ns=2, attributes={"k": value}, events=None,
+        links=None, status=None, kind=1,
+    )  # fmt: skip
+
+
+def test_lists_of_one_text_share_a_template_with_everything_else() -> None:
+    """One after the other, whatever the template held before; the others take the slow way."""
+    values = [("stop",), "text", ("length",), 5, ("a", "b"), ("stop",), (), (7,), ("x" * 40,), ("abort",)]
+    encoder = SpanEncoder({}, max_text=32)
+    (encoded,) = encoder.encode([span(value) for value in values])
+    group = ExportTraceServiceRequest.FromString(encoded.payload).resource_spans[0]
+    found = [decode(one.attributes, None).get("k") for one in group.scope_spans[0].spans]
+    assert [*values[:8], ("x" * 32,), ("abort",)] == found
+    assert {} == encoder.dropped
+
+
+def test_a_list_of_one_text_is_fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The slow way is never asked."""
+    slow = []
+    monkeypatch.setattr(SpanEncoder, "_slow", lambda self, span, batch: slow.append(span.attributes["k"]))
+    SpanEncoder({}).encode([span(value) for value in (("stop",), ("length",), ("a", "b"))])
+    assert [("a", "b")] == slow
+
+
+def test_exemplars_are_written_once_and_the_latest_of_a_bucket() -> None:
+    """With time, value and span; of a series that does not exist none is kept."""
+    fold = Fold(5)
+    fold.merge(TTFT, LABELS, [1, *[0] * 32, 2], (3.0, 0.00005, 20_000.0))
+    for value, span_id in ((0.00005, 1), (20_000.0, 2), (30_000.0, 3)):
+        fold.exemplar(TTFT, LABELS, Exemplar(7, value, 9, span_id))
+    fold.exemplar(TTFT, (("a", "c"),), Exemplar(7, 1.0, 9, 4))
+    fold.merge(TTFT, LABELS, [0, 1, *[0] * 32], (1.0, 0.0001, 0.0001))
+    points = [_points(fold), _points(fold)]
+    assert ([1], 4, [1, 1, *[0] * 31, 2]) == (
+        [len(found) for found in points if found],
+        points[0][0].count,
+        list(points[0][0].bucket_counts),
+    )
+    expected = [
+        ExemplarMessage(
+            time_unix_nano=7,
+            as_double=value,
+            span_id=number.to_bytes(8, "big"),
+            trace_id=(9).to_bytes(16, "big"),
+        )
+        for value, number in ((0.00005, 1), (30_000.0, 3))
+    ]
+    assert expected == list(points[0][0].exemplars)
+    assert (4.0, 0.00005, 20_000.0) == (points[0][0].sum, points[0][0].min, points[0][0].max)
+
+
+def _points(fold: Fold) -> list[Any]:
+    """Encode what the fold has, and parse it."""
+    requests = SpanEncoder({}).encode_metrics(fold.take(10))
+    return [
+        point
+        for request in requests
+        for group in ExportMetricsServiceRequest.FromString(request.payload).resource_metrics
+        for scope in group.scope_metrics
+        for metric in scope.metrics
+        for point in metric.histogram.data_points
+    ]
