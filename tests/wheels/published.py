@@ -68,6 +68,6 @@ def _index() -> str:
     """Ask pip which index it uses; its help names what its configuration, environment or default says."""
     command = [sys.executable, "-m", "pip", "install", "--help"]
     text = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, "COLUMNS": "1000"})
-    found = re.search(r"--index-url <url>.*?\(default ([^)]*)\)", " ".join(text.stdout.split()))
+    found = re.search(r"--index.url <url>.*?\(default ([^)]*)\)", " ".join(text.stdout.split()))
     assert found is not None, "pip does not say which index it uses"
     return found[1].replace(" ", "").rstrip("/")
