@@ -26,11 +26,14 @@ from otel_rl.guard import guard, say
 from otel_rl.integrations import MODULES
 from otel_rl.journal.wire import Request
 from otel_rl.patching import Patches
+from otel_rl.probes import deferred
 from otel_rl.probes.memory import use_memory_reader
 from otel_rl.runtime import state
 from otel_rl.spans import Stage
 from otel_rl.steps import Phase, open_setup, report_alone
 
+DEVICE_LIMIT_S = 1.0
+"""So long the end of the program waits for numbers that are on their way from a device."""
 EXIT_LIMIT_S = 2.0
 """How long an exit waits for a journal that makes no progress."""
 BACKLOG_LIMIT_S = 30.0
@@ -272,6 +275,8 @@ def _finish() -> None:
     """Close what is open and journal it."""
     if not state.on:
         return
+    with guard("read the last numbers of a device"):
+        deferred.drain(DEVICE_LIMIT_S)
     with guard("finish"):
         if state.training.loop is not None:
             state.training.loop.end()

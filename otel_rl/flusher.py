@@ -12,7 +12,7 @@ from typing import Any, cast
 from otel_rl import directories, vocabulary
 from otel_rl.collectives import Collective, InStage
 from otel_rl.complete import clock_attributes, memory_attributes
-from otel_rl.guard import errors, guard, say
+from otel_rl.guard import attempt, errors, guard, say
 from otel_rl.identity import folder_name
 from otel_rl.journal.encode import Request, SpanEncoder
 from otel_rl.journal.identity import WriterIdentity
@@ -267,7 +267,7 @@ class Flusher:
         metric, labels = self._metrics_of.of(stage)
         if metric:
             self.fold.duration(metric, (stage.ended - stage.began) / 1e9, labels)
-        told = self.requests.ended(stage, spans)
+        told = attempt("count", "requests", self.requests.ended, stage, spans) or {}
         inside = self._in_stage.pop(stage, None) if self._in_stage else None
         if stage.trace is None or not stage.trace.sampled:
             return

@@ -121,6 +121,19 @@ def test_nothing_is_read_while_a_graph_is_captured(device: Any) -> None:
 
 
 @pytest.mark.usefixtures("queue")
+def test_the_end_of_the_program_waits_for_the_device(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was on its way is handed over, and a device that never answers does not hold up the end."""
+    seen: list[list[float]] = []
+    for value in (1.0, 2.0):
+        assert deferred.read([OnDevice(value)], use(seen))
+    asked = iter((False, False, True))
+    monkeypatch.setattr(Event.all[0], "query", lambda: next(asked, True))
+    deferred.drain(0.05)
+    served()
+    assert ([[1.0]], 1) == (seen, len(state.training.deferred))
+
+
+@pytest.mark.usefixtures("queue")
 def test_a_distributed_tensor_is_left_alone() -> None:
     """To read one is a collective, in which the other ranks do not take part."""
     tensor = torch.tensor(1.0)

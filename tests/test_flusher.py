@@ -56,6 +56,23 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
 # --- open stages ------------------------------------------------------------------------------------------------------
 
 
+def test_what_fails_about_requests_takes_no_span_along(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stage is journaled, the failure is counted."""
+
+    def fail(*args: Any) -> None:
+        raise ValueError("as the test wants")
+
+    assert otel_rl.flush()
+    monkeypatch.setattr(entry._parts.flusher.requests, "ended", fail)
+    with otel_rl.step(1), otel_rl.stage("sample"):
+        pass
+    names = {span.name for span in recording.stop().spans()}
+    assert ({"rl.loop", "rl.rank 0", "rl.sample"}, True) == (
+        names & {"rl.loop", "rl.rank 0", "rl.sample"},
+        guard.errors.pop("count requests") > 0,
+    )
+
+
 def test_a_stage_that_is_open_is_journaled_as_open(recording: Recording) -> None:
     """Once, with what it is, where it is and since when; its span takes its place."""
     with otel_rl.step(1), otel_rl.stage("sample", batch_size=4) as stage:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from time import monotonic, sleep
 from typing import Any
 
 from otel_rl.records import Count, Later, Point
@@ -77,6 +78,15 @@ def resolve() -> None:
     while waiting and waiting[0][0].query():
         _, host, use = waiting.popleft()
         state.add(Later(use, (host.tolist(),)))
+
+
+def drain(timeout_s: float) -> None:
+    """Hand over what is still on its way, waiting for the device at most so long: nothing will come after the end."""
+    deadline = monotonic() + timeout_s
+    resolve()
+    while state.training.deferred and monotonic() < deadline:
+        sleep(0.001)
+        resolve()
 
 
 def _use_host(tensors: Sequence[Any], use: Use) -> Iterable[Count | Point]:
