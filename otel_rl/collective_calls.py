@@ -15,6 +15,8 @@ from otel_rl.runtime import state
 
 WAITS = ("wait", "wait_tensor", "wait_tensors")
 """Functions that wait for a collective which was launched before."""
+METHOD = "instancemethod"
+"""Name of the type of pybind11's methods."""
 POINT_TO_POINT = ("send", "recv", "send_object_list", "recv_object_list")
 """No collectives of the whole group: they have no place in its order."""
 FUNCTIONAL = "._functional_collectives:"
@@ -37,6 +39,8 @@ def around_collective(
     A collective that another one calls belongs to that one. Cost of a call: 3 us (``benchmarks/hotpath.py``).
     """
     name = target.rpartition(":")[2].rpartition(".")[2]
+    if name == "wait" and type(original).__name__ == METHOD:
+        return around_method(target, before, original)
     call: _Call | _Wait = _Wait(name) if name in WAITS else _Call(target, name, position, original)
 
     @functools.wraps(original)
@@ -65,6 +69,36 @@ def around_collective(
     return around
 
 
+def around_method(target: str, before: Callable[..., object] | None, original: Any) -> Callable[..., Any]:
+    """Make the replacement of ``Work.wait``.
+
+    A Python subclass of ``Work`` that inherits the method, or calls it of its base, gets into pybind11's look for an
+    overriding one. It ends, and torch's own runs, only where the calling function has the method's name and the object
+    as its first argument; else ours would be found and call again, for ever.
+    """
+    call = _Wait("wait")
+
+    @functools.wraps(original)
+    def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if state.is_compiling() or not state.on:
+            return original(self, *args, **kwargs)
+        if before is not None:
+            attempt("begin", target, before, (self, *args), kwargs)
+        if state.identity.world_size < 2 or state.in_collective.active:
+            return original(self, *args, **kwargs)
+        row = attempt("open", target, call.begin, (self,), kwargs)
+        if row is None:
+            return original(self, *args, **kwargs)
+        state.in_collective.active = True
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            state.in_collective.active = False
+            attempt("close", target, row.close)
+
+    return wait
+
+
 class _Call:
     """Where a collective has its input, its group, and whether it waits."""
 
@@ -89,9 +123,8 @@ class _Call:
         group = group_of(given)
         position, name = self.input
         value = args[position] if len(args) > position else kwargs.get(name)
-        size = getattr(value, "nbytes", None)
         sequence = group.next() if group is not None and self.is_counted else 0
-        return Collective(self.operation, size if type(size) is int else input_bytes(value), group, sequence)
+        return Collective(self.operation, input_bytes(value), group, sequence)
 
     def end(self, row: Collective, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         """Close the row; one that was only launched is kept until somebody waits for it."""
@@ -146,12 +179,17 @@ def input_bytes(value: Any) -> int:
 
     Reads shapes, never data. Cost: 0.4 us for a tensor.
     """
-    tensors = value if isinstance(value, (list, tuple)) else (value,)
-    size = 0
-    for tensor in tensors[:MOST_TENSORS]:
+    if isinstance(value, (list, tuple)):
+        return sum(map(_bytes, value[:MOST_TENSORS]))
+    return _bytes(value)
+
+
+def _bytes(tensor: Any) -> int:
+    try:
         nbytes = getattr(tensor, "nbytes", 0)
-        size += nbytes if isinstance(nbytes, int) else 0
-    return size
+    except RuntimeError:  # a sparse tensor refuses to say
+        return 0
+    return nbytes if isinstance(nbytes, int) else 0
 
 
 def _parameters(original: Any) -> list[str]:

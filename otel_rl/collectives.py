@@ -52,9 +52,10 @@ class Collective:
 
     def forget(self) -> None:
         """Leave no record: it has been launched only, and its wait will be one; what was journaled as open stays."""
+        state.open.discard(self)  # first: whoever gives the span's id afterwards sees it, and says nothing
         if self.span_id:
-            self.close()
-        state.open.discard(self)
+            self.ended = monotonic_ns()
+            state.add(self)
 
     @property
     def labels(self) -> Labels:

@@ -34,7 +34,7 @@ def request(  # noqa: PLR0913  a request has that many numbers, all but two by k
     output_tokens: int | None = None,
     cached_tokens: int | None = None,
     finish: str = "",
-    error: BaseException | str | None = None,
+    error: BaseException | type[BaseException] | str | None = None,
     preemptions: int | None = None,
     streamed: bool = False,
     operation: str = "generate_content",
@@ -66,7 +66,7 @@ def request(  # noqa: PLR0913  a request has that many numbers, all but two by k
         output_tokens: tokens of the response.
         cached_tokens: of the prompt, those that came from a cache.
         finish: ``stop``, ``length``, ``abort``, ``timeout``, ``error``, or your own word.
-        error: the exception that it failed with, or its class.
+        error: the exception that it failed with, its class, or the name of that.
         preemptions: how often it was interrupted for others.
         streamed: submitted one by one while others run, rather than all at once.
         operation: ``chat``, ``text_completion`` or ``generate_content``.
@@ -84,6 +84,8 @@ def request(  # noqa: PLR0913  a request has that many numbers, all but two by k
     Emits: ``gen_ai.server.*`` and ``rl.request.*``; a span where the policy keeps it (docs/requests.md). Cost: 1 us.
     """
     if state.on:
+        if isinstance(error, BaseException):
+            error = type(error)  # itself it would keep its frames alive, and their tensors, until it is read
         values = (
             engine, submitted, ended, scheduled, first_token, last_token, input_tokens, output_tokens, cached_tokens,
             finish, error, preemptions, streamed, operation, model, id, sample, group, turn, policy_start, policy_end,
@@ -100,7 +102,7 @@ def _rows(values: tuple[Any, ...], clock: str, anchor: int) -> Iterator[Request]
     yield given._replace(
         **{name: _nanoseconds(getattr(given, name), shift) for name in _TIMES},
         **{name: _count(getattr(given, name)) for name in _COUNTS},
-        error=type(error).__qualname__ if isinstance(error, BaseException) else error or "",
+        error=error.__qualname__ if isinstance(error, type) else error or "",
     )
 
 

@@ -76,9 +76,9 @@ def wrapped(model: Any) -> None:
     state.comm.wrapped.add(model)
 
 
-def _reducing() -> Any:
-    """Find a model whose gradients DDP reduces now; none between the micro-batches of an accumulation."""
-    return next((one for one in state.comm.wrapped if one.require_backward_grad_sync), None)
+def _reducing() -> list[Any]:
+    """Find the models whose gradients DDP may reduce now; none between the micro-batches of an accumulation."""
+    return [one for one in state.comm.wrapped if one.require_backward_grad_sync]
 
 
 def watch(tensors: Any) -> None:
@@ -86,7 +86,8 @@ def watch(tensors: Any) -> None:
 
     Args:
         tensors: what the backward begins at. Only one tensor is watched, and only on the host: on a device the wait is
-            one of its streams, which no clock of the host can see.
+            one of its streams, which no clock of the host can see. Nor where several models could be meant: which of
+            them takes part, and so the group, is not known.
     """
     cancel()
     if state.identity.world_size < 2 or not state.comm.wrapped or _is_compiled_backward():
@@ -95,10 +96,10 @@ def watch(tensors: Any) -> None:
         if len(tensors) != 1:
             return
         tensors = tensors[0]
-    model = _reducing()
-    if model is None or not getattr(tensors, "requires_grad", False) or tensors.device.type != "cpu":
+    models = _reducing()
+    if len(models) != 1 or not getattr(tensors, "requires_grad", False) or tensors.device.type != "cpu":
         return
-    backward = _Backward(model)
+    backward = _Backward(models[0])
     backward.handle = tensors.register_hook(backward.begin)
     _open.backward = backward
 
@@ -126,7 +127,7 @@ def describe(stage: Any) -> dict[str, Value] | None:
     cancel()
     if state.identity.world_size < 2:
         return None
-    if backward is None and _reducing() is None:
+    if backward is None and not _reducing():
         # With DDP there is nothing to wait for now; what others wait for is hidden, unless it was seen.
         is_seen = bool(state.comm.wrapped) or state.comm.seen_in is stage
         return None if is_seen else {vocabulary.COMM_HIDDEN: True}
@@ -135,7 +136,8 @@ def describe(stage: Any) -> dict[str, Value] | None:
     if state.comm.seen_in is stage:  # not DDP's: FSDP2 ends the backward of another model with collectives of its own
         return None
     group = group_of(backward.model.process_group)
-    row = Collective(OPERATION, 0, group, group.next() if group is not None else 0, is_wait=True)
+    # Without a number: whether a rank sees its wait may differ between ranks, and all that follow would be misnumbered.
+    row = Collective(OPERATION, 0, group, is_wait=True)
     row.began, row.ended = backward.over, backward.ended
     state.add(row)
     state.open.discard(row)

@@ -277,6 +277,9 @@ def _finish() -> None:
         return
     with guard("read the last numbers of a device"):
         deferred.drain(DEVICE_LIMIT_S)
+    with guard("account for the streams of API clients that are still open"):
+        for stream in tuple(state.training.streams.values()):
+            stream.left()
     with guard("finish"):
         if state.training.loop is not None:
             state.training.loop.end()

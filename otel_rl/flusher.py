@@ -29,6 +29,7 @@ from otel_rl.spans import Stage
 from otel_rl.stage_metric import StageMetrics
 from otel_rl.steps import report_alone
 from otel_rl.version import __version__
+from otel_rl.wake import Wake
 
 PERIOD_S = 0.5
 """A killed process loses at most this and the time of one cycle."""
@@ -77,7 +78,7 @@ class Flusher:
         self._writer: Writer | None = None
         self._identity: Any = None
         self._stopping = self._given_up = False
-        self._wake = threading.Event()
+        self._wake = Wake()
         self._asked: deque[_Answer] = deque()
         self._held: list[Stage] = []
         self._is_asked = False
@@ -146,7 +147,6 @@ class Flusher:
                 state.lull = self._wake
                 self._wake.wait(PATIENCE_S)
                 state.lull = None
-            self._wake.clear()
             is_last = self._serve()
 
     def _serve(self) -> bool:

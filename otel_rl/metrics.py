@@ -10,6 +10,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import inf, isfinite
+from operator import add
 from typing import Any, Literal
 
 from otel_rl import vocabulary
@@ -117,9 +118,13 @@ class Fold:
 
     def count(self, name: str, value: int | float, labels: Labels = ()) -> None:
         """Add to a counter."""
-        metric = self._metric(name, "counter")
-        if self._admit(metric, labels):
-            metric.series[labels] = metric.series.get(labels, 0) + value
+        metric = self._metrics.get(name) or self._metric(name, "counter")
+        before = metric.series.get(labels)
+        if before is not None:
+            metric.series[labels] = before + value
+            metric.changed.add(labels)
+        elif self._admit(metric, labels):
+            metric.series[labels] = value
 
     def total(self, name: str, value: int | float, labels: Labels = ()) -> None:
         """Set a counter that is counted elsewhere to its new total."""
@@ -150,21 +155,24 @@ class Fold:
             counts: how many values lie in each bucket.
             summary: sum, least and greatest of the values.
         """
-        metric = self._metric(name, "histogram")
-        if self._admit(metric, labels):
-            histogram = metric.series.get(labels) or _Histogram([0] * len(counts))
-            total, low, high = summary
-            histogram.counts = [old + new for old, new in zip(histogram.counts, counts, strict=True)]
-            histogram.sum += total
-            histogram.min, histogram.max = min(histogram.min, low), max(histogram.max, high)
-            metric.series[labels] = histogram
+        metric = self._metrics.get(name) or self._metric(name, "histogram")
+        histogram = metric.series.get(labels)
+        if histogram is None:
+            if not self._admit(metric, labels):
+                return
+            histogram = metric.series[labels] = _Histogram([0] * len(counts))
+        metric.changed.add(labels)
+        total, low, high = summary
+        histogram.counts = list(map(add, histogram.counts, counts))
+        histogram.sum += total
+        histogram.min, histogram.max = min(histogram.min, low), max(histogram.max, high)
 
     def exemplar(self, name: str, labels: Labels, exemplar: Exemplar) -> None:
         """Let a histogram's next point name the span of one of its values; of each bucket the last one counts."""
-        metric = self._metric(name, "histogram")
-        if labels in metric.series:
-            bucket = bisect_left(metric.row.boundaries, exemplar.value)
-            metric.series[labels].exemplars[bucket] = exemplar
+        metric = self._metrics.get(name) or self._metric(name, "histogram")
+        histogram = metric.series.get(labels)
+        if histogram is not None:
+            histogram.exemplars[bisect_left(metric.row.boundaries, exemplar.value)] = exemplar
             metric.changed.add(labels)
 
     def point(self, point: Point) -> None:

@@ -52,21 +52,23 @@ class OpenStages:
         said = self._said.get(stage)
         if said is not None and said[1] == of.trace.known and monotonic() - said[0] < REPEAT_S:
             return None
+        # First the span's id: a launch that is forgotten from now on leaves a record.
+        span = stage if isinstance(stage, Stage) else stage.as_stage()
+        if isinstance(stage, Collective) and not stage.ended and stage not in state.open:
+            return None  # it was forgotten before
         self._said[stage] = (monotonic(), of.trace.known)
-        if isinstance(stage, Collective):
-            stage = stage.as_stage()
         attributes = {
-            **(stage.attributes or {}),
-            vocabulary.STAGE: stage.name,
-            vocabulary.START_TIME: stage.start_ns,
-            vocabulary.PARENT_ID: f"{stage.parent_id:016x}" if stage.parent_id else "",
+            **(span.attributes or {}),
+            vocabulary.STAGE: span.name,
+            vocabulary.START_TIME: span.start_ns,
+            vocabulary.PARENT_ID: f"{span.parent_id:016x}" if span.parent_id else "",
         }
         return Log(
             vocabulary.OPEN,
             state.now(),
             attributes,
-            stage.name,
+            span.name,
             9,
             of.trace.trace_id if of.trace.known else 0,
-            stage.span_id,
+            span.span_id,
         )

@@ -51,6 +51,9 @@ class Hook:
     """Called with the host's exception."""
     during: str = ""
     """Name of what has to be going on, a field of ``runtime.Training`` that is not None then; else the call passes."""
+    marks: bool = False
+    """Only append when each call returned (monotonic ns) to ``runtime.Generating.marks``, where that is a list: for
+    what is called for each token, is never compiled and no coroutine. Nothing of ours is called that could fail."""
     watch: Begin | None = None
     """Watches the call instead, from its begin to its end, and item by item where the target is a generator."""
     collective: int | None = None
@@ -178,6 +181,8 @@ def wrap(hook: Hook, original: Any) -> Any:
         return around_collective(hook.target, hook.collective, hook.before, original)
     if hook.watch is not None:
         return watched(hook.target, hook.watch, original)
+    if hook.marks:
+        return _wrap_marks(original)
     return _wrap_async(hook, original) if inspect.iscoroutinefunction(original) else _wrap_sync(hook, original)
 
 
@@ -209,6 +214,19 @@ def _wrap_sync(hook: Hook, original: Callable[..., Any]) -> Callable[..., Any]:
             attempt("end", target, span.close, end, described)
         if after is not None:
             attempt("follow", target, after, args, kwargs, result)
+        return result
+
+    return around
+
+
+def _wrap_marks(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def around(*args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        if state.on:
+            marks = state.training.generating.marks
+            if marks is not None:
+                marks.append(monotonic_ns())
         return result
 
     return around

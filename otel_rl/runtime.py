@@ -17,6 +17,7 @@ from otel_rl.clock import Clock, process_start_ns
 from otel_rl.config import Config
 from otel_rl.identity import Identity, found_attempt, from_launcher
 from otel_rl.records import Attributes, Log
+from otel_rl.wake import Wake
 
 QUEUE_LIMIT = 200_000
 """Records that may wait for the flusher, about 150 MB; more are dropped and counted."""
@@ -51,6 +52,8 @@ class Generating(threading.local):
 
     call: Any = None
     """The innermost call of ``generate``."""
+    marks: list[int] | None = None
+    """When it began to decode and when each of its tokens was there; hooks of the kind ``marks`` append to it."""
     engine: Any = None
     """The continuous batching whose loop this thread runs."""
     indices: dict[int, int] | None = None
@@ -97,6 +100,8 @@ class Training:
     """What the trainer says of the requests of its open rollout: policy version, samples, groups."""
     sampled: int = 0
     """How many rollouts have begun."""
+    criteria: Any = None
+    """Set once a call of ``generate`` has had stopping criteria whose outcome its output does not show."""
     generating: Generating = field(default_factory=Generating)
     batching: WeakKeyDictionary[Any, Any] = field(default_factory=WeakKeyDictionary)
     """What is known of the open requests of each continuous batching."""
@@ -105,9 +110,11 @@ class Training:
     staging: dict[int, Any] = field(default_factory=dict)
     """By thread, the asynchronous checkpoint that its call is staging."""
     heard: dict[Any, bool] = field(default_factory=dict)
-    """Whether any callback listens to an event of the framework."""
+    """By an event of the framework and the classes of its callbacks, whether any listens to it."""
     deferred: deque[Any] = field(default_factory=deque)
     """Numbers on their way from a device."""
+    resolving: Any = field(default_factory=threading.Lock)
+    """Held by the thread that hands them over."""
 
 
 @dataclass(eq=False)
@@ -156,7 +163,7 @@ class Runtime:
     wake: Callable[[], None] = _nothing
     """Starts the flusher with the first record."""
     awake: bool = False
-    lull: threading.Event | None = None
+    lull: Wake | None = None
     """What to set where a thread is about to let go of the interpreter for long; None while the flusher rests."""
     wake_again_ns: int = 0
     """Not before this (monotonic) is another attempt made to start the flusher."""

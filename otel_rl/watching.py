@@ -4,11 +4,29 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import AsyncGenerator, Callable, Generator
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable, Generator
+from types import AsyncGeneratorType
+from typing import Any, NamedTuple, Protocol
 
 from otel_rl.guard import attempt
 from otel_rl.runtime import state
+
+
+class Ending(NamedTuple):
+    """How a call ended that raised: all that may be kept of an exception, which holds its frames and their tensors."""
+
+    finish: str
+    """``timeout``, ``error``, or ``abort`` where it was cancelled, left, or the program ends."""
+    error: str
+    """The class of the exception; empty for an abort."""
+
+
+def ending(error: BaseException) -> Ending:
+    """Say how a call ended by what it raised."""
+    name = type(error).__name__
+    if not isinstance(error, Exception):
+        return Ending("abort", "")
+    return Ending("timeout" if isinstance(error, TimeoutError) or "Timeout" in name else "error", name)
 
 
 class Watch(Protocol):
@@ -18,7 +36,10 @@ class Watch(Protocol):
         """See what a generator yields, before its caller does."""
 
     def end(self, result: Any, error: BaseException | None) -> None:
-        """See the result, or the host's exception; ``GeneratorExit`` where the caller left a generator."""
+        """See the result, or the host's exception; ``GeneratorExit`` where the caller left a generator.
+
+        Nobody may keep the exception: ``ending`` says what can be known of it.
+        """
 
 
 Begin = Callable[[tuple[Any, ...], dict[str, Any]], Watch | None]
@@ -29,15 +50,17 @@ item, as its own code does."""
 def watched(target: str, begin: Begin, original: Callable[..., Any]) -> Callable[..., Any]:
     """Make the replacement of a function, coroutine function, generator or asynchronous generator.
 
-    Its items, result and exception pass through, and so does what is sent or thrown into a generator. Cost of a
-    generator: 1.2 us, asynchronous 1.5 us, and 0.2 us an item, without what the watch itself does.
+    Its items, result and exception pass through, and so does what is sent or thrown into a generator. What an
+    asynchronous generator function returns is an object with the methods of a generator, not one by its type: event
+    loops keep account of generators, and close those that are left. Cost of a generator: 1.2 us and
+    0.2 us an item, asynchronous 1.9 us and 0.5 us an item, without what the watch itself does.
     """
     if inspect.iscoroutinefunction(original):
         return _coroutine(target, begin, original)
     if inspect.isgeneratorfunction(original):
         return _generator(_items, target, begin, original)
     if inspect.isasyncgenfunction(original):
-        return _generator(_async_items, target, begin, original)
+        return _generator(_AsyncItems, target, begin, original)
 
     @functools.wraps(original)
     def around(*args: Any, **kwargs: Any) -> Any:
@@ -124,30 +147,68 @@ def _items(items: Generator[Any, Any, Any], target: str, begin: Callable[[], Wat
     return result
 
 
-async def _async_items(
-    items: AsyncGenerator[Any, Any], target: str, begin: Callable[[], Watch | None]
-) -> AsyncGenerator[Any, Any]:
-    watch = attempt("begin", target, begin)
-    resume: Any = items.asend
-    sent: Any = None
-    try:
-        while True:
-            try:
-                value = await resume(sent)
-            except StopAsyncIteration:
-                break
-            if watch is not None:
-                attempt("see an item of", target, watch.item, value)
-            try:
-                resume, sent = items.asend, (yield value)
-            except BaseException as error:
-                if isinstance(error, GeneratorExit):
-                    await items.aclose()
-                    raise
-                resume, sent = items.athrow, error  # the caller's, for the host's own generator
-    except BaseException as error:
+class _AsyncItems:
+    """What the caller has of an asynchronous generator; it shows every item to the watch.
+
+    A generator around the host's would be known to the event loop as well, which closes all that are left when it
+    ends, both at once: the outer one's ``aclose`` would find the inner one closing, and the loop would log an error.
+    """
+
+    __slots__ = ("__weakref__", "_begin", "_items", "_target", "_watch")
+
+    def __init__(self, items: AsyncGeneratorType[Any, Any], target: str, begin: Callable[[], Watch | None]) -> None:
+        self._items, self._target = items, target
+        self._begin: Callable[[], Watch | None] | None = begin
+        self._watch: Watch | None = None
+
+    def __aiter__(self) -> _AsyncItems:
+        return self
+
+    def __anext__(self) -> Awaitable[Any]:
+        return self._next(self._items.__anext__)
+
+    def asend(self, value: Any) -> Awaitable[Any]:
+        return self._next(self._items.asend, value)
+
+    async def athrow(self, *error: Any) -> Any:
+        self._begin = None  # one that has not begun will not
+        return await self._next(self._items.athrow, *error)
+
+    async def aclose(self) -> None:
+        if self._items.ag_running:
+            return await self._items.aclose()  # refuses it
+        self._begin = None
+        try:
+            await self._items.aclose()
+        except BaseException as error:
+            self._end(error)
+            raise
+        self._end(GeneratorExit())
+
+    def __del__(self) -> None:
+        self._end(GeneratorExit())
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(object.__getattribute__(self, "_items"), name)
+
+    async def _next(self, resume: Callable[..., Any], *given: Any) -> Any:
+        if self._items.ag_running:
+            return await resume(*given)  # refuses it
+        if self._begin is not None:
+            self._watch, self._begin = attempt("begin", self._target, self._begin), None
+        try:
+            value = await resume(*given)
+        except StopAsyncIteration:
+            self._end(None)
+            raise
+        except BaseException as error:
+            self._end(error)
+            raise
+        if self._watch is not None:
+            attempt("see an item of", self._target, self._watch.item, value)
+        return value
+
+    def _end(self, error: BaseException | None) -> None:
+        watch, self._watch = self._watch, None
         if watch is not None:
-            attempt("end", target, watch.end, None, error)
-        raise
-    if watch is not None:
-        attempt("end", target, watch.end, None, None)
+            attempt("end", self._target, watch.end, None, error)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import otel_rl
-from otel_rl.records import Count
+from otel_rl.records import Count, Later
 from otel_rl.requests import Noted, Request
 from otel_rl.runtime import state
 
@@ -33,6 +33,8 @@ def take() -> Taken:
             taken.parents.extend([record.parent] * len(rows))
         elif isinstance(record, Count):
             taken.counts.append(record)
+        elif isinstance(record, Later):
+            state.queue.extendleft(reversed(list(record.function(*record.arguments))))
     return taken
 
 

@@ -15,13 +15,15 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from otel_rl.cli import app
+from otel_rl.cli import app, beside
 from otel_rl.cli.beside import sending
 from otel_rl.cli.child import FORWARDED, run_child
 from otel_rl.cli.run import child_environment, conclude, recorded_since
 from otel_rl.config import Config
+from otel_rl.guard import errors
 from otel_rl.journal.identity import WriterIdentity
 from otel_rl.sidecar import owner
+from otel_rl.sidecar.start import Keeper
 from tests.runs import Plan, write_run
 from tests.sink import sink
 
@@ -238,6 +240,37 @@ def test_a_signal_passes_by_the_one_who_sends(tmp_path: Path, monkeypatch: pytes
         assert all(int(blocked, 16) >> (number - 1) & 1 for number in FORWARDED)
     assert not thread.is_alive()
     assert set() == signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+
+@pytest.mark.guarded
+def test_a_command_runs_though_no_thread_can_be_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it recorded is seen to at the end."""
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
+
+    def start(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    with sending(tmp_path, "mine", Config()) as keeper:
+        assert keeper is not None
+    assert {"start the thread that keeps the sidecar alive": 1} == errors
+    assert set() == signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+
+def test_a_look_that_hangs_does_not_hold_up_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody joins a thread for ever that waits for a file server."""
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
+    monkeypatch.setattr(beside, "LOOK_S", 0.001)
+    monkeypatch.setattr(beside, "JOIN_S", 0.001)
+    looks, goes_on = threading.Event(), threading.Event()
+    monkeypatch.setattr(Keeper, "look", lambda *_: (looks.set(), goes_on.wait(20)))
+    (tmp_path / "mine").mkdir()
+    with sending(tmp_path, "mine", Config()):
+        (thread,) = [thread for thread in threading.enumerate() if thread.name == "otel_rl-sidecar"]
+        assert looks.wait(60)
+    assert thread.is_alive()
+    goes_on.set()
+    thread.join()
 
 
 def test_it_starts_nothing_where_that_is_forbidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

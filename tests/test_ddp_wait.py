@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -19,10 +20,12 @@ from torch.utils.checkpoint import checkpoint
 import otel_rl
 from otel_rl import ddp_wait
 from otel_rl import vocabulary as v
+from otel_rl.collective_calls import input_bytes
 from otel_rl.runtime import state
 from tests.fixtures import Recording
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+NO_TIME = timedelta(milliseconds=1)
 
 
 @pytest.fixture
@@ -82,6 +85,8 @@ def test_a_backward_that_fails_leaves_nothing(ranks: Recording) -> None:
         loss.backward()
     handle.remove()
     assert (0, None) == (len(loss._backward_hooks or ()), ddp_wait._open.backward)
+    del model, loss, handle
+    gc.collect()
     ddp = wrapped()
     ranks.tick(1)
     with otel_rl.step(2):
@@ -98,6 +103,115 @@ def test_what_cannot_be_told_is_hidden(ranks: Recording) -> None:
         first, second = model(batch).sum(), model(batch).sum()
         torch.autograd.backward([first, second])
     assert [{v.COMM_HIDDEN: True}] * 2 == backwards(ranks)
+
+
+def test_of_several_models_none_is_taken_for_the_one(ranks: Recording) -> None:
+    """Each may have a group of its own; while only one reduces, it is that one."""
+    actor, critic, layer = wrapped(), wrapped(), torch.nn.Linear(4, 1)
+    with otel_rl.step(1):
+        actor(torch.ones(2, 4)).sum().backward()
+        ranks.tick(1)
+        layer(torch.ones(2, 4)).sum().backward()
+        ranks.tick(1)
+        with critic.no_sync():
+            actor(torch.ones(2, 4)).sum().backward()
+    assert [{v.COMM_HIDDEN: True}] * 2 + [{v.COMM_WAIT: 0.0, v.COMM_COUNT: 1}] == backwards(ranks)
+
+
+def test_the_wait_takes_no_number_of_its_group(ranks: Recording) -> None:
+    """One rank may see a wait that another does not: what follows has the same number on both."""
+    model = wrapped()
+    ranks.tick(1)
+    with otel_rl.step(1):
+        for losses in (1, 2):
+            torch.autograd.backward([model(torch.ones(2, 4)).sum() for _ in range(losses)])
+            ranks.tick(1)
+            dist.all_reduce(torch.ones(1))
+    spans = sorted((span for span in ranks.stop().spans(None) if span.name == v.COMM), key=lambda span: span.start_ns)
+    keys = (v.COMM_OPERATION, v.COMM_GROUP, v.COMM_SEQUENCE)
+    assert [
+        ("_broadcast_coalesced", "default_pg", 1),
+        ("ddp_all_reduce", "default_pg", None),
+        ("all_reduce", "default_pg", 2),
+        ("all_reduce", "default_pg", 3),
+    ] == [tuple(span.attributes.get(key) for key in keys) for span in spans]
+
+
+def test_a_users_own_stage_knows_the_wait(ranks: Recording) -> None:
+    """It takes the place of ours, of several backwards together; nothing stays on the losses."""
+    model, losses = wrapped(), []
+
+    def run(*, twice: bool = False) -> None:
+        with otel_rl.stage("train.backward"):
+            for _ in range(1 + twice):
+                dist.all_reduce(torch.ones(1))
+                losses.append(model(torch.ones(2, 4)).sum())
+                losses[-1].backward()
+
+    with otel_rl.step(1):
+        run()
+        ranks.tick(1)
+        run(twice=True)
+        ranks.tick(1)
+        with otel_rl.stage("train.backward"):
+            torch.autograd.backward([model(torch.ones(2, 4)).sum(), model(torch.ones(2, 4)).sum()])
+    assert [0, 0, 0] == [len(loss._backward_hooks or ()) for loss in losses]
+    assert ddp_wait._open.backward is None
+    assert [
+        {v.COMM_WAIT: 0.0, v.COMM_COUNT: 2},
+        {v.COMM_WAIT: 0.0, v.COMM_COUNT: 4},
+        {v.COMM_HIDDEN: True},
+    ] == backwards(ranks)
+
+
+def test_waits_of_one_stage_add_up(ranks: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of all backwards in it."""
+    model = wrapped()
+
+    def describe(stage: Any) -> dict[str, Any]:
+        ddp_wait.cancel()
+        return {v.COMM_WAIT: 1.5}
+
+    monkeypatch.setattr(ddp_wait, "describe", describe)
+    with otel_rl.step(1), otel_rl.stage("train.backward"):
+        for _ in range(2):
+            model(torch.ones(2, 4)).sum().backward()
+    assert [{v.COMM_WAIT: 3.0}] == [
+        {key: value for key, value in one.items() if key == v.COMM_WAIT} for one in backwards(ranks)
+    ]
+
+
+class Inherits(dist.Work):
+    """A backend's work that has a wait of torch's."""
+
+
+class Extends(dist.Work):
+    """One that calls torch's."""
+
+    def wait(self, timeout: timedelta = NO_TIME) -> bool:
+        """Wait as its base does."""
+        return super().wait(timeout)
+
+
+@pytest.mark.parametrize("kind", [Inherits, Extends])
+def test_a_work_of_python_waits_as_without_us(ranks: Recording, kind: type[dist.Work]) -> None:
+    """Torch's own error after its time, and one row."""
+    with otel_rl.step(1), pytest.raises(RuntimeError, match="timed out"):
+        kind().wait(NO_TIME)
+    assert {"wait"} == {span.attributes[v.COMM_OPERATION] for span in ranks.stop().spans(None) if span.name == v.COMM}
+
+
+def test_a_sparse_tensor_is_a_collective_of_its_group(ranks: Recording) -> None:
+    """Torch does not say its bytes; it has its place in the order, also in a list with others."""
+    with otel_rl.step(1):
+        dist.all_reduce(torch.eye(3).to_sparse())
+        ranks.tick(1)
+        dist.all_reduce(torch.ones(1))
+    spans = sorted((span for span in ranks.stop().spans(None) if span.name == v.COMM), key=lambda span: span.start_ns)
+    assert [(1, None), (2, 4)] == [
+        (span.attributes[v.COMM_SEQUENCE], span.attributes.get(v.COMM_BYTES)) for span in spans
+    ]
+    assert 4 == input_bytes([torch.eye(3).to_sparse(), torch.ones(1)])
 
 
 def test_without_ddp_a_backward_hides_what_was_not_seen(ranks: Recording) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -131,6 +133,63 @@ def test_the_end_of_the_program_waits_for_the_device(device: Any, monkeypatch: p
     deferred.drain(0.05)
     served()
     assert ([[1.0]], 1) == (seen, len(state.training.deferred))
+
+
+@pytest.mark.usefixtures("queue")
+def test_two_threads_hand_over_only_what_is_copied(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To ask a device lets go of the interpreter, and the other thread may come to the same answer."""
+    seen: list[list[float]] = []
+    for value in (1.0, 2.0):
+        assert deferred.read([OnDevice(value)], use(seen))
+    both = threading.Barrier(2)
+
+    def query() -> bool:
+        with suppress(threading.BrokenBarrierError):
+            both.wait(0.2)
+        return True
+
+    monkeypatch.setattr(Event.all[0], "query", query)
+    threads = [threading.Thread(target=deferred.resolve) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    served()
+    assert ([[1.0]], 1) == (seen, len(state.training.deferred))
+    Event.all[1].over = True
+    deferred.resolve()
+    served()
+    assert [[1.0], [2.0]] == seen
+
+
+@pytest.mark.usefixtures("queue")
+def test_a_device_that_fails_is_asked_again(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its numbers may come yet, on whatever thread."""
+    seen: list[list[float]] = []
+    assert deferred.read([OnDevice(1.0)], use(seen))
+    with monkeypatch.context() as failing:
+        failing.setattr(Event.all[0], "query", lambda: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            deferred.resolve()
+    Event.all[0].over = True
+    deferred.resolve()
+    served()
+    assert [[1.0]] == seen
+
+
+@pytest.mark.usefixtures("queue")
+def test_numbers_go_to_memory_of_the_host(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the default device is: only memory of the host can be pinned."""
+    asked = []
+    empty = torch.empty
+
+    def noted(*args: Any, device: str = "default", **kwargs: Any) -> Any:
+        asked.append(device)
+        return empty(*args, **kwargs)
+
+    monkeypatch.setattr(torch, "empty", noted)
+    assert deferred.read([OnDevice(1.0)], use([]))
+    assert ["cpu"] == asked
 
 
 @pytest.mark.usefixtures("queue")

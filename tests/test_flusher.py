@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
 import threading
 import time
 from pathlib import Path
@@ -23,6 +24,7 @@ from otel_rl.journal.write import Writer
 from otel_rl.records import Late
 from otel_rl.runtime import state
 from otel_rl.spans import Stage
+from otel_rl.wake import Wake
 from tests.fixtures import RUN, Recording, Tree, orphans, trees
 
 
@@ -460,6 +462,31 @@ def test_a_cycle_begins_in_a_lull(stubbed: Recording, monkeypatch: pytest.Monkey
         assert written.wait(60)
 
 
+def test_a_signal_handler_may_flush_in_a_lull(stubbed: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Preemption handlers do, and the signal may arrive while the training thread wakes the flusher."""
+    monkeypatch.setattr(flusher, "PERIOD_S", 3600.0)
+    monkeypatch.setattr(flusher, "PATIENCE_S", 3600.0)
+    stubbed.start()
+    answers, over = [], threading.Event()
+
+    def handle(frame: Any, event: str, argument: Any) -> None:
+        answers.append(otel_rl.flush(60))
+
+    def train(lull: Any) -> None:
+        sys.setprofile(handle)
+        lull.set()
+        sys.setprofile(None)
+        over.set()
+
+    with otel_rl.step(1):
+        while state.lull is None:
+            time.sleep(0.001)
+        assert isinstance(state.lull, Wake)  # the lock of an Event would hold up this test for ever
+        threading.Thread(target=train, args=(state.lull,), daemon=True).start()
+        assert over.wait(60)
+    assert {True} == set(answers)
+
+
 def test_flush_without_a_flusher_says_whether_anything_waits() -> None:
     """Before instrument() nothing does."""
     assert otel_rl.flush()
@@ -505,16 +532,21 @@ def test_a_backlog_is_journaled_slice_by_slice(recording: Recording, monkeypatch
     seen = []
     cycle = flusher.Flusher._cycle
 
-    def slow(self: flusher.Flusher) -> None:
+    def noted(self: flusher.Flusher) -> None:
         cycle(self)
         seen.append(len(state.queue))
-        time.sleep(0.1)
 
-    monkeypatch.setattr(flusher.Flusher, "_cycle", slow)
+    def wait(self: threading.Event, timeout_s: float) -> None:  # time is up as soon as there is progress
+        done = recording.flusher._done
+        while not self.is_set() and recording.flusher._done == done:
+            time.sleep(0.001)
+
+    monkeypatch.setattr(flusher.Flusher, "_cycle", noted)
+    monkeypatch.setattr(flusher._Answer, "wait", wait)
     for _ in range(100):
         with otel_rl.stage("tool"):
             pass
-    assert recording.flusher.stop(0.8, 60)
+    assert recording.flusher.stop(0.8, 3600)
     assert sorted(seen, reverse=True) == seen
     assert len(seen) >= 10
     assert 100 == sum(span.name == "tool" for span in recording.run().spans())

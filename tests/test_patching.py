@@ -232,6 +232,23 @@ def test_a_call_is_a_stage_with_what_is_captured(package: str, recording: Record
     assert [("before", (2,), {"y": 3}, 2), ("after", 5, 2)] == told
 
 
+def test_a_mark_is_the_time_behind_the_call_while_somebody_wants_it(package: str, recording: Recording) -> None:
+    """None where nobody does, where the call fails, and after the recording."""
+    module = install(package, "work", marks=True)
+    work, generating = module.work, state.training.generating
+    assert 5 == work(2, y=3)
+    marks = generating.marks = []
+    recording.tick(5)
+    assert 5 == work(2, y=3)
+    with pytest.raises(TypeError):
+        work(2, y="3")
+    assert [recording.clock.ns] == marks
+    recording.stop()
+    state.training.generating.marks = marks
+    assert (5, 1) == (work(2, y=3), len(marks))
+    state.training.generating.marks = None
+
+
 def test_the_stage_may_depend_on_the_call(package: str, recording: Recording) -> None:
     """None: no stage, but what follows the call still hears of it."""
     heard: list[Any] = []

@@ -248,6 +248,25 @@ def test_requests_of_an_evaluation_count_apart(recording: Recording) -> None:
     assert {"eval"} == {point.attributes.get(vocabulary.MODE) for point in run.points(vocabulary.ROLLOUT_WALL)}
 
 
+def test_an_evaluation_is_one_in_the_stages_below_it(recording: Recording) -> None:
+    """Whoever came first in a step says nothing of the others, and cycles of the flusher make no difference."""
+    with otel_rl.step(1):
+        for is_flushed in (False, True):
+            with otel_rl.stage("evaluate"), otel_rl.stage("mine"), otel_rl.stage("inner"):
+                recording.tick(20)
+                if is_flushed:
+                    otel_rl.flush()
+                note(given, [request(recording, 1 + is_flushed)])
+        with otel_rl.stage("mine"):
+            recording.tick(20)
+            note(given, [request(recording, number) for number in (3, 4, 5)])
+    run = recording.stop()
+    assert {"eval": 2, "": 3} == counted(run, vocabulary.REQUESTS, vocabulary.MODE)
+    assert ["", "eval"] == sorted(
+        str(point.attributes.get(vocabulary.MODE, "")) for point in run.points(vocabulary.ROLLOUT_WALL)
+    )
+
+
 def test_exemplars_point_at_spans(recording: Recording) -> None:
     """Of each bucket at the latest span that was kept, once."""
     with otel_rl.step(1), otel_rl.stage("sample"):

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import weakref
 from collections.abc import Iterator
 from math import inf, nan
 from typing import Any
 
 import pytest
+from opentelemetry.trace import SpanContext, TraceFlags
 
 import otel_rl
-from otel_rl import guard, vocabulary
+from otel_rl import guard, requests, vocabulary
 from otel_rl.requests import Request, note
 from otel_rl.runtime import state
 from otel_rl.spans import current_stage
@@ -18,6 +21,13 @@ from tests.fixtures import MS, Recording
 from tests.test_requests import bad, counted, given, ids_of, request, rollout
 
 UNUSED = 10**30
+
+
+class Unlike:
+    """Holds an error whose name is not all of its qualified name."""
+
+    class Error(Exception):
+        """It."""
 
 
 def histograms(recording: Recording, **changes: Any) -> tuple[dict[Any, float], set[str]]:
@@ -98,6 +108,76 @@ def test_an_id_that_comes_twice_counts_once(recording: Recording) -> None:
     run = recording.stop()
     assert {"repeated_id": 5} == bad(run)
     assert 6 == sum(counted(run, vocabulary.REQUESTS, vocabulary.REPLICA).values())
+
+
+def test_attempts_without_a_submission_are_told_apart_by_their_ends(recording: Recording) -> None:
+    """The same end is the same request."""
+    with otel_rl.step(1), otel_rl.stage("sample"):
+        for _ in range(3):
+            recording.tick(50)
+            note(given, [request(recording, 1, submitted=0)] * 2)
+    run = recording.stop()
+    assert ({"repeated_id": 5}, {"stop": 3}) == (bad(run), counted(run, vocabulary.REQUESTS, vocabulary.FINISH))
+
+
+class Odd:
+    """A value that refuses everything."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(self, other: object) -> bool:
+        raise ValueError("compared")
+
+    def __str__(self) -> str:
+        raise ValueError("written")
+
+    def __index__(self) -> int:
+        raise ValueError("counted")
+
+    def __bool__(self) -> bool:
+        raise ValueError("asked")
+
+
+@pytest.mark.guarded
+@pytest.mark.parametrize("name", ["output_tokens", "id", "finish", "model", "streamed", "ended"])
+def test_an_odd_value_costs_only_itself(recording: Recording, name: str) -> None:
+    """The others of its batch are counted."""
+    rows = [request(recording, number) for number in range(100)]
+    rows[50] = rows[50]._replace(**{name: Odd()})
+    run = rollout(recording, rows)
+    assert 1 == bad(run)["not_a_number"]
+    assert 100 == sum(point.value for point in run.last_points(vocabulary.REQUESTS))
+
+
+@pytest.mark.guarded
+@pytest.mark.parametrize(
+    "bad_load", [(None, 1, 0.5, 0), (1, "2", 0.5, 0), (1, 2, nan, 0), (1, 2, "?", 0), (1, 2, 0.5, None)]
+)
+def test_the_load_of_an_engine_may_be_anything(recording: Recording, bad_load: Any) -> None:
+    """It is left out, counted as an error, and rollouts end as they do."""
+    context = SpanContext(7, 9, is_remote=True, trace_flags=TraceFlags(1))
+    recording.tick(20)
+    note(given, [request(recording, 1)], parent=context)
+    requests.load("bad", "", recording.clock.ns, *bad_load)
+    requests.load("good", "", recording.clock.ns, 1, 2, 0.5)
+    otel_rl.flush()
+    recording.tick(5_001)
+    otel_rl.flush()
+    assert (["r1"], 1) == (ids_of(recording.run()), guard.errors["count a record"])
+    assert {"good": 1} == counted(recording.stop(), vocabulary.RUNNING, vocabulary.PROVIDER)
+
+
+@pytest.mark.guarded
+def test_rollouts_end_though_the_load_cannot_be_written(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One has nothing to do with the other."""
+    monkeypatch.setattr("otel_rl.rollouts.engine.Engines.emit", lambda *_: 1 / 0)
+    recording.tick(20)
+    note(given, [request(recording, 1)], parent=SpanContext(7, 9, is_remote=True, trace_flags=TraceFlags(1)))
+    otel_rl.flush()
+    recording.tick(5_001)
+    otel_rl.flush()
+    assert ["r1"] == ids_of(recording.run())
+    recording.stop()
 
 
 def test_what_comes_after_its_step_is_counted_only(recording: Recording) -> None:
@@ -254,6 +334,22 @@ def test_bad_values_of_a_custom_engine_are_counted(stubbed: Recording, values: d
     with otel_rl.step(1):
         otel_rl.request("mine", **{"submitted": 1.0, "ended": 1.5, **values})
     assert {reason: 1} == bad(stubbed.stop())
+
+
+def test_an_error_of_a_custom_engine_is_its_class(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Given as itself, as its class, or by its name; itself is not kept, nor what its frames hold."""
+    kept: list[Any] = []
+    monkeypatch.setattr("otel_rl.custom_engine.note", lambda read, *given, parent: kept.append((read, given)))
+    try:
+        raise Unlike.Error
+    except Unlike.Error as error:
+        otel_rl.request("mine", submitted=1.0, ended=1.5, error=error)
+        gone = weakref.ref(error)
+    gc.collect()
+    assert gone() is None
+    otel_rl.request("mine", submitted=1.0, ended=1.5, error=Unlike.Error)
+    otel_rl.request("mine", submitted=1.0, ended=1.5, error="Unlike.Error")
+    assert ["Unlike.Error"] * 3 == [row.error for read, given in kept for row in read(*given)]
 
 
 def test_perf_counter_is_a_clock(monkeypatch: pytest.MonkeyPatch) -> None:

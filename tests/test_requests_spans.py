@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from contextlib import ExitStack
 
 import pytest
 from opentelemetry.trace import SpanContext, TraceFlags
@@ -178,17 +179,85 @@ def test_requests_of_another_process_belong_to_its_trace(recording: Recording) -
     recording.stop()
 
 
-def test_of_many_traces_the_quietest_is_taken_for_over(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_many_rollouts_the_quietest_is_taken_for_over(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is held is bounded."""
     monkeypatch.setattr("otel_rl.rollouts.fold.MOST_ROLLOUTS", 2)
-    recording.tick(20)
-    for number in range(3):
-        recording.tick(1)
-        context = SpanContext(7 + number, 9, is_remote=True, trace_flags=TraceFlags(1))
-        note(given, [request(recording, number)], parent=context)
-        otel_rl.flush()
-    assert ["r0"] == ids_of(recording.run())
+    with otel_rl.step(1), ExitStack() as stages:
+        recording.tick(20)
+        for number in range(3):
+            recording.tick(1)
+            stage = stages.enter_context(otel_rl.stage("sample"))
+            note(given, [request(recording, number)], parent=stage)
+            otel_rl.flush()
+        assert ["r0"] == ids_of(recording.run())
     assert ["r0", "r1", "r2"] == sorted(ids_of(recording.stop()))
+
+
+def test_requests_of_many_traces_share_one_limit(stubbed: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each remains in its own trace; an id of another trace is another request."""
+    monkeypatch.setenv("OTEL_RL_REQUEST_SPANS", "5")
+    stubbed.start()
+    stubbed.tick(20)
+    for number in range(40):
+        context = SpanContext(7 + number, 9, is_remote=True, trace_flags=TraceFlags(1))
+        note(given, [request(stubbed, turn=number)], parent=context)
+        note(given, [request(stubbed, id="same")], parent=context)
+    run = stubbed.stop()
+    spans = [span for span in run.spans(None) if vocabulary.SUBMISSION in span.attributes]
+    turns = {int.from_bytes(span.trace_id, "big") - 7: span.attributes.get(vocabulary.TURN) for span in spans}
+    assert (5, {}, {"": 75}) == (len(spans), bad(run), counted(run, vocabulary.OMITTED))
+    assert all(turn in (None, number) for number, turn in turns.items())
+
+
+def rollout_points(run: Run) -> set[str]:
+    """Give the names of the numbers of rollouts that were told."""
+    names = (vocabulary.ROLLOUT_WALL, vocabulary.TAIL, vocabulary.ROLLOUT_BUBBLE, vocabulary.REQUEST_RATIO)
+    return {name for name in names if list(run.points(name))}
+
+
+def test_a_slice_between_two_silences_has_no_tail(recording: Recording) -> None:
+    """Of another process's trace nobody knows what belongs together: spans and metrics of requests are all."""
+    context = SpanContext(7, 9, is_remote=True, trace_flags=TraceFlags(1))
+    for first in (0, 100):
+        recording.tick(20)
+        note(given, [request(recording, first + one) for one in range(100)], parent=context)
+        otel_rl.flush()
+        recording.tick(5_001)
+        otel_rl.flush()
+    run = recording.stop()
+    assert (set(), {"stop": 200}) == (rollout_points(run), counted(run, vocabulary.REQUESTS, vocabulary.FINISH))
+    assert {False, True} == {int(str(name)[1:]) < 100 for name in ids_of(run)}
+
+
+@pytest.mark.parametrize("silence", ["quiet", "long"])
+def test_a_process_without_steps_gives_its_spans_now_and_then(recording: Recording, silence: str) -> None:
+    """Its set-up never ends; what it holds is bounded, and what comes later may be spans as well."""
+    for first in range(0, 2_000, 1_000):
+        for number in range(13):
+            recording.tick(4_990 if silence == "long" else 1)
+            note(given, [request(recording, first + number)])
+            otel_rl.flush()
+        recording.tick(5_001 if silence == "quiet" else 10)
+        otel_rl.flush()
+        otel_rl.flush()
+    held = sum(one.count for one in recording.flusher.requests._rollouts.values())
+    assert (26, set()) == (len(ids_of(recording.run())) + held, rollout_points(recording.run()))
+    assert held < 13
+    recording.stop()
+
+
+def test_a_judges_requests_are_no_rollout(recording: Recording) -> None:
+    """They are counted and may be spans, below a stage of the user's as well, and disturb no other's label."""
+    with otel_rl.step(1):
+        with otel_rl.stage("reward", mode="eval"):
+            recording.tick(20)
+            note(given, [request(recording, 1)])
+        with otel_rl.stage("reward"), otel_rl.stage("judge"):
+            recording.tick(20)
+            note(given, [request(recording, 2)])
+    run = recording.stop()
+    assert (["r1", "r2"], set()) == (sorted(ids_of(run)), rollout_points(run))
+    assert {"eval": 1, "": 1} == counted(run, vocabulary.REQUESTS, vocabulary.MODE)
 
 
 def test_a_client_of_a_server_is_a_client(recording: Recording) -> None:

@@ -214,6 +214,8 @@ def test_retry_after_a_date() -> None:
 
 
 TAKEN = ExportTraceServiceResponse(partial_success={"rejected_spans": 2, "error_message": "why"})
+TEXT_60 = ExportTraceServiceResponse(partial_success={"error_message": "w" * 58})
+"""Its first bytes are those of a line feed and of ``<``."""
 BODIES = [
     (b"", "", Outcome("accepted")),
     (b"", "text/html", Outcome("accepted")),
@@ -225,24 +227,40 @@ BODIES = [
         "application/json; charset=utf-8",
         Outcome("accepted", 2, reason="why"),
     ),
-    (b'{"login": "first"}', "application/json", "application/json"),
-    (b"\xff", "application/json", "application/json"),
-    (b"<html>", "text/html; charset=utf-8", "text/html"),
-    (b"<html>", "", "of no type"),
-    (b"OK", "text/plain", "text/plain"),
+    (b'{"partialSuccess": {"rejectedSpans": "2", "why": 1}, "took": 3}', "application/json", Outcome("accepted", 2)),
+    (b'{"took": 3}', "text/plain", Outcome("accepted")),
+    (b"{}", "", Outcome("accepted")),
+    (TEXT_60.SerializeToString(), "", Outcome("accepted", reason="w" * 58)),
+]
+NO_MESSAGES = [
+    (b"\xff", "application/json", "accepted", "application/json"),
+    (b"null", "application/json; charset=utf-8", "accepted", "application/json"),
+    (b"OK", "text/plain", "accepted", "text/plain"),
+    (b"{", "", "accepted", "of no type"),
+    (b"<html>", "Text/HTML; charset=utf-8", "later", "Text/HTML"),
+    (b"{}", "text/html", "later", "text/html"),
+    (b"<html>", "", "later", "of no type"),
+    (b"\r\n <html>", "text/plain", "later", "text/plain"),
 ]
 
 
 @pytest.mark.parametrize(("body", "kind", "expected"), BODIES)
-def test_an_answer_that_is_no_message(body: bytes, kind: str, expected: Outcome | str) -> None:
-    """Status 200 with the page of a proxy takes nothing: the request waits, and its type is said."""
-    if isinstance(expected, str):
-        advice = f"the answer is {expected} and not OTLP"
-        expected = Outcome("later", reason=f"HTTP 200, {expected}", advice=advice)
+def test_an_answer_that_is_a_message(body: bytes, kind: str, expected: Outcome) -> None:
+    """Protobuf as the specification wants it, and JSON as others answer, of any type and with fields of their own."""
     with sink("http") as found:
         found.body, found.kind = body, kind
         if not body:
             found.answer = lambda signal, payload: Answer(204)
+        assert expected == send(found.endpoint, "http")
+
+
+@pytest.mark.parametrize(("body", "kind", "outcome", "shown"), NO_MESSAGES)
+def test_an_answer_that_is_no_message(body: bytes, kind: str, outcome: Any, shown: str) -> None:
+    """Status 200 with the page of a proxy takes nothing, and the request waits; anything else has taken it."""
+    reason = f"HTTP 200, {shown}" if outcome == "later" else ""
+    expected = Outcome(outcome, reason=reason, advice=f"the answer is {shown} and not OTLP")
+    with sink("http") as found:
+        found.body, found.kind = body, kind
         assert expected == send(found.endpoint, "http")
 
 

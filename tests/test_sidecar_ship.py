@@ -301,6 +301,21 @@ def test_a_page_instead_of_an_answer_is_said_once(tmp_path: Path) -> None:
         assert ({"shipped": 30}, rank.spans) == (found.counts(), server.spans())
 
 
+def test_an_answer_that_cannot_be_read_counts_as_accepted(tmp_path: Path) -> None:
+    """A server with an answer of its own gets every record once, and its type is said once."""
+    rank = Rank(tmp_path)
+    rank.write(10, frames=3)
+    with sink("http") as server, shipping(tmp_path, server, "http") as found:
+        server.body, server.kind = b"OK", "text/plain"
+        found.work()
+        rank.write(10)
+        found.work()
+        assert ({"shipped": 40}, rank.spans) == (found.counts(), server.spans())
+        assert [
+            "the traces count as sent, though the answer is text/plain and not OTLP; look at the endpoint"
+        ] == found.said
+
+
 def test_the_other_side_does_not_keep_us_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A day is too long, whoever asks for it."""
     monkeypatch.setattr(ship, "LONGEST_WAIT_S", 0.2)

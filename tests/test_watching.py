@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import inspect
 from collections.abc import AsyncGenerator, Callable, Generator
 from typing import Any
@@ -105,7 +106,7 @@ def test_an_asynchronous_generator_is_the_hosts(last: str, end: tuple[Any, str])
     """The same."""
     seen = Seen()
     watched = seen.wrap(talk_later)(1)
-    assert inspect.isasyncgen(watched)
+    assert (True, "talk_later") == (isinstance(watched, AsyncGenerator), watched.__name__)
     assert asyncio.run(converse_later(talk_later(1), last)) == asyncio.run(converse_later(watched, last))
     assert ([((1,), {})], [1, 2, "caught 'x'"], [end]) == (seen.begun, seen.items, seen.ends)
 
@@ -144,6 +145,81 @@ def test_an_asynchronous_generator_that_is_left_ends_at_once() -> None:
 
     asyncio.run(leave())
     assert ([[]], [(None, "GeneratorExit")]) == (order, seen.ends)
+
+
+@pytest.mark.parametrize("is_watched", [True, False])
+def test_the_event_loop_closes_what_is_left_without_a_word(is_watched: bool) -> None:
+    """It knows one generator, the host's, whose clean-up may wait for something; the watch hears when it is gone."""
+    seen, logged, order = Seen(), [], []
+
+    async def host() -> AsyncGenerator[int]:
+        try:
+            yield 1
+        finally:
+            await asyncio.sleep(0)
+            order.append("closed")
+
+    async def leave() -> Any:
+        asyncio.get_running_loop().set_exception_handler(lambda loop, told: logged.append(told["message"]))
+        watched = (seen.wrap(host) if is_watched else host)()
+        await watched.__anext__()
+        return watched
+
+    left = asyncio.run(leave())
+    assert (["closed"], [], []) == (order, logged, seen.ends)
+    del left
+    assert [(None, "GeneratorExit")] * is_watched == seen.ends
+
+
+def test_what_is_forgotten_is_seen_at_once() -> None:
+    """Without waiting for the event loop to close it."""
+    seen = Seen()
+
+    async def forget() -> None:
+        await seen.wrap(talk_later)(1).__anext__()
+        assert [(None, "GeneratorExit")] == seen.ends
+
+    asyncio.run(forget())
+
+
+@pytest.mark.parametrize("way", ["aclose", "athrow"])
+def test_what_never_begins_is_not_seen(way: str) -> None:
+    """Closed, or thrown at, before its first item."""
+    seen = Seen()
+
+    async def end(generator: Any) -> list[Any]:
+        if way == "aclose":
+            await generator.aclose()
+        else:
+            with pytest.raises(KeyError):
+                await generator.athrow(KeyError("x"))
+        return [item async for item in generator]
+
+    assert asyncio.run(end(talk_later(1))) == asyncio.run(end(seen.wrap(talk_later)(1)))
+    assert ([], []) == (seen.begun, seen.ends)
+
+
+def test_who_comes_second_is_refused_and_the_first_goes_on() -> None:
+    """By the host's generator, while it runs; the watch sees nothing of that."""
+    seen = Seen()
+
+    async def host() -> AsyncGenerator[int]:
+        await asyncio.sleep(0)
+        yield 1
+
+    async def crowd(generator: Any) -> list[Any]:
+        first = asyncio.ensure_future(generator.__anext__())
+        await asyncio.sleep(0)
+        refused = []
+        for second in (generator.__anext__, generator.aclose):
+            with pytest.raises(RuntimeError) as caught:
+                await second()
+            refused.append(str(caught.value))
+        return [await first, refused]
+
+    assert asyncio.run(crowd(host())) == asyncio.run(crowd(seen.wrap(host)()))
+    gc.collect()
+    assert ([1], [(None, "GeneratorExit")]) == (seen.items, seen.ends)
 
 
 def test_a_wait_that_is_cancelled_is_seen() -> None:

@@ -21,6 +21,8 @@ from otel_rl.sidecar.start import Keeper, make_keeper
 from otel_rl.version import __version__
 
 LOOK_S: Final = 1.0
+JOIN_S: Final = 2.0
+"""How long the end waits for a look that hangs, on a file server that is gone; the thread dies with the process."""
 
 
 @contextmanager
@@ -37,13 +39,14 @@ def sending(root: Path, run_id: str, config: Config) -> Iterator[Keeper | None]:
     directory = root / folder_name(run_id)
     thread = Thread(target=_keep, args=(keeper, directory, over), name="otel_rl-sidecar", daemon=True)
     if keeper is not None and run_id:
-        _start(thread)
+        with guard("start the thread that keeps the sidecar alive"):  # out of threads: what is left goes at the end
+            _start(thread)
     try:
         yield keeper
     finally:
         over.set()
         if thread.is_alive():
-            thread.join()
+            thread.join(JOIN_S)
 
 
 def send_rest(keeper: Keeper | None, directories: Iterable[Path]) -> None:

@@ -24,6 +24,7 @@ from otel_rl.integrations.openai_rows import Reading, failed, finished
 from otel_rl.patching import Hook
 from otel_rl.requests import note
 from otel_rl.runtime import state
+from otel_rl.watching import ending
 
 PACKAGE = "openai"
 SUPPORTS = ">=1.66,<4"
@@ -58,19 +59,20 @@ class Call:
         now = monotonic_ns()
         self._options.headers = self._headers
         if error is not None:
-            note(failed, self, now, error, parent=self.parent)
-        elif not self._is_stream:
+            note(failed, self, now, ending(error), parent=self.parent)
+            return
+        raw = getattr(result, "http_response", None)  # of with_raw_response and with_streaming_response
+        if not self._is_stream and (raw is None or raw.is_closed):
             note(finished, self, now, result, parent=self.parent)
-        else:
-            raw = getattr(result, "http_response", None)  # of with_raw_response and with_streaming_response
-            response = getattr(result, "response", result) if raw is None else raw
-            state.training.streams[response] = stream = Stream(self, now)
-            stream.is_parsed = raw is None
-            weakref.finalize(response, stream.left)
+            return
+        response = getattr(result, "response", result) if raw is None else raw
+        state.training.streams[response] = stream = Stream(self, now)
+        stream.is_parsed = raw is None
+        weakref.finalize(response, stream.left).atexit = False  # it may run too late; the exit asks those still open
 
 
 class Stream(Reading):
-    """What was read of a streamed response; over when it ended, was closed, or is gone."""
+    """What was read of a response that its caller has yet to read; over when it ended, was closed, or is gone."""
 
     is_parsed = True
     """Whether it is read as items; the caller may also read its bytes, unseen by us."""
@@ -80,20 +82,26 @@ class Stream(Reading):
         self._over(self.seen if isinstance(error, GeneratorExit) else monotonic_ns(), error)
 
     def left(self) -> None:
-        """It is gone, and nobody read it to its end, as far as we know."""
+        """It is gone, or the process ends, and nobody read it to its end, as far as we know."""
         if self.is_parsed:
             self._over(self.seen, GeneratorExit())
         else:
-            self._over(monotonic_ns(), None)
+            self._over(0, None)
 
     def closed(self) -> None:
-        """Its caller closed it."""
-        self._over(monotonic_ns(), GeneratorExit())
+        """Its caller closed it; what he read of its bytes, and how far, is unknown."""
+        self._over(monotonic_ns(), GeneratorExit() if self.is_parsed else None)
+
+    def read(self, answer: Any) -> None:
+        """Its caller has read all of its bytes at once."""
+        if not self.is_over:
+            self.is_over = True
+            note(finished, self.call, monotonic_ns(), answer, parent=self.call.parent)
 
     def _over(self, now: int, error: BaseException | None) -> None:
         if not self.is_over:
             self.is_over = True
-            note(self.rows, now, error, parent=self.call.parent)
+            note(self.rows, now, None if error is None else ending(error), parent=self.call.parent)
 
 
 def _with_context(headers: Any, client: Any) -> Any:
@@ -126,6 +134,24 @@ def _close_stream(args: Args, kwargs: Kwargs, result: Any) -> None:
         stream.closed()
 
 
+def _read(args: Args, kwargs: Kwargs, result: Any) -> None:
+    stream = state.training.streams.get(args[0].http_response)
+    if stream is not None:
+        stream.read(args[0])
+
+
+def _fail_to_read(args: Args, kwargs: Kwargs, error: BaseException) -> None:
+    stream = state.training.streams.get(args[0].http_response)
+    if stream is not None:
+        stream.end(None, error)
+
+
+def _close(args: Args, kwargs: Kwargs, result: Any) -> None:
+    stream = state.training.streams.get(args[0].http_response)
+    if stream is not None:
+        stream.closed()
+
+
 HOOKS = (
     Hook(target="openai._base_client:SyncAPIClient.request", watch=_begin_call),
     Hook(target="openai._base_client:AsyncAPIClient.request", watch=_begin_call),
@@ -133,5 +159,9 @@ HOOKS = (
     Hook(target="openai._streaming:AsyncStream.__stream__", watch=_begin_stream),
     Hook(target="openai._streaming:Stream.close", after=_close_stream),
     Hook(target="openai._streaming:AsyncStream.close", after=_close_stream),
+    Hook(target="openai._response:APIResponse.read", after=_read, failed=_fail_to_read),
+    Hook(target="openai._response:AsyncAPIResponse.read", after=_read, failed=_fail_to_read),
+    Hook(target="openai._response:APIResponse.close", after=_close),
+    Hook(target="openai._response:AsyncAPIResponse.close", after=_close),
 )
 ATTACHMENTS = ()

@@ -10,11 +10,14 @@ from typing import Any
 
 from otel_rl.ids import random_bits
 from otel_rl.requests import UNKNOWN, Request
+from otel_rl.watching import Ending
 
 MAX_CHOICES = 4096
 """A failed call counts as so many sequences at most, whatever it asked for."""
 CONTENT = ("content", "reasoning_content", "reasoning", "tool_calls", "function_call", "refusal")
 """Fields of a chat chunk's delta that hold output; servers begin with a chunk that holds none."""
+THOUGHTS = ("reasoning_content", "reasoning")
+"""Those that hold the reasoning tokens, of servers that show them."""
 LAST_EVENTS = ("response.completed", "response.incomplete", "response.failed")
 FINISH = {"completed": "stop", "max_output_tokens": "length", "failed": "error", "cancelled": "abort"}
 """What the responses API calls an end; the others' words (stop, length, tool_calls, content_filter) stay."""
@@ -51,6 +54,8 @@ class Reading:
         self.choices: dict[int, Choice] = {}
         self.id = ""
         self.usage: Any = None
+        self.has_thoughts = False
+        """Whether it showed reasoning tokens, which ``usage`` counts either way."""
 
     def item(self, chunk: Any) -> None:
         """See one chunk of a completion, or one event of a response; nothing of it is kept."""
@@ -65,6 +70,7 @@ class Reading:
         for choice in get(chunk, "choices") or ():
             delta = get(choice, "delta")
             has_content = any(get(delta, name) for name in CONTENT) if delta is not None else bool(get(choice, "text"))
+            self.has_thoughts = self.has_thoughts or any(get(delta, name) for name in THOUGHTS)
             self._choice(get(choice, "index")).see(now, has_content=has_content, finish=get(choice, "finish_reason"))
 
     def _see_event(self, now: int, event: Any, kind: str) -> None:
@@ -72,43 +78,45 @@ class Reading:
         if response is not None:
             self.id = get(response, "id") or self.id
             self.usage = get(response, "usage") or self.usage
-        finish = (
-            _finish_of(response) if kind in ("response.completed", "response.incomplete", "response.failed") else ""
-        )
+        finish = _finish_of(response) if kind in LAST_EVENTS else ""
+        self.has_thoughts = self.has_thoughts or kind == "response.reasoning_text.delta"
         self._choice(0).see(now, has_content=kind.endswith(".delta"), finish=finish)
 
     def _choice(self, index: Any) -> Choice:
         return self.choices.setdefault(index if type(index) is int else 0, Choice())
 
-    def rows(self, now: int, error: BaseException | None) -> Iterable[Request]:
+    def rows(self, now: int, ending: Ending | None) -> Iterable[Request]:
         """Give every choice its row, also those that never came where others or an error did."""
         call, identity = self.call, self.id or _new_id()
         expected = _expected(call.body)
-        least = expected if error is not None else 0 if self.choices else 1
-        choices = {index: Choice() for index in range(least)} | self.choices
-        finish = _finish(error) if error is not None else ""
+        choices = self.choices
+        if ending is not None or not choices:
+            choices = {index: Choice() for index in range(expected)} | choices
+        is_hidden = _thoughts(self.usage) > 0 and not self.has_thoughts
         for index, seen in sorted(choices.items()):
-            is_over = bool(seen.finish) or error is None
-            yield _row(call, index, max(expected, len(choices)), identity, self.usage)._replace(
+            row = _row(call, index, max(expected, len(choices)), identity, self.usage)._replace(
                 ended=seen.ended or now,
                 first_token=seen.first,
-                last_token=seen.last,
-                finish=seen.finish or finish,
-                error="" if is_over else _error(error),
+                last_token=0 if is_hidden else seen.last,  # tokens that never came have no time each
+                finish=seen.finish,
             )
+            yield row if seen.finish or ending is None else row._replace(finish=ending.finish, error=ending.error)
 
 
-def failed(call: Any, now: int, error: BaseException) -> Iterable[Request]:
+def failed(call: Any, now: int, ending: Ending) -> Iterable[Request]:
     """Give the rows of a call that raised: one for every sequence that it asked for."""
     expected, identity = _expected(call.body), _new_id()
     for index in range(expected):
         row = _row(call, index, expected, identity, None)
-        yield row._replace(ended=now, finish=_finish(error), error=_error(error))
+        yield row._replace(ended=now, finish=ending.finish, error=ending.error)
 
 
 def finished(call: Any, now: int, answer: Any) -> Iterable[Request]:
     """Give the rows of an answer that came as a whole."""
     answer = _content(answer)
+    if answer is None:
+        yield from failed(call, now, Ending("", ""))
+        return
     choices = get(answer, "choices")
     identity, usage = str(get(answer, "id") or _new_id()), get(answer, "usage")
     if not choices:
@@ -178,6 +186,11 @@ def _cached(usage: Any) -> int:
     return _count(details, "cached_tokens")
 
 
+def _thoughts(usage: Any) -> int:
+    details = get(usage, "completion_tokens_details") or get(usage, "output_tokens_details")
+    return _count(details, "reasoning_tokens")
+
+
 def _tokens_of(choice: Any) -> int:
     """Count one choice's tokens where it lists them: with log-probabilities, or with vLLM's ``return_token_ids``."""
     for path in (("token_ids",), ("logprobs", "content"), ("logprobs", "tokens")):
@@ -193,23 +206,12 @@ def _finish_of(response: Any) -> str:
     return FINISH.get(word, word)
 
 
-def _finish(error: BaseException) -> str:
-    if not isinstance(error, Exception):
-        return "abort"  # cancelled, left, or the program ends
-    is_timeout = isinstance(error, TimeoutError) or "Timeout" in type(error).__name__
-    return "timeout" if is_timeout else "error"
-
-
-def _error(error: BaseException | None) -> str:
-    return type(error).__name__ if isinstance(error, Exception) else ""
-
-
 def _content(answer: Any) -> Any:
-    """Take an answer that the caller parses himself from its text, which is there unless he has yet to read it."""
+    """Take an answer that the caller parses himself from its text; None where that is no JSON."""
     raw = getattr(answer, "http_response", None)
     if raw is None:
         return answer
-    with suppress(RuntimeError, ValueError):  # not read yet; not JSON
+    with suppress(ValueError):
         return json.loads(raw.content)
     return None
 

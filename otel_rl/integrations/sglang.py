@@ -22,6 +22,7 @@ from otel_rl.current import CURRENT, SPAN_KEY
 from otel_rl.ids import random_bits
 from otel_rl.patching import Hook
 from otel_rl.requests import UNKNOWN, Request, note
+from otel_rl.watching import Ending, ending
 
 PACKAGE = "sglang"
 SUPPORTS = ">=0.4.10,<0.6"
@@ -66,7 +67,7 @@ class Call:
     def end(self, result: Any, error: BaseException | None) -> None:
         """Note the sequences that were not finished: of a caller that left, of an error."""
         if error is not None:
-            note(_unfinished, self, self.finished, error, monotonic_ns(), parent=self.parent)
+            note(_unfinished, self, self.finished, ending(error), monotonic_ns(), parent=self.parent)
 
 
 def _begin(args: Args, kwargs: Kwargs) -> Call | None:
@@ -102,14 +103,11 @@ def _finished(call: Call, told: Mapping[str, Any], first: int, now: int, index: 
     )
 
 
-def _unfinished(call: Call, finished: int, error: BaseException, now: int) -> Iterable[Request]:
+def _unfinished(call: Call, finished: int, how: Ending, now: int) -> Iterable[Request]:
     """Give the rows of the sequences that nobody waits for any more."""
-    is_timeout = isinstance(error, TimeoutError) or "Timeout" in type(error).__name__
-    finish = "timeout" if is_timeout else "error" if isinstance(error, Exception) else "abort"
-    name = type(error).__name__ if isinstance(error, Exception) else ""
     rid = call.obj.rid
     for _ in range(min(_sequences(call.obj)[0], MAX_LEFT) - finished):
-        row = _row(call, None)._replace(ended=now, finish=finish, error=name)
+        row = _row(call, None)._replace(ended=now, finish=how.finish, error=how.error)
         yield row._replace(id=rid) if isinstance(rid, str) else row
 
 

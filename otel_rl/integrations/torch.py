@@ -16,7 +16,7 @@ from typing import Any
 from opentelemetry.context import get_current
 
 from otel_rl import ddp_wait, vocabulary
-from otel_rl.collective_calls import around_collective
+from otel_rl.collective_calls import around_collective, around_method
 from otel_rl.current import SPAN_KEY
 from otel_rl.guard import guard, say
 from otel_rl.integrations import torch_collectives
@@ -51,6 +51,8 @@ def _backward_stage(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None
         ddp_wait.split()
         return None
     ddp_wait.watch(args[0] if args else kwargs.get("tensors"))
+    if _outer_stage() is not None:
+        state.comm.seen_in = None  # what it called before this backward is none of it
     lull = state.lull
     if lull is not None:
         lull.set()
@@ -59,6 +61,30 @@ def _backward_stage(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None
 
 def _describe_backward(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> dict[str, Value] | None:
     return ddp_wait.describe(current_stage())
+
+
+def _backward_over(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+    """Describe the stage around this one that took the place of ours: a user's own, or an engine's.
+
+    Only with DDP: engines that reduce by themselves do it behind the backward, in collectives that are seen.
+    """
+    stage = _outer_stage()
+    if stage is None or not state.comm.wrapped:
+        return
+    described = ddp_wait.describe(stage) or {}
+    if vocabulary.COMM_WAIT in described:  # several backwards in one stage
+        waits = [one.get(vocabulary.COMM_WAIT) for one in (stage.attributes or {}, described)]
+        described[vocabulary.COMM_WAIT] = sum(seconds for seconds in waits if isinstance(seconds, float))
+    stage.set_attributes(described)
+
+
+def _outer_stage() -> Stage | None:
+    """Find the stage of a backward that was open before the one that begins or has ended on this thread."""
+    import torch
+
+    stage = current_stage()
+    is_one = stage is not None and stage.name == vocabulary.BACKWARD and torch._C._current_graph_task_id() == -1
+    return stage if is_one else None
 
 
 def _backward_failed(args: tuple[Any, ...], kwargs: dict[str, Any], error: BaseException) -> None:
@@ -164,7 +190,13 @@ def join_process_group() -> None:
 HOOKS = (
     Hook(target="torch.distributed.distributed_c10d:init_process_group", after=_process_group_made),
     Hook(target="torch.distributed:init_process_group", after=_process_group_made),
-    Hook(target="torch.autograd:backward", stage=_backward_stage, capture=_describe_backward, failed=_backward_failed),
+    Hook(
+        target="torch.autograd:backward",
+        stage=_backward_stage,
+        capture=_describe_backward,
+        after=_backward_over,
+        failed=_backward_failed,
+    ),
     Hook(target="torch.nn.parallel.distributed:DistributedDataParallel.__init__", after=_wrapped_by_ddp),
     Hook(
         target="torch.serialization:save",
@@ -252,7 +284,7 @@ def _pass_frames_over(module: ModuleType) -> Callable[[], object]:
     """
     if hasattr(module, "set_code_exec_strategy"):  # since torch 2.7
         skip = module.FrameExecStrategy(module.FrameAction.SKIP, module.FrameAction.SKIP)
-        for code in around_collective.__code__.co_consts:
+        for code in (*around_collective.__code__.co_consts, *around_method.__code__.co_consts):
             if isinstance(code, CodeType):
                 module.set_code_exec_strategy(code, skip)
     return lambda: None

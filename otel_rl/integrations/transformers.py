@@ -26,6 +26,8 @@ SUPPORTS = ">=4.56,<6"
 
 GLOBAL = ((vocabulary.SCOPE_KEY, "global"),)
 DATA = ((vocabulary.IDLE_REASON, "data"),)
+HEARD_LIMIT = 256
+"""Answers that are kept; a trainer needs one for each of its 16 events."""
 
 
 def _begin_loop(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -98,16 +100,23 @@ def _trainer_made(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
 
 
 def _event_stage(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
-    """No stage for an event that no callback listens to: three of five in every step, of 10 us each."""
+    """No stage for an event that no callback listens to: three of five in every step, of 10 us each.
+
+    Cost: 0.35 us with five callbacks, four times a step. Their classes answer: a trainer may replace callbacks, and
+    another trainer's handler may lie where this one's did.
+    """
     handler, event = args[0], args[1]
-    key = (id(handler), event, len(handler.callbacks))
-    is_heard = state.training.heard.get(key)
+    heard = state.training.heard
+    key = (event, *map(type, handler.callbacks))
+    is_heard = heard.get(key)
     if is_heard is None:
         from transformers import TrainerCallback
 
         unheard = getattr(TrainerCallback, event, None)
-        is_heard = any(getattr(type(callback), event, None) is not unheard for callback in handler.callbacks)
-        state.training.heard[key] = is_heard
+        is_heard = any(getattr(kind, event, None) is not unheard for kind in key[1:])
+        if len(heard) >= HEARD_LIMIT:
+            heard.clear()
+        heard[key] = is_heard
     return vocabulary.LOG if is_heard else None
 
 

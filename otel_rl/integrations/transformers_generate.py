@@ -17,7 +17,7 @@ difference. A call that fails before it decodes is no request.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from time import monotonic_ns
 from typing import Any
@@ -28,7 +28,7 @@ from otel_rl.ids import random_bits
 from otel_rl.integrations import transformers_batching
 from otel_rl.patching import Hook
 from otel_rl.probes import deferred
-from otel_rl.records import Count, Labels
+from otel_rl.records import Count, Labels, Later
 from otel_rl.requests import UNKNOWN, Noted, Request, note
 from otel_rl.runtime import state
 from otel_rl.spans import Stage
@@ -46,12 +46,15 @@ KNOWN_CRITERIA = ("MaxLengthCriteria", "MaxTimeCriteria", "EosTokenCriteria")
 class Plan:
     """What a decoding method is given: prompts as expanded, lengths as resolved, criteria as merged."""
 
-    __slots__ = ("decoder", "enders", "is_timed", "limit", "name", "prompts", "returned", "rows", "start")
+    __slots__ = (
+        "config", "decoder", "enders", "is_known", "is_timed", "limit", "prompts", "returned", "rows", "start",
+    )  # fmt: skip
 
     def __init__(self, decoder: str, model: Any, ids: Any, given: Kwargs) -> None:
-        config, criteria = given["generation_config"], given["stopping_criteria"]
+        config = given["generation_config"]
         self.decoder = decoder
-        self.name = os.path.basename(str(getattr(model.config, "_name_or_path", "") or ""))
+        self.config = model.config
+        """Holds the model's name."""
         self.start = int(ids.shape[1])
         """Positions before the first new token."""
         self.limit = int(config.max_length) - self.start
@@ -59,8 +62,18 @@ class Plan:
         """Sequences of each prompt."""
         beams = int(config.num_beams or 1) if decoder == "_beam_search" else self.returned
         self.rows = int(ids.shape[0]) // beams * self.returned
-        self.enders = [criterion for criterion in criteria if hasattr(criterion, "eos_token_id")]
-        self.is_timed = any(hasattr(criterion, "max_time") for criterion in criteria)
+        self.enders: list[Any] = []
+        """End tokens: a tensor of each criterion."""
+        self.is_timed = False
+        self.is_known = True
+        """Whether the output shows what every criterion did."""
+        for criterion in given["stopping_criteria"]:
+            if hasattr(criterion, "eos_token_id"):
+                self.enders.append(criterion.eos_token_id)
+            elif hasattr(criterion, "max_time"):
+                self.is_timed = True
+            if type(criterion).__name__ not in KNOWN_CRITERIA:
+                self.is_known = False
         self.prompts = _prompts(model, ids, config, given)
         """Tokens of the prompt of each row: a small tensor, or one number for all."""
 
@@ -116,23 +129,19 @@ def _begin(args: Args, kwargs: Kwargs) -> None:
     if call is not None and not call.marks:
         call.depth += 1
     else:
-        generating.call = Call(call, args[0])
+        generating.call = call = Call(call, args[0])
+        generating.marks = call.marks
 
 
 def _decode(decoder: str, args: Args, kwargs: Kwargs) -> None:
     call = state.training.generating.call
     if call is None or call.plan is not None or call.model is not args[0]:
         return
-    call.plan = Plan(decoder, args[0], args[1] if len(args) > 1 else kwargs["input_ids"], kwargs)
-    is_known = all(type(criterion).__name__ in KNOWN_CRITERIA for criterion in kwargs["stopping_criteria"])
-    if decoder == "_sample" and call.plan.rows > 1 and not is_known:
+    call.marks.clear()  # those of another model's call, made while this one prepared
+    call.plan = plan = Plan(decoder, args[0], args[1] if len(args) > 1 else kwargs["input_ids"], kwargs)
+    if decoder == "_sample" and plan.rows > 1 and not plan.is_known:
         call.done = []
-
-
-def _mark(args: Args, kwargs: Kwargs, result: Any) -> None:
-    call = state.training.generating.call
-    if call is not None:
-        call.marks.append(monotonic_ns())
+        state.training.criteria = True
 
 
 def _keep_done(args: Args, kwargs: Kwargs, result: Any) -> None:
@@ -156,9 +165,10 @@ def _leave() -> Call | None:
     if call.depth:
         call.depth -= 1
         return None
-    generating.call = call.above
+    generating.call = above = call.above
+    generating.marks = None if above is None else above.marks
     call.ended = monotonic_ns()
-    return call if call.above is None else None
+    return call if above is None else None
 
 
 def _end(args: Args, kwargs: Kwargs, result: Any) -> None:
@@ -177,20 +187,23 @@ def _is_measured(call: Call, ids: Any, result: Any, parent: Any) -> bool:
     plan = call.plan
     if plan is None or call.result is not result or len(call.marks) < 2 or hasattr(ids, "placements"):
         return False  # to read a DTensor is a collective
-    numbers = partial(_measure, plan, call.done, ids)
     positions = int(ids.shape[1]) - plan.start
     if call.sampling is not None:
         call.sampling.positions += positions * plan.rows
     is_known = call.done is not None
+    use: Callable[[Any], Iterator[Any]] = partial(_account, call, plan, parent, positions, is_known)
     if ids.device.type != "cpu":
-        return deferred.send(ids.device.type, numbers, partial(_account, call, plan, parent, positions, is_known))
-    values = numbers().tolist()
+        return deferred.send(ids.device.type, partial(_measure, plan, call.done, ids), use)
+    new_BT = ids.numpy()[:, plan.start :].copy()  # the caller may write into its own
+    read = partial(_read, new_BT, plan.enders, call.done, plan.prompts, plan.returned)
     if call.sampling is None and isinstance(parent, Stage) and plan.decoder == "_sample":
+        values = read()
         padding = positions * plan.rows - sum(_lengths(values, positions, is_known))
         before: Any = (parent.attributes or {}).get(vocabulary.TOKENS_PADDING, 0)
         parent.set_attribute(vocabulary.TOKENS_PADDING, before + padding)
-    for record in _account(call, plan, parent, positions, is_known, values):
-        state.add(record)
+        state.add(Later(use, (values,)))
+    else:
+        state.add(Later(_account_later, (use, read)))
     return True
 
 
@@ -203,8 +216,8 @@ def _measure(plan: Plan, done: list[Any] | None, ids: Any) -> Any:
 
     ids_BT = ids[:, plan.start :]
     is_end_BT = torch.zeros_like(ids_BT, dtype=torch.bool)
-    for criterion in plan.enders:
-        for token in criterion.eos_token_id.to(ids_BT).reshape(-1):
+    for tokens in plan.enders:
+        for token in tokens.to(ids_BT).reshape(-1):
             is_end_BT |= ids_BT == token
     is_over_BT = is_end_BT if done is None else torch.stack(done, 1)
     last_B = is_over_BT.byte().argmax(1)
@@ -235,6 +248,29 @@ def _lengths(values: list[list[int]], positions: int, is_known: bool) -> list[in
     return [last + 1 if stops or is_known else positions for last, stops in zip(values[0], values[1], strict=True)]
 
 
+def _read(new_BT: Any, enders: list[Any], done: list[Any] | None, prompts: Any, returned: int) -> list[list[int]]:
+    """Do what ``_measure`` does for ids of the host, by numpy: it starts no threads of its own as torch may."""
+    import numpy as np
+
+    is_end_BT = np.zeros(new_BT.shape, bool)
+    for tokens in enders:
+        for token in tokens.reshape(-1).tolist():
+            is_end_BT |= new_BT == token
+    rows = range(len(new_BT))
+    is_over_BT = is_end_BT if done is None else np.stack([is_over_B.numpy() for is_over_B in done], 1)
+    last_B = is_over_BT.argmax(1)
+    if isinstance(prompts, int):
+        prompts_B = [prompts for _ in rows]
+    else:
+        beams = len(prompts) * returned // len(rows)  # one row for each beam
+        prompts_B = [prompt for prompt in prompts.tolist()[::beams] for _ in range(returned)]
+    return [last_B.tolist(), is_end_BT[rows, last_B].tolist(), prompts_B]
+
+
+def _account_later(use: Callable[[Any], Iterator[Any]], read: Callable[[], Any]) -> Iterator[Any]:
+    return use(read())
+
+
 def _account(
     call: Call, plan: Plan, parent: Any, positions: int, is_known: bool, values: list[list[int]]
 ) -> Iterator[Noted | Count]:
@@ -250,7 +286,9 @@ def _rows(
 ) -> list[Request]:
     marks = call.marks
     rows = []
-    for request, length, stop, prompt in zip(_common(call, plan), lengths, stops, prompts, strict=True):
+    whole = _whole(call, plan)
+    names = _names(call, plan, whole.id)
+    for (name, sample, group), length, stop, prompt in zip(names, lengths, stops, prompts, strict=True):
         last = marks[min(length, len(marks) - 1)]
         if stop:
             finish = "stop"
@@ -259,13 +297,16 @@ def _rows(
         else:
             finish = "stop" if is_known else "timeout" if plan.is_timed else ""
         rows.append(
-            request._replace(
+            whole._replace(
                 ended=last,
                 first_token=marks[1],
                 last_token=last,
                 input_tokens=prompt,
                 output_tokens=length,
                 finish=finish,
+                id=name,
+                sample=sample,
+                group=group,
             )
         )
     return rows
@@ -273,20 +314,24 @@ def _rows(
 
 def _failed(call: Call, plan: Plan, error: str, is_error: bool) -> list[Request]:
     first = call.marks[1] if len(call.marks) > 1 else 0
-    finish = "error" if is_error else "abort"
-    return [row._replace(first_token=first, finish=finish, error=error) for row in _common(call, plan)]
+    whole = _whole(call, plan)._replace(first_token=first, finish="error" if is_error else "abort", error=error)
+    names = _names(call, plan, whole.id)
+    return [whole._replace(id=name, sample=sample, group=group) for name, sample, group in names]
 
 
-def _common(call: Call, plan: Plan) -> list[Request]:
-    """Make the rows of a batch with what all of them share. There is no queue: a batch begins at once."""
-    whole = _unmeasured(call, 1)[0]._replace(model=plan.name, limit=plan.limit)
-    name, sampling = whole.id.rpartition(".")[0], call.sampling
-    rows = []
+def _whole(call: Call, plan: Plan) -> Request:
+    """Say what all rows of a batch share. There is no queue: a batch begins at once."""
+    model = os.path.basename(str(getattr(plan.config, "_name_or_path", "") or ""))
+    return _unmeasured(call, 1)[0]._replace(model=model, limit=plan.limit)
+
+
+def _names(call: Call, plan: Plan, first: str) -> Iterator[tuple[str, str, str]]:
+    """Name each row, its sample and, where the trainer tells it, its group; ``first`` is the name of the first row."""
+    name, sampling = first.rpartition(".")[0], call.sampling
     for index in range(plan.rows):
         sample, group = ("", "") if sampling is None else sampling.place(index, plan.rows)
         sample = sample or (f"{name}.{index // plan.returned}" if plan.returned > 1 else "")
-        rows.append(whole._replace(id=f"{name}.{index}", sample=sample, group=group))
-    return rows
+        yield f"{name}.{index}", sample, group
 
 
 def _unmeasured(call: Call, rows: int) -> list[Request]:
@@ -311,8 +356,12 @@ HOOKS = (
         Hook(target=f"{MIXIN}.{name}", before=partial(_decode, name), after=_decoded)
         for name in ("_sample", "_beam_search", "_assisted_decoding")
     ),
-    Hook(target=f"{MIXIN}._has_unfinished_sequences", after=_mark),
-    Hook(target="transformers.generation.stopping_criteria:StoppingCriteriaList.__call__", after=_keep_done),
+    Hook(target=f"{MIXIN}._has_unfinished_sequences", marks=True),
+    Hook(
+        target="transformers.generation.stopping_criteria:StoppingCriteriaList.__call__",
+        after=_keep_done,
+        during="criteria",
+    ),
     *transformers_batching.HOOKS,
 )
 ATTACHMENTS = ()

@@ -2,7 +2,7 @@
 
 Runs in every rank; a server is asked by rank 0 alone. Source: trl 1.16, ``trainer/grpo_trainer.py`` (``_generate``,
 2193) and ``generation/vllm_client.py`` (``_post``). The server tells tokens and how each sequence ended, and no times:
-all sequences of one HTTP request begin and end with it.
+all sequences of one HTTP request begin and end with it. A server that is recorded itself counts them too, as ``vllm``.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def _rows(posted: Posted, ended: int, answer: Any, error: str) -> Iterator[Reque
         sample, group = sampling.place_of_all(index) if is_placed else ("", "")
         policy = UNKNOWN if sampling is None else sampling.policy
         yield Request(
-            "vllm",
+            "trl-client",
             posted.submitted,
             ended,
             input_tokens=UNKNOWN if prompt is None else len(prompt),

@@ -14,7 +14,9 @@ and ``LLMEngine`` have no such queues: they are handed a batch of requests befor
 
 Told by the versions that have it: cached tokens (0.10), preemptions of a request (0.30), versions of the weights where
 the user numbers them (0.32); the load of an ``AsyncLLM`` (0.8.5) and of an ``LLM`` (0.11.1), where it has statistics.
-Never told: a session whose prompt goes on while it is answered (0.16) is not counted.
+Never told: a session whose prompt goes on while it is answered (0.16) is not counted. Of engines that an external
+launcher starts for one model, each of which has every request (TRL's colocated vLLM with tensor parallelism), the first
+alone counts.
 """
 
 from __future__ import annotations
@@ -72,12 +74,17 @@ def _taken(args: Args, kwargs: Kwargs, result: Any) -> None:
     request_id = request.request_id
     engine = (state.training.vllm or remembered()).engine(processor)
     sequence = processor.request_states.get(request_id)
-    if sequence is None or request_id in engine.open:
-        return  # the input of an open session goes on
+    if engine.is_copy or sequence is None or _is_session(sequence):
+        return
     parent = CURRENT.get().get(SPAN_KEY)
     if sequence.queue is not None:
         parent = _of_caller(processor, request, sequence, parent)
     engine.take(request_id, sequence, request.arrival_time, parent)
+
+
+def _is_session(sequence: Any) -> bool:
+    """Tell a session by its queue of further input: its last request is not ``resumable``, and may end it unseen."""
+    return getattr(sequence, "input_chunk_queue", None) is not None
 
 
 def _of_caller(processor: Any, request: Any, sequence: Any, parent: Any) -> Any:
@@ -95,7 +102,7 @@ def _of_caller(processor: Any, request: Any, sequence: Any, parent: Any) -> Any:
         request.trace_headers = {}
         PROPAGATOR.inject(request.trace_headers)
     if sequence.stats is None and sequence.parent_req is None and sequence.output_kind.name != "FINAL_ONLY":
-        remembered().firsts[sequence.queue] = 0
+        remembered().look_for_first(sequence.queue)
     if parent is None and state.container is None:
         state.open_setup()
     return parent
@@ -103,7 +110,9 @@ def _of_caller(processor: Any, request: Any, sequence: Any, parent: Any) -> Any:
 
 def _finished(args: Args, kwargs: Kwargs, result: Any) -> None:
     known = state.training.vllm or remembered()
-    _over(known.engines.get(id(args[0])) or known.engine(args[0]), args[1], args[2])
+    engine = known.engines.get(id(args[0])) or known.engine(args[0])
+    if not (engine.is_copy or _is_session(args[1])):
+        _over(engine, args[1], args[2])
 
 
 def _iterated(args: Args, kwargs: Kwargs, result: Any) -> None:
@@ -143,13 +152,13 @@ def _shown(args: Args, kwargs: Kwargs) -> None:
     queue, known = args[0], state.training.vllm
     if known is None:
         return
-    if known.firsts and known.firsts.get(queue) == 0:
-        known.firsts[queue] = monotonic_ns()
-    elif isinstance(args[1], Exception):
+    if isinstance(args[1], Exception):
         for engine in known.engines.values():
             for sequence in [sequence for sequence in engine.open.values() if sequence.queue is queue]:
                 _over(engine, sequence, "error", type(args[1]).__name__)
             _leave(engine)
+    elif known.firsts and known.firsts.get(queue) == 0:
+        known.firsts[queue] = monotonic_ns()
 
 
 def _over(engine: Engine, sequence: Any, finish: Any, error: str = "") -> None:
@@ -188,7 +197,7 @@ def _built(args: Args, kwargs: Kwargs, result: Any) -> None:
     known = remembered()
     engine = known.engine(frontend.output_processor)
     engine.describe(config)
-    known.replica = engine.replica
+    known.replica, known.is_copy = engine.replica, engine.is_copy
     if not frontend.output_processor.log_stats:
         named = {
             vocabulary.PROVIDER: "vllm",
@@ -210,6 +219,8 @@ def _recorded(args: Args, kwargs: Kwargs, result: Any) -> None:
     scheduler = kwargs["scheduler_stats"] if "scheduler_stats" in kwargs else args[1]
     iteration = kwargs["iteration_stats"] if "iteration_stats" in kwargs else args[2]
     known = remembered()
+    if known.is_copy:
+        return
     index = kwargs.get("engine_idx", REPLICA.get())
     replica = str(index) if index is not None and index >= 0 else known.replica
     load = known.loads.get(replica) or known.loads.setdefault(replica, Load())

@@ -39,7 +39,10 @@ class Over(NamedTuple):
 class Engine:
     """One engine: how it was built, and what is inside."""
 
-    __slots__ = ("arrivals", "fields", "is_shared", "model", "names", "open", "over", "parents", "processor", "replica")
+    __slots__ = (
+        "arrivals", "fields", "is_copy", "is_shared", "model", "names", "open", "over", "parents", "processor",
+        "replica",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.processor: ref[Any] | None = None
@@ -48,6 +51,8 @@ class Engine:
         """Index among the data-parallel engines; empty where there are several: then each output tells its own."""
         self.is_shared = True
         """Whether the engine core is on this host, so that its monotonic clock is ours."""
+        self.is_copy = False
+        """Whether another process counts all that is inside."""
         # Plain dicts and one flat list: an object for each of 100,000 requests costs as much again in the collector.
         self.open: dict[str, Any] = {}
         """The sequences inside (vLLM's ``RequestState``) by request id, oldest first."""
@@ -77,6 +82,11 @@ class Engine:
         if is_alone:
             self.replica = str(getattr(parallel, "data_parallel_index", parallel.data_parallel_rank))
         self.is_shared = is_alone or has_lb["hybrid"] or getattr(parallel, "data_parallel_size_local", size) >= size
+        if getattr(parallel, "distributed_executor_backend", None) == "external_launcher":
+            # The launcher's ranks lie one model behind the other; the last of these sizes is not in every version.
+            split = parallel.tensor_parallel_size * parallel.pipeline_parallel_size
+            split *= getattr(parallel, "prefill_context_parallel_size", 1)
+            self.is_copy = int(os.environ.get("RANK", "0")) % split != 0
 
     def take(self, request_id: str, sequence: Any, arrival: float, parent: Any) -> None:
         """Remember a sequence until it is over; of too many the oldest is forgotten."""
@@ -111,17 +121,22 @@ class Load:
 class Remembered:
     """What concerns vLLM in this process."""
 
-    __slots__ = ("engines", "firsts", "loads", "replica")
+    __slots__ = ("engines", "firsts", "is_copy", "loads", "replica")
 
     def __init__(self) -> None:
         self.engines: dict[int, Engine] = {}
         """By the id of their output processor, as long as that lives."""
         self.firsts: dict[Any, int] = {}
-        """By the queue of a streaming request whose engine has no statistics: when its first output came, 0 before."""
+        """By the queue of a streaming request whose engine has no statistics: when its first output came, 0 before.
+
+        That may have been an output without a token.
+        """
         self.loads: dict[str, Load] = {}
         """By replica."""
         self.replica = ""
         """Of the engine that was built last; load that names none is an ``LLM``'s, of which a process has one."""
+        self.is_copy = False
+        """Likewise."""
 
     def engine(self, processor: Any) -> Engine:
         """Return the engine of an output processor."""
@@ -131,6 +146,12 @@ class Remembered:
             engine = self.engines[key] = Engine()
             engine.processor = ref(processor, lambda gone: self.engines.pop(key, None))
         return engine
+
+    def look_for_first(self, queue: Any) -> None:
+        """Time the first output of a queue; of too many the oldest is forgotten."""
+        if len(self.firsts) >= QUEUE_LIMIT:
+            self.firsts.pop(next(iter(self.firsts)))
+        self.firsts[queue] = 0
 
 
 def remembered() -> Remembered:
@@ -165,6 +186,8 @@ def _row(engine: Engine, replica: str, ended: int, known: dict[str, Any], one: O
     arrival = one.arrival or getattr(stats, "arrival_time", 0.0)
     submitted = int(arrival * 1e9) - state.clock.anchor if arrival else 0
     times = _seen(one, finish, ended) if stats is None else _times(stats, submitted, ended, engine.is_shared)
+    if not one.output_tokens:
+        times[1:] = 0, 0  # what was taken for the first token was the word that it is over
     start, end = _policy(known.get("weight_version_starts"))
     return Request(
         engine="vllm",

@@ -64,7 +64,7 @@ def send(kind: str, make: Callable[[], Any], use: Callable[[Any], Iterable[Any]]
     if getattr(device, "is_current_stream_capturing", lambda: False)():
         return False  # a copy recorded into a graph would run again with every replay
     values = make()
-    host = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+    host = torch.empty(values.shape, dtype=values.dtype, device="cpu", pin_memory=True)
     host.copy_(values, non_blocking=True)
     event = device.Event()
     event.record()
@@ -73,11 +73,19 @@ def send(kind: str, make: Callable[[], Any], use: Callable[[Any], Iterable[Any]]
 
 
 def resolve() -> None:
-    """Hand over every number whose copy has ended, in order; called between stages on the training thread."""
-    waiting = state.training.deferred
-    while waiting and waiting[0][0].query():
-        _, host, use = waiting.popleft()
-        state.add(Later(use, (host.tolist(),)))
+    """Hand over every number whose copy has ended, in order; called between stages, by any thread.
+
+    While one thread does, another leaves it to that: it could take numbers that only the one before them had asked for.
+    """
+    waiting, alone = state.training.deferred, state.training.resolving
+    if not waiting or not alone.acquire(blocking=False):
+        return
+    try:
+        while waiting and waiting[0][0].query():
+            _, host, use = waiting.popleft()
+            state.add(Later(use, (host.tolist(),)))
+    finally:
+        alone.release()
 
 
 def drain(timeout_s: float) -> None:

@@ -6,15 +6,17 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Sequence
 from heapq import nlargest
+from operator import attrgetter, sub
 from typing import Final, NamedTuple
 from zlib import crc32
 
-from otel_rl.requests import UNKNOWN, Request
-from otel_rl.rollouts.columns import MOST_TOKENS, SLACK_NS, Column, Derived, Table, is_failed, texts
+from otel_rl.requests import UNKNOWN
+from otel_rl.rollouts.columns import COUNTS, FAILED, MOST_TOKENS, SLACK_NS, TIMES, Column, Derived, Table, texts
 
 MASK: Final = (1 << 64) - 1
 FACTORS: Final = 0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53
 """Of MurmurHash3's finalizer (public domain), which spreads what ids that follow each other leave close together."""
+_GIVEN: Final = attrgetter(*TIMES, *COUNTS, "finish", "error")
 
 
 class Bins(NamedTuple):
@@ -33,50 +35,39 @@ def derive(source: Table, now: int) -> Derived:
         source: clean rows.
         now: the present, monotonic ns: no time can be later.
     """
-    return derive_rows(source.rows, now)
-
-
-def derive_rows(rows: Sequence[Request], now: int) -> Derived:
-    """Derive the times of rows that are no table."""
-    derived = Derived(*([] for _ in range(12)))
-    for row in rows:
-        _derive(row, now, derived)
+    made = []
+    impossible = backwards = wrong = 0
+    for *told, prompt, response, reused, evicted, finish, error in zip(*_GIVEN(source.columns), strict=True):
+        times = told
+        if min(told) < 0 or max(told) > now:
+            impossible += 1
+            times = [time if 0 <= time <= now else 0 for time in told]
+        submitted, ended, started, first, last = times
+        duration = _between(submitted, ended, SLACK_NS)
+        ttft = _between(submitted, first, SLACK_NS)
+        queue = _between(submitted, started, SLACK_NS)
+        prefill = _between(started, first, 0)
+        decode = _between(first, last, 0)
+        spans = duration, ttft, queue, prefill, decode, _between(last, ended, SLACK_NS)
+        if min(spans) < -1:
+            backwards += 1
+            duration, ttft, queue, prefill, decode, _ = [max(span, -1) for span in spans]
+        inside = prompt if 1 <= prompt < MOST_TOKENS else UNKNOWN
+        least = 0 if error or finish in FAILED else 1
+        output = response if least <= response < MOST_TOKENS else UNKNOWN
+        cached = reused if 0 <= reused < MOST_TOKENS and (inside == UNKNOWN or reused <= inside) else UNKNOWN
+        wrong += (inside, output, cached) != (prompt, response, reused)
+        tpot = decode // (output - 1) if output > 1 and decode >= 0 else -1
+        preemptions = evicted if 0 <= evicted < MOST_TOKENS else UNKNOWN
+        made.append((duration, ttft, queue, prefill, decode, tpot, inside, output, cached, preemptions, started, ended))
+    derived = Derived(*zip(*made, strict=True))
+    derived.rows = made
+    unfinished = source.columns.ended.count(0)
+    found = {"impossible_time": impossible, "unfinished": unfinished, "reversed": backwards, "tokens": wrong}
+    for reason, number in found.items():
+        if number:
+            derived.problems[reason] = number
     return derived
-
-
-def _derive(row: Request, now: int, derived: Derived) -> None:
-    problems = derived.problems
-    given = (row.submitted, row.ended, row.scheduled, row.first_token, row.last_token)
-    times = [time if 0 <= time <= now else 0 for time in given]
-    submitted, ended, started, first, last = times
-    problems["impossible_time"] += any(time != one for time, one in zip(times, given, strict=True))
-    problems["unfinished"] += not row.ended
-    pairs = (
-        (submitted, ended, SLACK_NS),
-        (submitted, first, SLACK_NS),
-        (submitted, started, SLACK_NS),
-        (started, first, 0),
-        (first, last, 0),
-        (last, ended, SLACK_NS),
-    )
-    spans = [_between(*pair) for pair in pairs]
-    problems["reversed"] += any(span < -1 for span in spans)
-    duration, ttft, queue, prefill, decode, _ = (max(span, -1) for span in spans)
-    tokens, wrong = _tokens(row)
-    problems["tokens"] += wrong
-    output = tokens[1]
-    derived.duration.append(duration)
-    derived.ttft.append(ttft)
-    derived.queue.append(queue)
-    derived.prefill.append(prefill)
-    derived.decode.append(decode)
-    derived.tpot.append(decode // (output - 1) if output > 1 and decode >= 0 else -1)
-    derived.input.append(tokens[0])
-    derived.output.append(output)
-    derived.cached.append(tokens[2])
-    derived.preemptions.append(row.preemptions if 0 <= row.preemptions < MOST_TOKENS else UNKNOWN)
-    derived.started.append(started)
-    derived.ended.append(ended)
 
 
 def _between(begin: int, end: int, slack: int) -> int:
@@ -88,31 +79,19 @@ def _between(begin: int, end: int, slack: int) -> int:
     return end - begin
 
 
-def _tokens(row: Request) -> tuple[tuple[int, int, int], bool]:
-    """Give input, output and cached tokens, and whether one of them cannot be."""
-    least = 0 if is_failed(row) else 1
-    inside, wrong_input = _usable(row.input_tokens, 1)
-    output, wrong_output = _usable(row.output_tokens, least)
-    cached, wrong_cached = _usable(row.cached_tokens, 0)
-    if inside != UNKNOWN and cached > inside:
-        cached, wrong_cached = UNKNOWN, True
-    return (inside, output, cached), wrong_input or wrong_output or wrong_cached
-
-
-def _usable(tokens: int, least: int) -> tuple[int, bool]:
-    is_wrong = tokens != UNKNOWN and not least <= tokens < MOST_TOKENS
-    return UNKNOWN if is_wrong else tokens, is_wrong
-
-
 def histogram(column: Column, bounds: Sequence[int]) -> Bins | None:
     """Sort the known values of a column into buckets; None where no value is known."""
-    known = [value for value in column if value >= 0]
-    if not known:
+    low, high = min(column), max(column)
+    if high < 0:
         return None
     counts = [0] * (len(bounds) + 1)
+    if low == high:  # as a batch has one TTFT
+        counts[bisect_left(bounds, high)] = len(column)
+        return Bins(counts, high * len(column), low, high)
+    known = column if low >= 0 else [value for value in column if value >= 0]
     for value in known:
         counts[bisect_left(bounds, value)] += 1
-    return Bins(counts, sum(known), min(known), max(known))
+    return Bins(counts, sum(known), min(known), high)
 
 
 def largest(column: Column, floor: int, count: int) -> list[int]:
@@ -145,13 +124,12 @@ def finished(derived: Derived) -> tuple[bytes, int, int, int] | None:
     Returns:
         Their ends as bytes of 64-bit numbers, their first submission, their first and their last start (0: unknown).
     """
-    known = [place for place, duration in enumerate(derived.duration) if duration >= 0]
+    columns = zip(derived.ended, derived.duration, derived.started, strict=True)
+    known = [row for row in columns if row[1] >= 0]
     if not known:
         return None
-    ends = array("q", [derived.ended[place] for place in known])
-    starts = [derived.started[place] for place in known]
-    first = min(derived.ended[place] - derived.duration[place] for place in known)
-    return ends.tobytes(), first, min(starts), max(starts)
+    ends, durations, starts = zip(*known, strict=True)
+    return array("q", ends).tobytes(), min(map(sub, ends, durations)), min(starts), max(starts)
 
 
 def ordered(values: Sequence[int]) -> Sequence[int]:

@@ -3,24 +3,36 @@
 from __future__ import annotations
 
 import heapq
-from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice
+from operator import attrgetter
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any, Final
 
+from otel_rl.records import Labels
 from otel_rl.requests import Request
-from otel_rl.rollouts.columns import Column, Derived, Table, is_failed
+from otel_rl.rollouts.columns import Column, Derived, Numbers, Table, is_failed
 
 
-class Kept(NamedTuple):
-    """A request that may become a span."""
+class Kept:
+    """A request that may become a span, with all that is needed to make it."""
 
-    row: Request
-    parent_id: int
-    why: str
-    """Words of ``rl.request.kept``, with commas between."""
+    __slots__ = ("labels", "number", "numbers", "parent", "row", "why")
+
+    def __init__(self, number: int, row: Request, parent: Any, numbers: Numbers, labels: Labels) -> None:
+        self.number = number
+        """Of the row within the rollout."""
+        self.row = row
+        self.parent = parent
+        """Its place: a ``Stage`` or a ``Place``."""
+        self.numbers = numbers
+        self.labels = labels
+        """Of the series that it counts in."""
+        self.why = ""
+        """Words of ``rl.request.kept``, with commas between, once it is chosen."""
+
+
+_NUMBER: Final = attrgetter("number")
 
 
 @dataclass(frozen=True)
@@ -37,6 +49,23 @@ class Policy:
     """Of a step on one process."""
 
 
+class Offered(dict[int, Kept]):
+    """The candidates among the rows of one table, by place; each is made when somebody first looks at it."""
+
+    def __init__(self, table: Table, derived: Derived, first: int, labels: Labels) -> None:
+        self._table = table
+        self._derived = derived
+        self.first = first
+        """The number of the first row within the rollout."""
+        self._labels = labels
+
+    def __missing__(self, place: int) -> Kept:
+        table, numbers = self._table, self._derived.of(place)
+        made = Kept(self.first + place, table.rows[place], table.parents[place], numbers, self._labels)
+        self[place] = made
+        return made
+
+
 class _Best:
     """The requests with the largest values; of equal ones the earliest."""
 
@@ -44,24 +73,28 @@ class _Best:
 
     def __init__(self, size: int) -> None:
         self._size = size
-        self._heap: list[tuple[int, int, Request, int]] = []
+        self._heap: list[tuple[int, int, Kept]] = []
 
-    def offer(self, module: ModuleType, column: Column, table: Table, first: int) -> None:
-        """Take in what belongs to the largest; ``first`` is the number of the first row within the rollout."""
-        heap, size = self._heap, self._size
+    def offer(self, module: ModuleType, column: Column, offered: Offered) -> None:
+        """Take in what belongs to the largest."""
+        heap, size, first = self._heap, self._size, offered.first
+        if len(heap) + len(column) <= size:  # there is room for all: they need no order yet
+            heap += [(int(value), -first - place, offered[place]) for place, value in enumerate(column) if value >= 0]
+            return
         if not size:
             return
+        heapq.heapify(heap)
         floor = heap[0][0] if len(heap) == size else -1
         for place in module.largest(column, floor, size):
-            item = (int(column[place]), -first - place, table.rows[place], table.parents[place])
+            value, order = int(column[place]), -first - place
             if len(heap) < size:
-                heapq.heappush(heap, item)
-            elif item > heap[0]:
-                heapq.heapreplace(heap, item)
+                heapq.heappush(heap, (value, order, offered[place]))
+            elif (value, order) > heap[0][:2]:
+                heapq.heapreplace(heap, (value, order, offered[place]))
 
-    def rows(self) -> Iterable[tuple[int, Request, int]]:
-        """Give number, row and parent, the largest first."""
-        return ((-order, row, parent) for _, order, row, parent in sorted(self._heap, reverse=True))
+    def rows(self) -> list[Kept]:
+        """Give them, the largest first."""
+        return [one for _, _, one in sorted(self._heap, reverse=True)]
 
 
 class Candidates:
@@ -69,7 +102,7 @@ class Candidates:
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
-        self._failed: list[tuple[int, Request, int]] = []
+        self._failed: list[Kept] = []
         self._kinds = {
             "slowest": _Best(policy.extreme),
             "ttft": _Best(policy.extreme),
@@ -77,7 +110,9 @@ class Candidates:
             "sample": _Best(policy.sample),
         }
 
-    def add(self, module: ModuleType, table: Table, derived: Derived, scores: Column, first: int) -> None:
+    def add(
+        self, module: ModuleType, table: Table, derived: Derived, scores: Column, first: int, labels: Labels = ()
+    ) -> None:
         """Take further requests in.
 
         Args:
@@ -86,35 +121,32 @@ class Candidates:
             derived: their times.
             scores: of their ids.
             first: how many requests the rollout had before.
+            labels: of their metrics.
         """
+        offered = Offered(table, derived, first, labels)
         room = self._policy.failed - len(self._failed)
         if room > 0 and table.has_failed():
             places = (place for place, row in enumerate(table.rows) if row.ended and is_failed(row))
-            chosen = islice(places, room)
-            self._failed += [(first + place, table.rows[place], table.parents[place]) for place in chosen]
-        columns: dict[str, Any] = {
-            "slowest": derived.duration,
-            "ttft": derived.ttft,
-            "longest": derived.output,
-            "sample": scores,
-        }
-        for kind, column in columns.items():
-            self._kinds[kind].offer(module, column, table, first)
+            self._failed += [offered[place] for place in islice(places, room)]
+        columns = (derived.duration, derived.ttft, derived.output, scores)
+        for best, column in zip(self._kinds.values(), columns, strict=True):
+            best.offer(module, column, offered)
 
     def chosen(self, room: int) -> list[Kept]:
         """Choose at most ``room`` requests, the failed first, then kind by kind; give them in the order they came."""
-        found: dict[int, tuple[Request, int]] = {}
-        why: dict[int, list[str]] = {}
+        found: list[Kept] = []
         kinds = {"failed": self._failed, **{kind: best.rows() for kind, best in self._kinds.items()}}
         for kind, rows in kinds.items():
-            for number, row, parent in rows:
-                if number in found or len(found) < room:
-                    found[number] = row, parent
-                    why.setdefault(number, []).append(kind)
-        return [Kept(*found[number], ",".join(why[number])) for number in sorted(found)]
+            for one in rows:
+                if one.why:
+                    one.why = f"{one.why},{kind}"
+                elif len(found) < room:
+                    one.why = kind
+                    found.append(one)
+        return sorted(found, key=_NUMBER)
 
 
-def outcomes(table: Table) -> Counter[str]:
+def outcomes(table: Table) -> dict[str, int]:
     """Count what became of requests: ``aborted``, ``timed_out``, ``clipped``, ``error``; what never was is left out."""
     finishes = table.finishes
     found = {
@@ -123,4 +155,4 @@ def outcomes(table: Table) -> Counter[str]:
         "clipped": finishes["length"],
         "error": sum(row.finish == "error" or bool(row.error) for row in table.rows) if table.has_failed() else 0,
     }
-    return Counter({kind: number for kind, number in found.items() if number})
+    return {kind: number for kind, number in found.items() if number}

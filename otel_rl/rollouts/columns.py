@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from operator import index, itemgetter
-from typing import Any, Final
+from operator import attrgetter, index, itemgetter
+from typing import Any, Final, NamedTuple
 
+from otel_rl.guard import attempt
 from otel_rl.requests import UNKNOWN, Request
 
 Column = Any
@@ -28,6 +29,26 @@ WHOLE: Final = frozenset((*TIMES, *COUNTS, "turn", "policy_start", "policy_end",
 TYPES: Final = tuple(int if name in WHOLE else bool if name == "streamed" else str for name in Request._fields)
 
 
+class Numbers(NamedTuple):
+    """What follows from one row; times in ns, -1 where a number is not known or not usable."""
+
+    duration: int
+    ttft: int
+    queue: int
+    prefill: int
+    decode: int
+    tpot: int
+    input: int
+    output: int
+    cached: int
+    preemptions: int
+    started: int
+    ended: int
+
+
+_COLUMNS: Final = attrgetter(*Numbers._fields)
+
+
 @dataclass(slots=True)
 class Derived:
     """What follows from the rows of one kind, by column; times in ns, -1 where a number is not known or not usable."""
@@ -46,8 +67,14 @@ class Derived:
     """When the engine took the request up (monotonic, ns); 0 where unknown."""
     ended: Column
     """Monotonic, ns; 0 where unknown."""
-    problems: Counter[str] = field(default_factory=Counter, init=False)
+    rows: Sequence[tuple[int, ...]] = field(default=(), init=False)
+    """The same by row, where it was made that way."""
+    problems: dict[str, int] = field(default_factory=dict, init=False)
     """Rows by what is wrong with them: a word of docs/requests.md."""
+
+    def of(self, place: int) -> Numbers:
+        """Give the numbers of one row, as Python's own."""
+        return Numbers._make(self.rows[place] if self.rows else [int(column[place]) for column in _COLUMNS(self)])
 
 
 class Table:
@@ -55,11 +82,8 @@ class Table:
 
     __slots__ = ("columns", "finishes", "parents", "rows")
 
-    def __init__(self, rows: list[Request], parents: list[int]) -> None:
-        """Turn clean rows, at least one, and the ids of the spans that they belong to, into columns.
-
-        Cost: 0.2 us a row.
-        """
+    def __init__(self, rows: list[Request], parents: list[Any]) -> None:
+        """Turn clean rows, at least one, and the places that they belong to, into columns. Cost: 0.2 us a row."""
         self.rows = rows
         self.parents = parents
         self.columns: Any = Request._make(zip(*rows, strict=True))
@@ -73,12 +97,20 @@ class Table:
 
     def parts(self) -> list[Table]:
         """Part the rows by the labels of their metrics."""
-        if all(is_constant(column) for column in KIND(self.columns)):
+        for column in KIND(self.columns):
+            if not is_constant(column):
+                break
+        else:
             return [self]
         parts: dict[Any, list[int]] = {}
         for place, row in enumerate(self.rows):
             parts.setdefault(KIND(row), []).append(place)
         return [self.only(places) for places in parts.values()]
+
+    def below(self, kinds: dict[Any, Any], kind: Any) -> Table:
+        """Give the table of the rows whose places are of one kind, by the place."""
+        places = [place for place, parent in enumerate(self.parents) if kinds[parent] == kind]
+        return self if len(places) == len(self.rows) else self.only(places)
 
     def only(self, places: list[int]) -> Table:
         """Give the table of some of the rows."""
@@ -91,12 +123,12 @@ def is_constant(column: Sequence[Any]) -> bool:
     return bool(column[-1] == first and column.count(first) == len(column))
 
 
-def clean(rows: list[Request], parents: list[int], problems: Counter[str]) -> Table | None:
+def clean(rows: list[Request], parents: list[Any], problems: Counter[str]) -> Table | None:
     """Give the rows as a table of fields that have the types that they should have; None where no row is left.
 
     Args:
         rows: what a reader gave, which may be anything.
-        parents: the spans that they belong to.
+        parents: the places that they belong to.
         problems: takes what had to be changed: ``no_request``, ``not_a_number``.
     """
     if set(map(type, rows)) - {Request}:
@@ -105,28 +137,22 @@ def clean(rows: list[Request], parents: list[int], problems: Counter[str]) -> Ta
         rows, parents = [row for row, _ in kept], [parent for _, parent in kept]
     if not rows:
         return None
-    columns = zip(*rows, strict=True)
-    if not all(_has_type(column, kind) for column, kind in zip(columns, TYPES, strict=True)):
+    if not all(tuple(map(type, row)) == TYPES for row in rows):  # nothing is compared: what is odd may refuse that
         rows = [_cleaned(row, problems) for row in rows]
     return Table(rows, parents)
 
 
-def _has_type(column: Sequence[Any], kind: type) -> bool:
-    return type(column[0]) is kind and (is_constant(column) or set(map(type, column)) == {kind})
-
-
 def _cleaned(row: Request, problems: Counter[str]) -> Request:
+    """Give a row with the types that it should have; a value that cannot be read is not known."""
     changed: dict[str, Any] = {}
     is_wrong = False
     for name, kind, value in zip(Request._fields, TYPES, row, strict=True):
         if type(value) is kind:
             continue
-        if kind is int:
-            number = whole(value)
-            changed[name] = (0 if name in TIMES else UNKNOWN) if number is None else number
-            is_wrong |= number is None and value is not None
-        else:
-            changed[name] = bool(value) if kind is bool else "" if value is None else str(value)
+        read: Any = whole if kind is int else kind
+        found = None if value is None else attempt("read", "a value of a request", read, value)
+        is_wrong |= found is None and value is not None
+        changed[name] = (0 if name in TIMES else UNKNOWN if kind is int else kind()) if found is None else found
     problems["not_a_number"] += is_wrong
     return row._replace(**changed)
 

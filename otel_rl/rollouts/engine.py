@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from math import isfinite
+
 from otel_rl import vocabulary as v
 from otel_rl.metrics import Fold
 from otel_rl.records import Labels, Point
 from otel_rl.requests import Load
+from otel_rl.rollouts.columns import whole
 from otel_rl.rollouts.labels import Words
 
 
@@ -20,7 +23,18 @@ class Engines:
         self._has_steps = False
 
     def take(self, load: Load) -> None:
-        """Take in what an engine says."""
+        """Take in what an engine says.
+
+        Raises:
+            ValueError: one of its numbers is none; nothing of it is taken.
+        """
+        time_ns, running, waiting, preemptions = map(
+            whole, (load.time_ns, load.running, load.waiting, load.preemptions)
+        )
+        usage = None if load.kv_usage is None else float(load.kv_usage)
+        if time_ns is None or running is None or waiting is None or preemptions is None or not isfinite(usage or 0.0):
+            raise ValueError(f"the load of an engine is no number: {load.engine}")
+        load = Load(load.engine, load.replica, time_ns, running, waiting, usage, preemptions)
         told = ((v.PROVIDER, load.engine), (v.REPLICA, load.replica))
         labels = tuple((key, self._words.word(key, str(text))) for key, text in told if text)
         self._last[labels] = load

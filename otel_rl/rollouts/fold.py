@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter, OrderedDict
 from collections.abc import Collection, Iterable
 from itertools import islice
@@ -16,15 +17,15 @@ from otel_rl.records import Exemplar, Labels, Point, Value
 from otel_rl.requests import Load, Noted, Request
 from otel_rl.rollouts import bulk_plain
 from otel_rl.rollouts.bulk import bulk
-from otel_rl.rollouts.candidates import Kept, Policy, outcomes
-from otel_rl.rollouts.columns import Derived, Table, clean
+from otel_rl.rollouts.candidates import Policy, outcomes
+from otel_rl.rollouts.columns import Derived, Numbers, Table, clean
 from otel_rl.rollouts.engine import Engines
 from otel_rl.rollouts.labels import Words
 from otel_rl.rollouts.measures import HISTOGRAMS, NS, OUTCOMES, SHARES
-from otel_rl.rollouts.place import Bucket, Place, is_evaluation, place_of
-from otel_rl.rollouts.request_span import derive_one, request_span
+from otel_rl.rollouts.place import PURPOSES, Bucket, Place, Purpose, Stages, place_of
+from otel_rl.rollouts.request_span import request_span
 from otel_rl.rollouts.rollout import Rollout
-from otel_rl.runtime import Trace, state
+from otel_rl.runtime import state
 from otel_rl.spans import Stage
 
 CHUNK: Final = 2_000
@@ -34,9 +35,9 @@ SLICE: Final = 250
 SEQUENCES: Final = frozenset((list, tuple))
 BREATH_S: Final = 0.000_05
 QUIET_NS: Final = 5_000_000_000
-"""A trace of somebody else is a rollout until no request of it has come for so long,"""
+"""Requests outside of steps are held together until none has come for so long,"""
 LONG_NS: Final = 60_000_000_000
-"""or until it has gone on for so long: nobody tells when it ends."""
+"""or until it has gone on for so long: nobody tells when they end."""
 MOST_ROLLOUTS: Final = 64
 """Rollouts that are held at once; then the one that was quiet for longest is taken for over."""
 KEPT_TRACES: Final = 256
@@ -44,8 +45,11 @@ KEPT_TRACES: Final = 256
 CONTAINER: Final = f"{v.RANK_SPAN} "
 ROLLOUTS: Final = frozenset((v.SAMPLE, v.EVALUATE))
 """Stages that are a rollout each; requests of other stages are judged with their whole step."""
-EVALUATION: Final[Labels] = ((v.MODE, "eval"),)
+PHASES: Final = frozenset((v.SETUP, v.TEARDOWN))
+"""Traces of ours that are no step; a process without steps has no other."""
 NOTHING: Final[dict[str, Value]] = {}
+PLACES: Final = tuple(Numbers._fields.index(column) for _, column, _, _ in HISTOGRAMS)
+"""Of the numbers that the histograms are of."""
 
 
 class RequestFold:
@@ -76,11 +80,14 @@ class RequestFold:
         self._bucket = Bucket(None, None)
         """and wait here."""
         self._rollouts: dict[Any, Rollout] = {}
-        """By the stage that they are, else by their trace, or by the id of somebody else's trace."""
+        """By the stage or step that they are, or what is held together for traces of others; and by their purpose."""
+        self._stages = Stages()
         self._used: OrderedDict[int, int] = OrderedDict()
         """By trace id, spans that requests have become."""
         self._over: OrderedDict[int, None] = OrderedDict()
         """Trace ids of the steps that have ended."""
+        self._telling: dict[Labels, list[tuple[Numbers, Stage]]] = {}
+        """By the labels of their series, requests of this cycle that became spans: exemplars point at the last ones."""
 
     # --- as requests come in ------------------------------------------------------------------------------------------
 
@@ -129,27 +136,17 @@ class RequestFold:
     def _look_at(self, parent: Any) -> None:
         """Find where the requests of a parent wait, and what will be wrong with them."""
         place = place_of(parent)
-        key, trace = self._key(place)
-        mode = EVALUATION if is_evaluation(place) else ()
+        key, trace = _key(place), place.trace if place else None
         problem = ""
         if isinstance(place, Stage) and not place.ended:
             problem = "" if place in state.open else "forked"
         elif trace is not None and trace.trace_id in self._over:
             problem = "late"
-        bucket = self._pending.get((key, mode, problem))
+        bucket = self._pending.get((key, problem))
         if bucket is None:
-            bucket = self._pending[key, mode, problem] = Bucket(key, trace, mode, problem)
-        bucket.turns.append((len(bucket.rows), place.span_id if place else 0))
+            bucket = self._pending[key, problem] = Bucket(key, trace, problem)
+        bucket.turns.append((len(bucket.rows), place))
         self._parent, self._bucket = parent, bucket
-
-    def _key(self, place: Stage | Place | None) -> tuple[Any, Trace | None]:
-        """Say which rollout a place belongs to: a stage that is one, else its trace, or nothing."""
-        if place is None:
-            return None, None
-        if isinstance(place, Stage):
-            is_rollout = place.name in ROLLOUTS or place.name.startswith(CONTAINER)
-            return place if is_rollout else place.trace, place.trace
-        return place.trace_id, Trace(place.trace_id, state.clock.anchor, sampled=place.sampled)
 
     def _added(self, number: int, *, hurry: bool) -> None:
         """Take note of what was read, and now and then let go of the interpreter for a moment."""
@@ -168,6 +165,8 @@ class RequestFold:
     def _count_waiting(self) -> None:
         pending, self._pending, self._waiting, self._pause = self._pending, {}, 0, SLICE
         self._parent = self  # of no request: the next one looks for its place again
+        if pending:
+            self._stages.look()
         for bucket in pending.values():
             with guard("count requests"):
                 self._count(bucket)
@@ -176,17 +175,27 @@ class RequestFold:
         """Count the rows that wait in one place."""
         problems: Counter[str] = Counter()
         table = clean(bucket.rows, bucket.parents(), problems)
-        rollout = self._rollout(bucket) if table else None
-        if table is not None and bucket.problem:
-            problems[bucket.problem] += len(table.rows)
-        if table is not None and rollout is not None:
-            table = rollout.fresh(table, problems)
-        elif table is not None:
-            self._fold.count(v.OMITTED, len(table.rows), bucket.mode)
-        for part in table.parts() if table else ():
-            derived = self._count_kind(part, rollout, bucket.mode)
-            problems.update(derived.problems)
+        if table is not None:
+            if bucket.problem:
+                problems[bucket.problem] += len(table.rows)
+            purposes = self._stages.purposes(set(table.parents))
+            for purpose in sorted(set(purposes.values())):
+                with guard("count requests"):
+                    self._count_purpose(bucket, table.below(purposes, purpose), purpose, problems)
         self._bad(problems)
+
+    def _count_purpose(self, bucket: Bucket, rows: Table, purpose: Purpose, problems: Counter[str]) -> None:
+        """Count rows of one place and purpose."""
+        table: Table | None = rows
+        rollout = self._rollout(bucket, purpose)
+        if rollout is not None:
+            table = rollout.fresh(rows, problems)
+        else:
+            self._fold.count(v.OMITTED, len(rows.rows), purpose.mode)
+        for part in table.parts() if table else ():
+            derived = self._count_kind(part, rollout, purpose.mode)
+            for reason, number in derived.problems.items():
+                problems[reason] += number
 
     def _count_kind(self, table: Table, rollout: Rollout | None, mode: Labels) -> Derived:
         """Count rows that have the same labels."""
@@ -202,18 +211,19 @@ class RequestFold:
         if preemptions:
             self._fold.count(v.PREEMPTIONS, preemptions, labels)
         if rollout is not None:
-            rollout.outcomes.update(found)
-            rollout.add(module, table, derived)
+            for kind, number in found.items():
+                rollout.outcomes[kind] += number
+            rollout.add(module, table, derived, labels)
         return derived
 
-    def _count_outcomes(self, table: Table, found: Counter[str], labels: Labels) -> None:
+    def _count_outcomes(self, table: Table, found: dict[str, int], labels: Labels) -> None:
         count = self._fold.count
         for finish, number in table.finishes.items():
             count(v.REQUESTS, number, (*labels, (v.FINISH, self._words.word(v.FINISH, finish or "unknown"))))
         for kind, number in found.items():
             if OUTCOMES[kind][0]:
                 count(OUTCOMES[kind][0], number, labels)
-        if found["error"]:
+        if "error" in found:
             failures = Counter(row.error or "error" for row in table.rows if row.error or row.finish == "error")
             for failure, number in failures.items():
                 count(v.REQUEST_ERRORS, number, (*labels, (v.FAILURE, self._words.word(v.FAILURE, failure))))
@@ -226,15 +236,19 @@ class RequestFold:
 
     # --- rollouts -----------------------------------------------------------------------------------------------------
 
-    def _rollout(self, bucket: Bucket) -> Rollout | None:
+    def _rollout(self, bucket: Bucket, purpose: Purpose) -> Rollout | None:
         """Find the rollout of requests; None where they have none, or where its step is over."""
         if bucket.trace is None or bucket.problem == "late":
             return None
-        rollout = self._rollouts.get(bucket.key)
+        key = bucket.key, purpose
+        rollout = self._rollouts.get(key)
         now = monotonic_ns()
         if rollout is None:
-            rollout = self._rollouts[bucket.key] = Rollout(bucket.trace, self._policy, bucket.mode)
+            is_stage = isinstance(bucket.key, Stage) and bucket.key.name in ROLLOUTS
+            has_end = is_stage or bucket.trace.step.partition(" ")[0] not in {"", *PHASES}
+            rollout = Rollout(bucket.trace, self._policy, purpose.mode, has_end=has_end, is_judging=purpose.is_judging)
             rollout.begun = now
+            self._rollouts[key] = rollout
         rollout.touched = now
         return rollout
 
@@ -243,23 +257,27 @@ class RequestFold:
 
         With the container of a rank its step is over: what comes later is counted as late.
         """
+        self._stages.remember((stage,))
         is_step = stage.name.startswith(CONTAINER)
         if not is_step and stage.name not in ROLLOUTS:
             return NOTHING
         self._count_waiting()
-        rollout = self._rollouts.pop(stage, None)
         told = NOTHING
-        if rollout is not None:
-            told = self._close(rollout, spans, stage.end_ns, 0 if is_step else stage.ended - stage.began)
+        wall = 0 if is_step else stage.ended - stage.began
+        for rollout in self._taken(stage):
+            told = self._close(rollout, spans, stage.end_ns, wall) or told
         if is_step and stage.trace is not None:
-            for key in (stage.trace, stage.trace.trace_id):
-                other = self._rollouts.pop(key, None)
-                if other is not None:
-                    self._close(other, spans, stage.end_ns, 0)
+            for rollout in self._taken(stage.trace):
+                self._close(rollout, spans, stage.end_ns, 0)
             if v.ITERATION in (stage.attributes or {}):
                 self._engines.step_over(stage.end_ns)
             _remember(self._over, stage.trace.trace_id, None)
         return told
+
+    def _taken(self, key: Any) -> list[Rollout]:
+        """Take out the rollouts of a stage or a step, of every purpose."""
+        found = [self._rollouts.pop((key, purpose), None) for purpose in PURPOSES]
+        return [rollout for rollout in found if rollout is not None]
 
     def sweep(self, opened: Collection[Any], late: Collection[Any], spans: list[Stage], *, is_last: bool) -> None:
         """Close the rollouts that no stage will close any more.
@@ -271,25 +289,30 @@ class RequestFold:
             is_last: nothing comes behind.
         """
         self._count_waiting()
-        self._engines.emit(state.clock.anchor)
+        self._stages.remember(opened)
+        with guard("write the load of engines"):
+            self._engines.emit(state.clock.anchor)
         now = monotonic_ns()
         quiet = sorted(self._rollouts, key=lambda key: self._rollouts[key].touched)
         surplus = set(quiet[: max(len(quiet) - MOST_ROLLOUTS, 0)])
         for key, rollout in list(self._rollouts.items()):
-            if is_last or key in surplus or _is_over(key, rollout, opened, late, now):
+            if is_last or key in surplus or _is_over(key[0], rollout, opened, late, now):
                 with guard("close a rollout"):
                     del self._rollouts[key]
                     self._close(rollout, spans, rollout.touched + rollout.trace.anchor, 0)
-                    if not isinstance(key, Stage):
+                    if not rollout.has_end:
                         self._engines.rollout_over(state.now())
+        self._point_at()
 
     def _close(self, rollout: Rollout, spans: list[Stage], time_ns: int, wall: int) -> dict[str, Value]:
         """Emit what a rollout's requests are together, and the spans of those that are kept."""
-        wall = wall or rollout.wall()
         made = self._spans(rollout) if rollout.trace.sampled else []
         spans.extend(made)
         omitted = rollout.count - len(made)
         self._fold.count(v.OMITTED, omitted, rollout.labels)
+        if not rollout.is_told:
+            return NOTHING
+        wall = wall or rollout.wall()
         numbers = rollout.numbers(bulk(rollout.count), wall)
         self._points(rollout, numbers, time_ns, wall)
         told: dict[str, Value] = {v.REQUEST_COUNT: rollout.count, v.REQUESTS_OMITTED: omitted, **numbers}
@@ -308,32 +331,31 @@ class RequestFold:
             else:
                 point(Point(v.ROLLOUT_BUBBLE, value, time_ns, rollout.labels))
         for kind in OUTCOMES if rollout.count else ():
-            ratio = rollout.outcomes[kind] / rollout.count
+            ratio = rollout.outcomes.get(kind, 0) / rollout.count
             point(Point(v.REQUEST_RATIO, ratio, time_ns, ((v.OUTCOME_KIND, kind), *rollout.labels)))
 
     def _spans(self, rollout: Rollout) -> list[Stage]:
-        """Make the spans of the requests that are kept, as many as the step may still have."""
+        """Make the spans of the requests that are kept, as many as the step may still have; outside of steps, each."""
         trace_id = rollout.trace.trace_id
-        used = self._used.get(trace_id, 0)
-        made = [
-            self._span(kept, derived, rollout)
-            for kept in rollout.chosen(self._policy.total - used)
-            if (derived := derive_one(kept.row, monotonic_ns())).ended[0]
-        ]
-        _remember(self._used, trace_id, used + len(made))
+        used = self._used.get(trace_id, 0) if rollout.has_end else 0
+        chosen = [kept for kept in rollout.chosen(self._policy.total - used) if kept.numbers.ended]
+        made = [request_span(kept) for kept in chosen]
+        if rollout.trace.known:
+            for kept, span in zip(chosen, made, strict=True):
+                self._telling.setdefault(kept.labels, []).append((kept.numbers, span))
+        if rollout.has_end:
+            _remember(self._used, trace_id, used + len(made))
         return made
 
-    def _span(self, kept: Kept, derived: Derived, rollout: Rollout) -> Stage:
-        """Make the span of a request, and let the histograms point at it."""
-        span = request_span(kept, rollout.trace, derived)
-        if rollout.trace.known:
-            labels = self._words.labels(kept.row, rollout.labels)
-            for name, column, _, unit in HISTOGRAMS:
-                value = getattr(derived, column)[0]
-                if value >= 0:
-                    exemplar = Exemplar(span.end_ns, value * unit, span.trace_id, span.span_id)
+    def _point_at(self) -> None:
+        """Let the histograms point at the spans that were made: each bucket at the last of its requests."""
+        telling, self._telling = self._telling, {}
+        for labels, told in telling.items():
+            for place, (name, _, bounds, unit) in zip(PLACES, HISTOGRAMS, strict=True):
+                last = {bisect_left(bounds, one[0][place]): one for one in told if one[0][place] >= 0}
+                for numbers, span in last.values():
+                    exemplar = Exemplar(span.end_ns, numbers[place] * unit, span.trace_id, span.span_id)
                     self._fold.exemplar(name, labels, exemplar)
-        return span
 
 
 def _derive(table: Table) -> tuple[ModuleType, Derived]:
@@ -344,11 +366,20 @@ def _derive(table: Table) -> tuple[ModuleType, Derived]:
         return bulk_plain, bulk_plain.derive(table, monotonic_ns())
 
 
+def _key(place: Stage | Place | None) -> Any:
+    """Say which rollout a place belongs to: a stage that is one, else its step; all traces of others are together."""
+    if place is None or place.trace is None:
+        return None
+    if isinstance(place, Stage) and (place.name in ROLLOUTS or place.name.startswith(CONTAINER)):
+        return place
+    return place.trace if place.trace.step else place.trace.sampled
+
+
 def _is_over(key: Any, rollout: Rollout, opened: Collection[Any], late: Collection[Any], now: int) -> bool:
     """Whether no stage will close a rollout: its stage was counted before its requests came, or it has none here."""
     if isinstance(key, Stage) and key.ended:
         return key not in opened and key not in late
-    if key in state.open or (state.container is not None and state.container.trace is key):
+    if rollout.has_end and (key in state.open or (state.container is not None and state.container.trace is key)):
         return False
     return now - rollout.touched > QUIET_NS or now - rollout.begun > LONG_NS
 

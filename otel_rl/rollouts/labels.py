@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import Final
+from typing import Any, Final
 
 from otel_rl import vocabulary as v
 from otel_rl.records import Labels
 from otel_rl.requests import Request
+from otel_rl.rollouts.columns import KIND
 
 MOST: Final = 64
 """Engines, models, replicas, finish reasons, errors: so many of each are told apart in one process."""
@@ -19,6 +20,9 @@ class Words:
 
     def __init__(self) -> None:
         self._known: defaultdict[str, set[str]] = defaultdict(set)
+        self._last: tuple[Any, Labels] | None = None
+        """What came last, and its labels: most often the same comes again."""
+        self._labels: Labels = ()
 
     def word(self, key: str, text: str) -> str:
         """Give the value of a label."""
@@ -31,6 +35,9 @@ class Words:
 
     def labels(self, row: Request, more: Labels) -> Labels:
         """Label the series that a request counts in; what is not known is left out."""
+        last = KIND(row), more
+        if last == self._last:
+            return self._labels
         told = (
             (v.OPERATION, row.operation),
             (v.PROVIDER, row.engine),
@@ -38,7 +45,8 @@ class Words:
             (v.REPLICA, row.replica),
         )
         known = tuple((key, self.word(key, text)) for key, text in told if text)
-        return (*known, (v.SUBMISSION, submission(row)), *more)
+        self._last, self._labels = last, (*known, (v.SUBMISSION, submission(row)), *more)
+        return self._labels
 
 
 def submission(row: Request) -> str:

@@ -1,8 +1,10 @@
-"""Where requests belong: below a stage of ours, or below a span of somebody else."""
+"""Where requests belong: below a stage of ours, or below a span of somebody else; and what they are there for."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections import OrderedDict
+from collections.abc import Iterable
+from typing import Any, Final, NamedTuple
 
 from opentelemetry.trace import SpanContext
 
@@ -10,39 +12,64 @@ from otel_rl import vocabulary as v
 from otel_rl.guard import guard
 from otel_rl.records import Labels
 from otel_rl.requests import Request
-from otel_rl.runtime import Trace
+from otel_rl.runtime import Trace, state
 from otel_rl.spans import Stage
+
+EVALUATION: Final[Labels] = ((v.MODE, "eval"),)
+KNOWN_STAGES: Final = 4_096
+"""Stages that have ended and whose parents are still known."""
+DEEPEST: Final = 64
 
 
 class Place(NamedTuple):
-    """A span of somebody else."""
+    """A span of somebody else; its trace is ours where it is that of the open step."""
 
-    trace_id: int
+    trace: Trace
     span_id: int
-    sampled: bool
+
+
+class Purpose(NamedTuple):
+    """What requests are for, as the stages around them say."""
+
+    mode: Labels
+    """That of an evaluation, which counts apart from training."""
+    is_judging: bool
+    """They judge what others made: no rollout."""
+
+
+PURPOSES: Final = tuple(Purpose(mode, is_judging) for mode in ((), EVALUATION) for is_judging in (False, True))
+
+
+class Above(NamedTuple):
+    """What a stage says of the requests inside it, and where it lies itself."""
+
+    parent_id: int
+    is_evaluation: bool
+    is_judging: bool
 
 
 class Bucket:
     """Requests that wait to be counted together: of one rollout, and with the same thing wrong with them."""
 
-    __slots__ = ("key", "mode", "problem", "rows", "trace", "turns")
+    __slots__ = ("key", "problem", "rows", "trace", "turns")
 
-    def __init__(self, key: Any, trace: Trace | None, mode: Labels = (), problem: str = "") -> None:
+    def __init__(self, key: Any, trace: Trace | None, problem: str = "") -> None:
         self.key = key
         self.trace = trace
-        self.mode = mode
         self.problem = problem
         """``late`` or ``forked``, where all of them are."""
         self.rows: list[Request] = []
-        self.turns: list[tuple[int, int]] = []
-        """From which row on they belong to the span of which id."""
+        self.turns: list[tuple[int, Stage | Place | None]] = []
+        """From which row on they belong to which place."""
 
-    def parents(self) -> list[int]:
-        """Give the id of the span of each row."""
-        found: list[int] = []
+    def parents(self) -> list[Stage | Place | None]:
+        """Give the place of each row."""
+        if len(self.turns) == 1:  # as of a bucket that has taken the requests of one parent alone
+            return [self.turns[0][1]] * len(self.rows)
+        found: list[Stage | Place | None] = []
         ends = [first for first, _ in self.turns[1:]]
-        for (first, span_id), end in zip(self.turns, [*ends, len(self.rows)], strict=True):
-            found += [span_id] * (end - first)
+        for (first, place), end in zip(self.turns, [*ends, len(self.rows)], strict=True):
+            found += [place] * (end - first)
         return found
 
 
@@ -53,12 +80,52 @@ def place_of(parent: Any) -> Stage | Place | None:
     with guard("find the parent of a request"):
         context = parent if isinstance(parent, SpanContext) or parent is None else parent.get_span_context()
         if context is not None and context.is_valid:
-            return Place(context.trace_id, context.span_id, context.trace_flags.sampled)
+            own = None if state.container is None else state.container.trace
+            if own is None or own.trace_id != context.trace_id:
+                own = Trace(context.trace_id, state.clock.anchor, sampled=context.trace_flags.sampled)
+            return Place(own, context.span_id)
     return None
 
 
-def is_evaluation(parent: Any) -> bool:
-    """Whether requests belong to an evaluation, which counts apart from training."""
-    if not isinstance(parent, Stage):
-        return False
-    return parent.name == v.EVALUATE or (parent.attributes or {}).get(v.MODE) == "eval"
+class Stages:
+    """The stages that are open or have just ended, by span id: a stage itself knows only the id of its parent."""
+
+    def __init__(self) -> None:
+        self._ended: OrderedDict[int, Above] = OrderedDict()
+        self._open: dict[int, Above] = {}
+
+    def look(self) -> None:
+        """See what is open now."""
+        self._open = {one.span_id: _above(one) for one in tuple(state.open) if isinstance(one, Stage)}
+
+    def remember(self, stages: Iterable[Any]) -> None:
+        """Take note of stages that have ended, or may have when their requests are counted."""
+        known = self._ended
+        for stage in stages:
+            if isinstance(stage, Stage):
+                known[stage.span_id] = _above(stage)
+        while len(known) > KNOWN_STAGES:
+            known.popitem(last=False)
+
+    def purposes(self, places: Iterable[Any]) -> dict[Any, Purpose]:
+        """Say what the requests of each place are for, by the place, as far as that could be seen."""
+        return {place: self._purpose(place) for place in places}
+
+    def _purpose(self, place: Any) -> Purpose:
+        above = _above(place) if isinstance(place, Stage) else self._find(place.span_id) if place else None
+        is_evaluation = is_judging = False
+        for _ in range(DEEPEST):
+            if above is None:
+                break
+            is_evaluation |= above.is_evaluation
+            is_judging |= above.is_judging
+            above = self._find(above.parent_id)
+        return Purpose(EVALUATION if is_evaluation else (), is_judging)
+
+    def _find(self, span_id: int) -> Above | None:
+        return self._open.get(span_id) or self._ended.get(span_id)
+
+
+def _above(stage: Stage) -> Above:
+    is_evaluation = stage.name == v.EVALUATE or (stage.attributes or {}).get(v.MODE) == "eval"
+    return Above(stage.parent_id, is_evaluation, stage.name == v.REWARD)

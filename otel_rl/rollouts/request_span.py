@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Final
 
 from otel_rl import vocabulary as v
 from otel_rl.ids import random_bits
 from otel_rl.records import Value
-from otel_rl.requests import Request
-from otel_rl.rollouts import bulk_plain
 from otel_rl.rollouts.candidates import Kept
-from otel_rl.rollouts.columns import Derived
 from otel_rl.rollouts.labels import submission
-from otel_rl.runtime import Trace
 from otel_rl.spans import Stage
 
 REMOTE: Final = frozenset(("openai",))
@@ -23,72 +20,88 @@ INTERNAL: Final = 1
 ERROR: Final = 2
 """OTLP's status code."""
 
+TEXTS: Final = {
+    v.REQUEST_MODEL: "model",
+    v.RESPONSE_ID: "id",
+    v.REPLICA: "replica",
+    v.SAMPLE_ID: "sample",
+    v.GROUP_ID: "group",
+    v.ERROR_TYPE: "error",
+}
+"""Attributes by the field of the row that they come from; empty ones are left out."""
+LIMITS: Final = {
+    v.MAX_TOKENS: "limit",
+    v.TURN: "turn",
+    v.POLICY_VERSION: "policy_start",
+    v.POLICY_VERSION_END: "policy_end",
+}
+"""The same of counts, which are left out where they are not known;"""
+COUNTS: Final = {
+    v.INPUT_TOKENS: "input",
+    v.OUTPUT_TOKENS: "output",
+    v.CACHED_TOKENS: "cached",
+    v.REQUEST_PREEMPTED: "preemptions",
+}
+"""of derived numbers,"""
+TIMES: Final = {
+    v.REQUEST_TTFT: "ttft",
+    v.REQUEST_QUEUE: "queue",
+    v.REQUEST_PREFILL: "prefill",
+    v.REQUEST_DECODE: "decode",
+    v.REQUEST_TPOT: "tpot",
+}
+"""and of derived times."""
+_texts = attrgetter(*TEXTS.values())
+_limits = attrgetter(*LIMITS.values())
+_counts = attrgetter(*COUNTS.values())
+_COUNT_KEYS: Final = (*COUNTS, *LIMITS)
+_times = attrgetter(*TIMES.values())
 
-def request_span(kept: Kept, trace: Trace, derived: Derived) -> Stage:
+
+def request_span(kept: Kept) -> Stage:
     """Make the span of a request.
 
     Args:
-        kept: the request, and why it is a span.
-        trace: the trace it belongs to; its anchor places the times.
-        derived: its own times alone.
+        kept: the request, its numbers, why it is a span, and its place; the anchor of that trace places the times.
     """
     row = kept.row
-    span = Stage(f"{row.operation} {row.model}".strip(), _attributes(kept, derived))
-    span.trace, span.parent_id, span.span_id = trace, kept.parent_id, random_bits(64) or 1
-    span.ended = derived.ended[0]
-    times = (row.submitted, row.scheduled, row.first_token)
-    span.began = next((time for time in times if 0 < time <= span.ended), span.ended)
+    span = Stage(f"{row.operation} {row.model}".strip(), _attributes(kept))
+    span.trace, span.parent_id, span.span_id = kept.parent.trace, kept.parent.span_id, random_bits(64) or 1
+    span.ended = ended = kept.numbers.ended
+    for time in (row.submitted, row.scheduled, row.first_token):
+        if 0 < time <= ended:
+            span.began = time
+            break
+    else:
+        span.began = ended
     span.kind = CLIENT if row.engine in REMOTE else INTERNAL
     if row.error or row.finish == "error":
         span.status = (ERROR, "")
     return span
 
 
-def derive_one(row: Request, now: int) -> Derived:
-    """Derive the times of a single request."""
-    return bulk_plain.derive_rows((row,), now)
-
-
-def _attributes(kept: Kept, derived: Derived) -> dict[str, Value]:
-    row = kept.row
+def _attributes(kept: Kept) -> dict[str, Value]:
+    row, numbers = kept.row, kept.numbers
+    finish, first, last = row.finish, row.policy_start, row.policy_end
     attributes: dict[str, Value] = {
         v.OPERATION: row.operation,
         v.PROVIDER: row.engine,
         v.SUBMISSION: submission(row),
         v.REQUEST_KEPT: kept.why,
     }
-    if row.finish:
-        attributes[v.FINISH_REASONS] = (row.finish,)
-    texts = {
-        v.REQUEST_MODEL: row.model,
-        v.RESPONSE_ID: row.id,
-        v.REPLICA: row.replica,
-        v.SAMPLE_ID: row.sample,
-        v.GROUP_ID: row.group,
-        v.ERROR_TYPE: row.error,
-    }
-    counts = {
-        v.INPUT_TOKENS: derived.input[0],
-        v.OUTPUT_TOKENS: derived.output[0],
-        v.CACHED_TOKENS: derived.cached[0],
-        v.MAX_TOKENS: row.limit,
-        v.TURN: row.turn,
-        v.POLICY_VERSION: row.policy_start,
-        v.POLICY_VERSION_END: row.policy_end,
-        v.REQUEST_PREEMPTED: derived.preemptions[0],
-    }
-    times = {
-        v.REQUEST_TTFT: derived.ttft[0],
-        v.REQUEST_QUEUE: derived.queue[0],
-        v.REQUEST_PREFILL: derived.prefill[0],
-        v.REQUEST_DECODE: derived.decode[0],
-        v.REQUEST_TPOT: derived.tpot[0],
-    }
-    attributes.update({key: text for key, text in texts.items() if text})
-    attributes.update({key: count for key, count in counts.items() if count >= 0})
-    attributes.update({key: time / 1e9 for key, time in times.items() if time >= 0})
-    if 0 <= row.policy_start <= row.policy_end:
-        attributes[v.POLICY_LAG] = row.policy_end - row.policy_start
-    if row.finish in ("abort", "timeout"):
-        attributes[v.REQUEST_ABORTED if row.finish == "abort" else v.REQUEST_TIMED_OUT] = True
+    if finish:
+        attributes[v.FINISH_REASONS] = (finish,)
+    for key, text in zip(TEXTS, _texts(row), strict=True):
+        if text:
+            attributes[key] = text
+    for key, count in zip(_COUNT_KEYS, _counts(numbers) + _limits(row), strict=True):
+        if count >= 0:
+            attributes[key] = count
+    for key, time in zip(TIMES, _times(numbers), strict=True):
+        if time >= 0:
+            attributes[key] = time / 1e9
+    if 0 <= first <= last:
+        attributes[v.POLICY_LAG] = last - first
+    if finish in ("abort", "timeout"):
+        attributes[v.REQUEST_ABORTED if finish == "abort" else v.REQUEST_TIMED_OUT] = True
     return attributes

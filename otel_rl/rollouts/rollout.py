@@ -28,12 +28,23 @@ TAILS: Final = {1: v.TAIL_1, 5: v.TAIL_5, 10: v.TAIL_10}
 
 
 class Rollout:
-    """The requests of one rollout stage, or of one trace of somebody else."""
+    """The requests of one rollout stage, of other stages of a step, or of what has no end that somebody tells."""
 
-    def __init__(self, trace: Trace, policy: Policy, labels: Labels) -> None:
+    def __init__(self, trace: Trace, policy: Policy, labels: Labels, *, has_end: bool, is_judging: bool) -> None:
+        """Begin without requests.
+
+        Args:
+            trace: the first request's.
+            policy: which requests become spans.
+            labels: of its points: whether it belongs to an evaluation.
+            has_end: a stage or a step says when it is over, rather than silence.
+            is_judging: its requests judge what others made.
+        """
         self.trace = trace
         self.labels = labels
-        """Of its points: whether it belongs to an evaluation."""
+        self.has_end = has_end
+        self.is_told = has_end and not is_judging
+        """Whether its time, tail and bubble are told: a slice between two silences has none."""
         self.candidates = Candidates(policy)
         self.count = 0
         self.outcomes: Counter[str] = Counter()
@@ -52,33 +63,46 @@ class Rollout:
     def fresh(self, table: Table, problems: Counter[str]) -> Table | None:
         """Leave out what was reported before: the same id and the same submission.
 
-        An id that comes again with another submission is another attempt, and is only counted. Cost: 0.2 us a row.
+        An id that comes again with another submission is another attempt, and is only counted; where submissions are
+        not known the ends tell attempts apart. Cost: 0.2 us a row.
         """
         seen, rows = self._seen, table.rows
         keys: list[int | None] = list(map(hash, zip(*KEY(table.columns), strict=True)))
-        fresh = dict(zip(keys, table.columns.submitted, strict=True))
+        if not self.trace.step:  # requests of many traces, each with ids of its own
+            keys = [hash((key, place.trace.trace_id)) for key, place in zip(keys, table.parents, strict=True)]
+        attempts = table.columns.submitted
+        if 0 in attempts:
+            attempts = [row.submitted or -row.ended for row in rows]
+        fresh = dict(zip(keys, attempts, strict=True))
         if len(fresh) == len(rows) and seen.keys().isdisjoint(fresh) and all(table.columns.id):
             if len(seen) < MOST_KEYS:
                 seen.update(fresh)
             return table
         keys = [key if row.id else None for key, row in zip(keys, rows, strict=True)]
         kept = []
-        for place, (key, row) in enumerate(zip(keys, rows, strict=True)):
+        for place, (key, attempt) in enumerate(zip(keys, attempts, strict=True)):
             before = None if key is None else seen.get(key)
             problems["repeated_id"] += before is not None
-            if before is None or before != row.submitted:
+            if before is None or before != attempt:
                 kept.append(place)
             if key is not None and (before is not None or len(seen) < MOST_KEYS):
-                seen[key] = row.submitted
+                seen[key] = attempt
         return table if len(kept) == len(rows) else table.only(kept) if kept else None
 
-    def add(self, module: ModuleType, table: Table, derived: Derived) -> None:
-        """Take further requests in; one without an id is chosen by its number."""
+    def add(self, module: ModuleType, table: Table, derived: Derived, labels: Labels) -> None:
+        """Take further requests in; one without an id is chosen by its number.
+
+        Args:
+            module: the arithmetic that made the columns.
+            table: the requests.
+            derived: their times.
+            labels: of their metrics.
+        """
         ids = table.columns.id
         if not all(ids):
             ids = [one or str(self.count + place) for place, one in enumerate(ids)]
         scores = module.scores(ids, self._seed)
-        self.candidates.add(module, table, derived, scores, self.count)
+        self.candidates.add(module, table, derived, scores, self.count, labels)
         self.count += len(table.rows)
         finished = module.finished(derived)
         if finished is None or len(self._ends) >= MOST_ENDS:

@@ -59,6 +59,7 @@ LATER_HTTP: Final = frozenset({429, 502, 503, 504})
 BLOCKED_HTTP: Final = frozenset({301, 302, 303, 307, 308, 401, 403, 404, 405, 407, 415})
 TOO_LARGE_HTTP: Final = 413
 JSON: Final = "application/json"
+HTML: Final = "text/html"
 RETRY_INFO: Final = "grpc-status-details-bin"
 RECONNECT_MS: Final = 5_000
 """How long a gRPC channel waits at most before it tries to connect again; 120,000 unless it is told otherwise."""
@@ -204,18 +205,22 @@ def _content(path: Path | None) -> bytes | None:
 def _decoded(signal: Signal, content: bytes, kind: str) -> Outcome:
     """Read the answer to a request that was taken; the page of a proxy or a login, with status 200, takes nothing.
 
-    The specification wants a message of protobuf, empty where all is well; JSON is read as well, some answer with it.
+    The specification wants a message of protobuf, empty where all is well. Some answer with JSON, of whatever type and
+    with fields of their own, or with a word: what is no page has taken the request, and sent again it would be double.
     """
+    shown = kind.partition(";")[0][:80] or "of no type"
+    advice = f"the answer is {shown} and not OTLP"
     response = RESPONSES[signal]()
-    try:
-        if kind.startswith(JSON) and content:
-            json_format.Parse(content, response)
-        else:
-            response.ParseFromString(content)
-    except (DecodeError, json_format.ParseError, UnicodeDecodeError):
-        shown = kind.partition(";")[0][:80] or "of no type"
-        return Outcome("later", reason=f"HTTP 200, {shown}", advice=f"the answer is {shown} and not OTLP")
-    return _accepted(signal, response)
+    if not content or not kind.lower().startswith(HTML):
+        with suppress(DecodeError, json_format.ParseError, UnicodeDecodeError):
+            if content and (kind.startswith(JSON) or content.startswith(b"{")):  # no message of protobuf begins so
+                json_format.Parse(content, response, ignore_unknown_fields=True)
+            else:
+                response.ParseFromString(content)
+            return _accepted(signal, response)
+        if not content.lstrip().startswith(b"<"):
+            return Outcome("accepted", advice=advice)
+    return Outcome("later", reason=f"HTTP 200, {shown}", advice=advice)
 
 
 def _accepted(signal: Signal, response: Any) -> Outcome:

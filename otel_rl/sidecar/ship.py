@@ -232,6 +232,8 @@ class Shipper:
             self._pause(outcome)
         else:
             self.failure, self._wait_s = "", FIRST_WAIT_S
+            if outcome.advice:
+                self._tell("unread", f"the {self.signal} count as sent, though {outcome.advice}; look at the endpoint")
         return outcome
 
     def _taken(self, records: int, outcome: Outcome) -> Counter[str]:

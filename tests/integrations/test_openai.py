@@ -50,7 +50,7 @@ async def everything_later(server: Server) -> list[Any]:
         got: list[Any] = [await client.chat.completions.create(**ASK)]
         server.answer = events(*TALK[:3], chunk(finish="stop"), TALK[-1])
         async with await client.chat.completions.create(**STREAM) as stream:
-            got += [isinstance(stream, openai.AsyncStream), type(stream._iterator), await stream.__anext__()]
+            got += [isinstance(stream, openai.AsyncStream), await stream.__anext__()]
             got += [item async for item in stream]
         async with client.chat.completions.stream(**ASK) as helper:
             got += [event.type async for event in helper]
@@ -94,16 +94,63 @@ def test_an_answer_is_one_row(client: openai.OpenAI, server: Server, notes: Note
 def test_an_answer_that_the_caller_parses_is_one_row(
     client: openai.OpenAI, server: Server, notes: Notes, way: str
 ) -> None:
-    """Its text is there; where it is only read later, what it says stays unknown."""
+    """When he has read it, or at once where the client has."""
     server.answer = whole(completion({"finish_reason": "length"}, usage=usage(5, 3, 4)))
     called = getattr(client.chat.completions, way).create(**ASK)
     if way == "with_raw_response":
         assert [ONE] == notes.untimed()
         return
     with called as response:
+        assert [] == notes.rows
+        before = monotonic_ns()
         response.parse()
-    (found,) = notes.untimed()
-    assert row(id=found.id, sample=found.id) == found
+        after = monotonic_ns()
+        assert [ONE] == notes.untimed()
+        response.json()
+    assert [ONE] == notes.untimed()
+    assert before <= notes.rows[0].ended <= after
+
+
+def test_an_answer_that_an_asynchronous_caller_parses_is_one_row(server: Server, notes: Notes) -> None:
+    """The same."""
+    server.answer = whole(completion({"finish_reason": "length"}, usage=usage(5, 3, 4)))
+
+    async def read() -> None:
+        async with (
+            openai.AsyncOpenAI(base_url=server.url, api_key="k") as client,
+            client.chat.completions.with_streaming_response.create(**ASK) as response,
+        ):
+            await response.parse()
+
+    asyncio.run(read())
+    assert [ONE] == notes.untimed()
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("more", [{}, {"stream": True}])
+def test_what_the_caller_does_not_read_as_a_whole_is_unknown(
+    client: openai.OpenAI, server: Server, notes: Notes, is_async: bool, more: dict[str, Any]
+) -> None:
+    """Every sequence that was asked for ended when he closed it, read or not."""
+    server.answer = whole(completion({}, {}, usage=usage(5, 3, 4)))
+
+    async def read() -> None:
+        async with (
+            openai.AsyncOpenAI(base_url=server.url, api_key="k") as other,
+            other.chat.completions.with_streaming_response.create(**ASK, **more, n=2) as response,
+        ):
+            assert [] != [line async for line in response.iter_lines()]
+
+    before = monotonic_ns()
+    if is_async:
+        asyncio.run(read())
+    else:
+        with client.chat.completions.with_streaming_response.create(**ASK, **more, n=2) as response:
+            list(response.iter_lines())
+    after = monotonic_ns()
+    sample = notes.rows[0].sample
+    assert [row(id=f"{sample}/{index}", sample=sample) for index in range(2)] == notes.untimed()
+    assert all(before <= found.ended <= after for found in notes.rows)
 
 
 def test_choices_are_requests_of_one_sample(client: openai.OpenAI, server: Server, notes: Notes) -> None:
@@ -210,6 +257,39 @@ def test_what_is_not_text_is_output_too(client: openai.OpenAI, server: Server, n
     assert [row(finish="tool_calls")] == notes.untimed()
 
 
+@pytest.mark.parametrize(("name", "is_shown"), [("reasoning_content", True), ("reasoning", True), ("content", False)])
+def test_hidden_thoughts_have_no_time_each(
+    client: openai.OpenAI, server: Server, notes: Notes, name: str, is_shown: bool
+) -> None:
+    """They are among the output tokens and never came: the time of each token is unknown, unless they were shown."""
+    first = chunk()
+    first["choices"][0]["delta"][name] = "hm"
+    counts = {**usage(5, 9), "completion_tokens_details": {"reasoning_tokens": 6}}
+    server.answer = events(first, chunk(content="a"), chunk(finish="stop"), api.last_usage(counts))
+    list(client.chat.completions.create(**STREAM))
+    (found,) = notes.rows
+    assert [row(input_tokens=5, output_tokens=9, finish="stop")] == notes.untimed()
+    assert (True, is_shown) == (found.first_token > 0, found.last_token > 0)
+
+
+@pytest.mark.parametrize(("kind", "is_shown"), [("reasoning_text", True), ("reasoning_summary_text", False)])
+def test_hidden_thoughts_of_a_response_have_no_time_each(
+    client: openai.OpenAI, server: Server, notes: Notes, kind: str, is_shown: bool
+) -> None:
+    """Their summary is something else."""
+    counts = {
+        "input_tokens": 5, "output_tokens": 9, "total_tokens": 14,
+        "input_tokens_details": {"cached_tokens": 0}, "output_tokens_details": {"reasoning_tokens": 6},
+    }  # fmt: skip
+    place = {"item_id": "m", "output_index": 0, "content_index": 0, "summary_index": 0}
+    deltas = [{"type": f"response.{of}.delta", "delta": "a", **place, "sequence_number": 1}
+              for of in (kind, "output_text")]  # fmt: skip
+    end = {"type": "response.completed", "response": api.response("completed", usage=counts), "sequence_number": 3}
+    server.answer = events(*deltas, end, last="")
+    list(client.responses.create(model="tiny", input="x", stream=True))
+    assert (True, is_shown) == (notes.rows[0].first_token > 0, notes.rows[0].last_token > 0)
+
+
 def test_streamed_choices_end_one_by_one(client: openai.OpenAI, server: Server, notes: Notes) -> None:
     """Each has its own first and last token."""
     chunks = [chunk(0, "a"), chunk(1, "a"), chunk(0, finish="stop"), chunk(1, "b"), chunk(1, finish="length")]
@@ -231,4 +311,6 @@ def test_a_stream_outlives_the_recording(client: openai.OpenAI, server: Server, 
     stream = client.chat.completions.create(**STREAM)
     got = [next(stream).model_dump()]
     otel_rl.uninstrument()
+    assert ["length", "abort"] == [found.finish for found in notes.rows]
     assert expected == got + [item.model_dump() for item in stream]
+    assert 2 == len(notes.rows)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import weakref
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,9 +17,12 @@ import openai
 from opentelemetry.trace import get_current_span
 
 import otel_rl
+from otel_rl import vocabulary
 from tests.integrations import api_server as api
 from tests.integrations.api_server import SILENCE, Server, chunk, completion, events, usage, whole
-from tests.integrations.openai_calls import ASK, ONE, STREAM, TALK, Notes, row
+from tests.integrations.openai_calls import ASK, ONE, STREAM, TALK, Notes, keep, row
+from tests.programs import launch
+from tests.programs.recorded import Recorded
 
 # --- what goes wrong --------------------------------------------------------------------------------------------------
 
@@ -43,6 +48,24 @@ def test_a_stream_that_is_left_is_aborted(client: openai.OpenAI, server: Server,
     (found,) = notes.untimed()
     assert row(id=found.id, sample=found.id, finish="abort") == found
     assert ("c-1" == found.id, how != "unread") == (how != "unread", notes.rows[0].first_token > 0)
+
+
+PROGRAM = """
+import sys, weakref
+weakref.finalize(weakref, print)  # somebody was first: the finalizers of all run after our own end
+import openai, otel_rl
+otel_rl.instrument(["openai"])
+client = openai.OpenAI(base_url=sys.argv[1], api_key="k")
+stream = client.chat.completions.create(model="tiny", messages=[], stream=True)
+next(stream)
+"""
+
+
+def test_a_stream_that_is_open_when_the_process_ends_is_aborted(server: Server, tmp_path: Path) -> None:
+    """Its row is in the journal, once."""
+    server.answer = events(chunk(content="a"), SILENCE)
+    launch.run(tmp_path, "-c", PROGRAM, server.url)
+    assert 1 == Recorded(tmp_path / "runs").total(vocabulary.ABORTED)
 
 
 def test_what_had_ended_before_is_no_abort(client: openai.OpenAI, server: Server, notes: Notes) -> None:
@@ -97,6 +120,50 @@ def test_an_error_is_the_callers(
         list(client.with_options(timeout=0.2).chat.completions.create(**STREAM, n=n))
     assert [(finish, error)] * n == [(found.finish, found.error) for found in notes.rows]
     assert 1 == len({found.sample for found in notes.rows})
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [(whole({"error": {"message": "no"}}, 400), "BadRequestError"), (events({"error": {"message": "no"}}), "APIError")],
+)
+def test_an_error_is_not_kept(
+    client: openai.OpenAI, server: Server, notes: Notes, monkeypatch: pytest.MonkeyPatch, answer: Any, error: str
+) -> None:
+    """Nor what its frames hold, until the flusher reads: of a call and of a stream."""
+    kept: list[Any] = []
+    monkeypatch.setattr("otel_rl.integrations.openai.note", keep(kept))
+    server.answer = answer
+    try:
+        list(client.chat.completions.create(**STREAM))
+    except openai.APIError as caught:
+        gone, name = weakref.ref(caught), type(caught).__name__
+    gc.collect()
+    assert (error, 1, None) == (name, len(kept), gone())
+
+
+def test_an_answer_whose_body_breaks_off_is_an_error(client: openai.OpenAI, server: Server, notes: Notes) -> None:
+    """Where the caller reads it himself; raised as it is without us."""
+    server.answer = events(chunk(), promised=10_000, last="")
+    called = client.chat.completions.with_streaming_response.create(**ASK, n=2)
+    with called as response, pytest.raises(Exception) as caught:
+        response.read()
+    assert [("error", type(caught.value).__name__)] * 2 == [(found.finish, found.error) for found in notes.rows]
+
+
+@pytest.mark.parametrize("how", ["drop", "stop"])
+def test_an_answer_that_is_never_read_nor_closed_has_no_end(
+    client: openai.OpenAI, server: Server, notes: Notes, how: str
+) -> None:
+    """Nobody knows when its last token came: every sequence that was asked for counts, without a duration."""
+    server.answer = whole(completion({}, {}))
+    manager = client.chat.completions.with_streaming_response.create(**ASK, n=2)
+    response = manager.__enter__()
+    assert [] == notes.rows
+    if how == "stop":
+        otel_rl.uninstrument()
+    del response, manager
+    gc.collect()
+    assert [(0, "", "")] * 2 == [(found.ended, found.finish, found.error) for found in notes.rows]
 
 
 def test_repetitions_of_the_client_are_one_request(client: openai.OpenAI, server: Server, notes: Notes) -> None:

@@ -6,7 +6,9 @@ SGLang itself needs a GPU; ``tests/wheels`` looks whether what is hooked exists 
 from __future__ import annotations
 
 import asyncio
+import gc
 import sys
+import weakref
 from collections.abc import AsyncGenerator, Callable, Iterator
 from time import monotonic, monotonic_ns, time
 from types import ModuleType, SimpleNamespace
@@ -18,7 +20,7 @@ import otel_rl
 from otel_rl.integrations import sglang as integration
 from otel_rl.patching import wrap
 from otel_rl.requests import UNKNOWN, Request
-from tests.integrations.openai_calls import Notes
+from tests.integrations.openai_calls import Notes, keep
 
 (HOOK,) = integration.HOOKS
 S = 1_000_000_000
@@ -77,6 +79,10 @@ def offset(monkeypatch: pytest.MonkeyPatch) -> float:
     module.global_diff_realtime_monotonic = offset = time() - monotonic() - 100.0  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, integration.TIMES, module)
     return offset
+
+
+class Refusal(ValueError):
+    """An error that can be watched."""
 
 
 def out(**told: Any) -> dict[str, Any]:
@@ -237,6 +243,18 @@ def test_an_error_is_the_callers(
         read(error, obj=obj)
     assert caught.value is error
     assert [(finish, name)] * number == [(found.finish, found.error) for found in notes.rows]
+
+
+def test_an_error_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor what its frames hold, until the flusher reads."""
+    kept: list[Any] = []
+    monkeypatch.setattr(integration, "note", keep(kept))
+    try:
+        read(Refusal())
+    except Refusal as error:
+        gone = weakref.ref(error)
+    gc.collect()
+    assert (1, None) == (len(kept), gone())
 
 
 def test_what_was_over_is_not_lost_with_the_others(notes: Notes) -> None:

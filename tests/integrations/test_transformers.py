@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("trl")
 
 from otel_rl import vocabulary as v
+from otel_rl.runtime import Training, state
 from tests.programs.launch import Trainings
 from tests.programs.recorded import Recorded, outside, overlapping
 
@@ -152,6 +153,41 @@ def test_callbacks_that_somebody_listens_to_are_stages(trainings: Trainings) -> 
     names = [child.name for child in recorded.steps()[2].children]
     assert [v.IDLE, v.LOG, v.SAMPLE] == names[:3]
     assert [v.CLIP, v.LOG, v.OPTIMIZER, v.LOG, v.LOG] == names[-5:]
+
+
+def test_who_listens_is_asked_of_the_callbacks_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not of those of a handler that is gone, or that were replaced; and answers are not kept without limit."""
+    from transformers import TrainerCallback
+    from transformers.trainer_callback import CallbackHandler
+
+    from otel_rl.integrations import transformers as integration
+
+    class Quiet(TrainerCallback):
+        pass
+
+    class Listening(TrainerCallback):
+        def on_step_end(self, *_: Any, **__: Any) -> None:
+            pass
+
+    def handler(kind: type[TrainerCallback]) -> Any:
+        return CallbackHandler([kind()], None, None, None, None)
+
+    def stage(of: Any) -> str | None:
+        return integration._event_stage((of, "on_step_end"), {})
+
+    monkeypatch.setattr(state, "training", Training())
+    replaced = handler(Quiet)
+    assert stage(replaced) is None
+    replaced.remove_callback(Quiet)
+    replaced.add_callback(Listening)
+    assert v.LOG == stage(replaced)
+    del replaced
+    kinds = [Quiet, Listening] * 20
+    assert [None, v.LOG] * 20 == [stage(handler(kind)) for kind in kinds]
+    monkeypatch.setattr(integration, "HEARD_LIMIT", 3)
+    for number in range(10):
+        assert stage(handler(type(f"Quiet{number}", (Quiet,), {}))) is None
+        assert len(state.training.heard) <= 3
 
 
 def test_a_plain_trainer_has_its_steps_too(trainings: Trainings) -> None:

@@ -15,6 +15,7 @@ pytest.importorskip("datasets")
 import transformers
 
 import otel_rl
+from otel_rl.clock import Clock
 from otel_rl.demo import task
 from otel_rl.integrations import transformers_batching
 from otel_rl.requests import UNKNOWN, Request
@@ -229,10 +230,11 @@ def test_rank_0_alone_counts_under_tensor_parallelism(recording: None) -> None:
     assert [] == take().rows
 
 
-def test_times_of_transformers_4(recording: None) -> None:
+def test_times_of_transformers_4(recording: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """It stamps by the wall clock, and has no timestamps of tokens: a single token is there at the end."""
     from time import time
 
+    monkeypatch.setattr(state, "clock", Clock())  # not the one that another test has set
     begin = monotonic_ns()
     now = time()
     sequence = SimpleNamespace(

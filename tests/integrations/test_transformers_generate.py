@@ -244,6 +244,21 @@ def test_padding_of_several_batches_adds_up(recording: None, model: Any) -> None
     assert {v.TOKENS_PADDING: 13 + 0 + 6} == stage.attributes
 
 
+def test_the_caller_may_write_into_what_it_was_given(recording: None, model: Any) -> None:
+    """The tokens are those that were generated, whenever the flusher reads them."""
+    made = model.generate(**inputs(), max_new_tokens=8, logits_processor=[Ends(9, 2, 8, 99, 1)])
+    made.fill_(5)
+    assert [(7, 2, "stop", 8), (7, 8, "stop", 8), (9, 8, "length", 8), (6, 1, "stop", 8)] == counts(take().rows)
+
+
+def test_criteria_are_followed_from_the_first_call_that_needs_it(recording: None, model: Any) -> None:
+    """What the output shows is not asked of them at every token."""
+    model.generate(**inputs(), max_new_tokens=3)
+    assert state.training.criteria is None
+    model.generate(**inputs(), max_new_tokens=3, stopping_criteria=[Stops(9, 5, 9, 30, 1)])
+    assert state.training.criteria is not None
+
+
 def test_several_end_tokens(recording: None, model: Any) -> None:
     """Each of them ends a sequence."""
     ends = Ends(9, 3, 4, 5, 6, token=8)
@@ -301,6 +316,25 @@ def test_an_assistants_calls_are_no_requests(recording: None, model: Any, tmp_pa
     one, other = take().rows
     assert [(7, real(ids, 7)[0]), (7, real(ours, 7)[0])] == [(r.input_tokens, r.output_tokens) for r in (one, other)]
     assert one.submitted < one.first_token <= one.last_token == one.ended < other.submitted < other.first_token
+
+
+def test_what_a_model_generates_to_prepare_has_times_of_its_own(recording: None, model: Any, tmp_path: Any) -> None:
+    """A composite model's call begins to decode behind it: none of its tokens can have been there before."""
+    prepared: list[int] = []
+    inner = task.model(tmp_path / "inner", 1)
+
+    def prepare(*args: Any, **kwargs: Any) -> Any:
+        inner.generate(**inputs("even 1?"), max_new_tokens=6, min_new_tokens=6, do_sample=False)
+        prepared.append(monotonic_ns())
+        return type(model)._prepare_model_inputs(model, *args, **kwargs)
+
+    model._prepare_model_inputs = prepare
+    try:
+        model.generate(**inputs("even 1?"), max_new_tokens=3, min_new_tokens=3, do_sample=False)
+    finally:
+        del model._prepare_model_inputs
+    (row,) = take().rows
+    assert (3, True) == (row.output_tokens, row.first_token >= prepared[0])
 
 
 def test_a_streamer_makes_no_difference(recording: None, model: Any) -> None:

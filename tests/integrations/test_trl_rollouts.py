@@ -174,7 +174,7 @@ def test_a_server_tells_tokens_and_durations(client: Any) -> None:
         (2, 3, "stop", "cmpl-1.2", "train-1.2", "train-1.1"),
         (2, 4, "stop", "cmpl-1.3", "train-1.3", "train-1.1"),
     ] == [(r.input_tokens, r.output_tokens, r.finish, r.id, r.sample, r.group) for r in taken.rows]
-    assert {("vllm", "tiny", "text_completion", 6, 6, 20, 0, 0, 0, "")} == {
+    assert {("trl-client", "tiny", "text_completion", 6, 6, 20, 0, 0, 0, "")} == {
         (*r[:1], r.model, r.operation, r.policy_start, r.policy_end, r.limit, *r[3:6], r.error) for r in taken.rows
     }
     assert [stage] * 4 == taken.parents

@@ -5,6 +5,7 @@ With a real engine: ``tests/vllm``.
 
 from __future__ import annotations
 
+from collections import deque
 from types import SimpleNamespace
 from typing import Any
 
@@ -151,6 +152,24 @@ def test_a_stream_shows_its_first_token_without_statistics(recording: Recording,
     assert {} == remembered().firsts
 
 
+@pytest.mark.parametrize("has_statistics", [True, False])
+@pytest.mark.parametrize("by", ["caller", "engine"])
+def test_what_ends_before_a_token_has_no_first_one(recording: Recording, has_statistics: bool, by: str) -> None:
+    """Though its caller is shown the end, and the engine's statistics stamp the first word, whatever it is."""
+    processor = Processor("0.32.0", log_stats=has_statistics)
+    sequence = processor.submit("7", wall(2.0), kind=Kind.DELTA, queue=Queue())
+    if sequence.stats is not None:
+        sequence.stats.tell(2.5, 3.0, 3.0)
+    at(recording, 3.0)
+    if by == "caller":
+        processor.abort_requests([sequence.request_id], True)
+    else:
+        processor.process_outputs([(sequence.request_id, [], FinishReason.ABORT)])
+    (row,) = take().rows
+    assert ("abort", 0, 0, 0) == (row.finish, row.output_tokens, row.first_token, row.last_token)
+    assert round(2.5 * S) * has_statistics == row.scheduled
+
+
 @every_version
 def test_siblings_share_their_sample(recording: Recording, version: str) -> None:
     """Each is a request of its own; they end in different iterations."""
@@ -242,6 +261,49 @@ def test_a_refused_request_is_a_row(recording: Recording) -> None:
     assert ["8-5eed"] == list(remembered().engine(processor).open)
 
 
+def test_a_refused_stream_has_no_first_token(recording: Recording) -> None:
+    """The exception is the first that comes out of its queue, and an error all the same."""
+    processor = Processor("0.33.0", log_stats=False)
+    refused = processor.submit("7", wall(2.0), kind=Kind.DELTA, queue=Queue())
+    processor.refuse(refused.request_id, ValueError("paused"))
+    assert [("error", "ValueError", 0)] == [(row.finish, row.error, row.first_token) for row in take().rows]
+    assert ({}, {}, {}) == opened(processor)
+    assert {} == remembered().firsts
+
+
+class Sessions(Processor):
+    """OutputProcessor since 0.16: a resumable request opens a session, which has a queue of further input."""
+
+    def _add(self, request: Any, prompt: Any, parent: Any = None, index: int = 0, queue: Any = None) -> None:
+        if request.request_id not in self.request_states:
+            self._add_request(request, prompt, parent, index, queue)
+            self.request_states[request.request_id].input_chunk_queue = deque()  # type: ignore[attr-defined]
+
+    add_request = wrap(HOOKS["OutputProcessor.add_request"], _add)
+
+    def close(self, request_id: str) -> None:
+        """End a session that waits for input: nothing else is called."""
+        self.request_states.pop(request_id)
+
+
+@pytest.mark.parametrize("end", ["waiting", "working", "aborted"])
+def test_sessions_are_no_requests(recording: Recording, end: str) -> None:
+    """Nothing is remembered of one, however it ends; also its last request, which is not resumable, opens nothing."""
+    processor = Sessions("0.32.0", log_stats=False)
+    sequence = processor.submit("7", wall(2.0), kind=Kind.DELTA, queue=Queue(), resumable=True)
+    processor.process_outputs([(sequence.request_id, [1], None)])
+    processor.submit("7", wall(3.0), kind=Kind.DELTA, queue=sequence.queue, resumable=False)
+    if end == "waiting":
+        processor.close(sequence.request_id)
+    elif end == "working":
+        processor.process_outputs([(sequence.request_id, [1], FinishReason.STOP)])
+    else:
+        processor.abort_requests([sequence.request_id], True)
+    assert [] == take().rows
+    assert ({}, {}, {}) == opened(processor)
+    assert {} == remembered().firsts
+
+
 def test_pooling_is_no_request(recording: Recording) -> None:
     """A reward model in vLLM generates nothing."""
     processor = Processor("0.32.0")
@@ -272,6 +334,15 @@ def test_open_requests_are_bounded(recording: Recording, monkeypatch: pytest.Mon
     assert {"keep more than 200,000 open requests of vLLM": 1} == guard.errors
     processor.process_outputs([(first.request_id, [1], FinishReason.STOP)])
     assert 1 == len(take().rows)
+
+
+def test_streams_that_nobody_ends_are_bounded(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An engine that is dropped takes its requests along, not the queues of their callers."""
+    monkeypatch.setattr("otel_rl.integrations.vllm_rows.QUEUE_LIMIT", 2)
+    queues = [Queue() for _ in range(3)]
+    for queue in queues:
+        Processor("0.32.0", log_stats=False).submit("7", wall(2.0), kind=Kind.DELTA, queue=queue)
+    assert queues[1:] == list(remembered().firsts)
 
 
 def test_an_engine_is_forgotten_with_its_requests(recording: Recording) -> None:
@@ -355,6 +426,39 @@ def test_each_output_tells_its_replica(recording: Recording) -> None:
         copy_context().run(pull, index)
     processor.abort_requests([processor.submit("2", wall(2.0)).request_id], True)
     assert ["1", "0", ""] == [row.replica for row in take().rows]
+
+
+@pytest.mark.parametrize(
+    ("parallel", "counting"),
+    [
+        ({"tensor_parallel_size": 2}, [0, 2]),
+        ({"tensor_parallel_size": 1, "pipeline_parallel_size": 2}, [0, 2]),
+        ({"tensor_parallel_size": 2, "prefill_context_parallel_size": 2}, [0]),
+        ({"tensor_parallel_size": 2, "data_parallel_size": 2, "world_size": 4}, [0, 2]),
+        ({"tensor_parallel_size": 1}, [0, 1, 2, 3]),
+        ({"tensor_parallel_size": 2, "distributed_executor_backend": "mp"}, [0, 1, 2, 3]),
+    ],
+)
+@pytest.mark.parametrize("has_statistics", [True, False])
+def test_ranks_of_one_model_count_once(
+    recording: Recording, monkeypatch: pytest.MonkeyPatch, parallel: Any, counting: list[int], has_statistics: bool
+) -> None:
+    """An external launcher gives all requests to each of them (TRL's colocated vLLM): the first one counts."""
+    launched = {"distributed_executor_backend": "external_launcher", "pipeline_parallel_size": 1, **parallel}
+    found: dict[str, list[int]] = {"requests": [], "loads": [], "open": []}
+    for rank in range(4):
+        monkeypatch.setenv("RANK", str(rank))
+        state.training.vllm = None
+        processor = Processor("0.32.0", log_stats=has_statistics)
+        Frontend(config(**launched), processor)
+        ended = processor.submit("1", wall(2.0))
+        processor.submit("2", wall(2.0))
+        processor.process_outputs([(ended.request_id, [1], FinishReason.STOP)])
+        found["open"] += [rank] * len(remembered().engine(processor).open)
+        found["requests"] += [rank] * len(take().rows)
+        Loggers().record(**told(1, 0, 0.5))
+        found["loads"] += [rank] * len(loads())
+    assert dict.fromkeys(found, counting) == found
 
 
 # --- context ----------------------------------------------------------------------------------------------------------
