@@ -42,6 +42,7 @@ def test_a_constant_is_a_flat_low_line(value: float) -> None:
 def test_the_largest_numbers_have_a_picture() -> None:
     """Their span is infinite as a float."""
     assert "▁█" == sparkline([-1.7e308, 1.7e308], 2)
+    assert "▁" == sparkline([1.7976931348623157e308] * 3, 1)
 
 
 @given(any_floats, st.integers(1, 20))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -12,6 +13,7 @@ GAP: Final = "·"
 """Stands where no value was finite."""
 ROUNDING: Final = 1e-9
 """Means of equal values differ by their rounding, which is no change."""
+LARGEST: Final = sys.float_info.max
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,8 @@ def buckets(values: Sequence[float], width: int) -> list[float]:
 
 def mean(finite: Sequence[float]) -> float:
     """Take the mean of at least one finite value; the sum of large ones alone would be infinite."""
-    return math.fsum(value / len(finite) for value in finite)
+    half = math.fsum(value / 2 / len(finite) for value in finite)
+    return 2 * max(-LARGEST / 2, min(half, LARGEST / 2))  # rounded up, three thirds of the largest would be more
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
