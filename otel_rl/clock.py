@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import cache
 from time import monotonic_ns
 
 RE_ANCHOR_NS = 1_000_000
@@ -23,6 +24,16 @@ def measure_anchor() -> int:
         if after - before < best_width:
             best_width, anchor = after - before, wall - (before + after) // 2
     return anchor
+
+
+@cache
+def perf_counter_shift() -> int:
+    """Say what to add to ``time.perf_counter_ns()`` to make it a time of the monotonic clock, ns.
+
+    Measured once, where the two are not the same clock anyway (on Linux they are).
+    """
+    kinds = {time.get_clock_info("monotonic").implementation, time.get_clock_info("perf_counter").implementation}
+    return 0 if len(kinds) == 1 else monotonic_ns() - time.perf_counter_ns()
 
 
 class Clock:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
-from functools import cache
 from math import isfinite
 from typing import Any, Literal
 
+from otel_rl.clock import perf_counter_shift
 from otel_rl.requests import UNKNOWN, Request, note
 from otel_rl.runtime import state
 
 Seconds = float | None
 IMPOSSIBLE = -2
 """A number that cannot be: the flusher counts it and leaves it out."""
-CLOCKS: tuple[Literal["monotonic"], Literal["perf_counter"]] = ("monotonic", "perf_counter")
 _TIMES = ("submitted", "ended", "scheduled", "first_token", "last_token")
 _COUNTS = (
     "input_tokens", "output_tokens", "cached_tokens", "preemptions", "turn", "policy_start", "policy_end", "limit",
@@ -115,17 +113,10 @@ def _shift(clock: str, anchor: int) -> int:
     if clock == "wall":
         return -anchor
     if clock == "perf_counter":
-        return _perf_counter_shift()
+        return perf_counter_shift()
     if clock != "monotonic":
         raise ValueError(f"otel_rl.request(clock={clock!r}): it is monotonic, wall or perf_counter")
     return 0
-
-
-@cache
-def _perf_counter_shift() -> int:
-    """Measure it once; on Linux the two are the same clock."""
-    kinds = {time.get_clock_info(name).implementation for name in CLOCKS}
-    return 0 if len(kinds) == 1 else time.monotonic_ns() - time.perf_counter_ns()
 
 
 def _nanoseconds(seconds: Any, shift: int) -> Any:

@@ -6,17 +6,30 @@ import os
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 
 from otel_rl import clock
-from otel_rl.clock import Clock, measure_anchor, process_start_ns
+from otel_rl.clock import Clock, measure_anchor, perf_counter_shift, process_start_ns
 
 
 def test_the_anchor_turns_monotonic_into_wall_time() -> None:
     """Within a second, on any machine."""
     anchor = measure_anchor()
     assert abs(time.monotonic_ns() + anchor - time.time_ns()) < 10**9
+
+
+@pytest.mark.parametrize(("kinds", "expected"), [("aa", 0), ("ab", 700)])
+def test_the_performance_counter_is_made_monotonic(kinds: str, expected: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By nothing where it is the same clock, else by a difference that is measured once."""
+    clocks = dict(zip(("monotonic", "perf_counter"), kinds, strict=True))
+    monkeypatch.setattr(clock.time, "get_clock_info", lambda name: SimpleNamespace(implementation=clocks[name]))
+    monkeypatch.setattr(clock.time, "perf_counter_ns", iter([300, 400]).__next__)
+    monkeypatch.setattr(clock, "monotonic_ns", iter([1_000, 5_000]).__next__)
+    perf_counter_shift.cache_clear()
+    assert [expected] * 2 == [perf_counter_shift(), perf_counter_shift()]
+    perf_counter_shift.cache_clear()
 
 
 def test_the_tightest_of_three_readings_counts(monkeypatch: pytest.MonkeyPatch) -> None:

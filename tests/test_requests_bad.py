@@ -352,21 +352,6 @@ def test_an_error_of_a_custom_engine_is_its_class(recording: Recording, monkeypa
     assert ["Unlike.Error"] * 3 == [row.error for read, given in kept for row in read(*given)]
 
 
-def test_perf_counter_is_a_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where it is not the monotonic one, the difference is measured once."""
-    from otel_rl import custom_engine
-
-    custom_engine._perf_counter_shift.cache_clear()
-    assert 0 == custom_engine._shift("perf_counter", 0)
-    kinds = {"monotonic": "a", "perf_counter": "b"}
-    custom_engine._perf_counter_shift.cache_clear()
-    monkeypatch.setattr(
-        custom_engine.time, "get_clock_info", lambda name: type("Info", (), {"implementation": kinds[name]})
-    )
-    assert abs(custom_engine._shift("perf_counter", 0)) < 10**9
-    custom_engine._perf_counter_shift.cache_clear()
-
-
 def test_a_number_beyond_64_bits_does_not_disturb_the_others(recording: Recording) -> None:
     """Of many requests at once, as of one alone; nor does half a character in an id."""
     rows = [request(recording, one, id=f"\ud800{one}") for one in range(99)]

@@ -9,6 +9,8 @@ from typing import Final, Generic, TypeVar
 
 STRAGGLER_RATIO: Final = 1.2
 """A rank is called slow in a stage from this multiple of the median of the others."""
+EXCESS_SHARE: Final = 0.02
+"""A slow rank is named from an excess of this share of the step."""
 TIE_SHARE: Final = 0.05
 """Ranks that are less than this share faster than the slowest one are as slow."""
 

@@ -12,10 +12,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Final, Generic, TypeVar
 
-from otel_rl.analysis.balance import Slowest, is_straggler, slowest
+from otel_rl.analysis.balance import EXCESS_SHARE, Slowest, is_straggler, slowest
 
-EXCESS_SHARE: Final = 0.02
-"""A slow rank is named from an excess of this share of the step."""
 PERSISTENT_SHARE: Final = 0.5
 """A rank is a straggler of the run when it is slow in this share of the steps."""
 COMM_SHARE: Final = 0.3

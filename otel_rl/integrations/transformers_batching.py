@@ -10,10 +10,11 @@ like the time of scheduling: for a child of a fork, that of the fork. Under tens
 from __future__ import annotations
 
 import os
-from time import get_clock_info, monotonic_ns, perf_counter_ns
+from time import monotonic_ns
 from typing import Any, NamedTuple
 
 from otel_rl import vocabulary
+from otel_rl.clock import perf_counter_shift
 from otel_rl.current import CURRENT, SPAN_KEY
 from otel_rl.ids import random_bits
 from otel_rl.patching import Hook
@@ -28,10 +29,6 @@ CHILD = "__child#"
 """Between the id of a request and the number of a sequence that was forked from it."""
 WALL_SINCE_S = 1e9
 """transformers 4 stamps by ``time.time()``, later ones by ``time.perf_counter()``, which begins with the machine."""
-
-
-IS_ONE_CLOCK = get_clock_info("perf_counter").implementation == get_clock_info("monotonic").implementation
-PERFORMANCE_AHEAD_NS = 0 if IS_ONE_CLOCK else perf_counter_ns() - monotonic_ns()
 
 
 class Origin:
@@ -252,7 +249,7 @@ def _monotonic(told_s: float) -> int:
     """Turn a time that the engine tells into monotonic ns of this host; 0 where it tells none."""
     if told_s <= 0:
         return 0
-    return round(told_s * 1e9) - (state.clock.anchor if told_s > WALL_SINCE_S else PERFORMANCE_AHEAD_NS)
+    return round(told_s * 1e9) + (-state.clock.anchor if told_s > WALL_SINCE_S else perf_counter_shift())
 
 
 API = "transformers.generation.continuous_batching.continuous_api"

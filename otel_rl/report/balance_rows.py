@@ -7,14 +7,12 @@ from statistics import median
 from typing import Final
 
 from otel_rl import vocabulary as v
-from otel_rl.analysis.balance import is_straggler, slowest
+from otel_rl.analysis.balance import EXCESS_SHARE, is_straggler, slowest
 from otel_rl.report.average import Averaged
 from otel_rl.report.model import BalanceRow, Rank, RankSeconds, StageRow
 
 MAIN_SHARE: Final = 0.01
 """A stage has a row from this share of the step time."""
-EXCESS_SHARE: Final = 0.02
-"""A slow rank is named from an excess of this share of the median step time."""
 
 
 def balance_rows(averaged: Averaged, stages: list[StageRow]) -> list[BalanceRow]:

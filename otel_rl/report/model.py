@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from otel_rl.report.request_model import BadRequests, Quantiles, RequestRow, Requests, Tail  # noqa: F401  for the schema
+from otel_rl.report.request_model import Requests
 
 FORMAT: Final = "otel_rl.report/1"
 """Changes when a field goes or changes its meaning; a new field does not change it."""

@@ -9,7 +9,7 @@ import sys
 from itertools import pairwise
 from typing import Any
 
-from otel_rl.report import model
+from otel_rl.report import model, request_model
 
 
 def schema() -> dict[str, Any]:
@@ -18,8 +18,9 @@ def schema() -> dict[str, Any]:
 
     document = TypeAdapter(model.Report).json_schema(mode="serialization")
     _describe(document, model.Report)
+    kinds = vars(model) | vars(request_model)
     for name, node in document["$defs"].items():
-        _describe(node, getattr(model, name))
+        _describe(node, kinds[name])
     document["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     document["title"] = f"{model.FORMAT}: what `otel-rl report RUN --json` prints"
     return document

@@ -15,7 +15,7 @@ pytest.importorskip("datasets")
 import transformers
 
 import otel_rl
-from otel_rl.clock import Clock
+from otel_rl.clock import Clock, perf_counter_shift
 from otel_rl.demo import task
 from otel_rl.integrations import transformers_batching
 from otel_rl.requests import UNKNOWN, Request
@@ -77,7 +77,7 @@ def by_number(rows: list[Request]) -> list[Request]:
 
 def ns(seconds: float) -> int:
     """Turn a time of transformers into one of ours."""
-    return round(seconds * 1e9) - transformers_batching.PERFORMANCE_AHEAD_NS
+    return round(seconds * 1e9) + perf_counter_shift()
 
 
 def test_a_batch(recording: None, model: Any) -> None:
