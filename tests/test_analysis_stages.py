@@ -110,3 +110,28 @@ def test_coverage_counts_every_level_once(spans: list[tuple[int, int, int]]) -> 
     ]
     expected = {tick for begin, end, _ in spans for tick in range(max(5, begin), min(25, end))}
     assert len(expected) == Tree(pieces).covered_ns(container)
+
+
+def launch(key: str, end: int, device_ns: int | None, inside: Comm | None = None) -> Piece:
+    """Make a forward that the host only launches."""
+    return Piece(key.encode(), ROOT, "forward", 0, end, comm=inside, is_host_clock=True, device_ns=device_ns)
+
+
+def test_a_stage_that_the_device_timed_has_its_times() -> None:
+    """All of its calls, or none: a mixture would be neither."""
+    both = [launch("a", 3, 40), launch("b", 5, 60)]
+    assert {("forward",): Slice((40, 60), 100, 100, Comm(0, 0), False, False, True)} == Tree(both).slices(ROOT)
+    mixed = [launch("a", 3, 40), launch("b", 5, None)]
+    assert {("forward",): Slice((3, 5), 5, 8, Comm(0, 0), False, True)} == Tree(mixed).slices(ROOT)
+
+
+def test_waits_for_collectives_are_a_part_of_the_time_of_the_device() -> None:
+    """They run on streams of their own, so own time is not known."""
+    tree = Tree([launch("a", 3, 40, Comm(2, 1))])
+    assert {("forward",): Slice((40,), 40, 40, Comm(2, 1), True, False, True)} == tree.slices(ROOT)
+
+
+def test_a_stage_whose_host_waits_keeps_the_hosts_time() -> None:
+    """A rollout: the host waits for its tokens."""
+    tree = Tree([Piece(b"a", ROOT, "sample", 0, 50, device_ns=40)])
+    assert {("sample",): Slice((50,), 50, 50, Comm(0, 0), False, False)} == tree.slices(ROOT)

@@ -35,7 +35,21 @@ class TokenSums:
     tail: int
     """Sum over rows of the last true id x its column: with it a shift is known whatever it moved in."""
     ordered: int
-    """Sum of id x column x row."""
+    """Sum of id x column x row; or, where the samples have numbers of their own, x that number."""
+
+    def joined(self, other: TokenSums, rows: int) -> TokenSums:
+        """Give the sums of this part of a batch and the one that follows it.
+
+        Args:
+            other: of the following part.
+            rows: of this part, by which the other's are moved; 0 where samples have numbers of their own.
+        """
+        return TokenSums(
+            wrap(self.plain + other.plain),
+            wrap(self.weighted + other.weighted),
+            wrap(self.tail + other.tail),
+            wrap(self.ordered + other.ordered + rows * other.weighted),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +69,16 @@ class MaskSums:
     def ratio(self) -> float | None:
         """Share of true positions; None of an empty mask."""
         return self.true / self.size if self.size else None
+
+    def joined(self, other: MaskSums) -> MaskSums:
+        """Give the sums of two parts of a batch."""
+        return MaskSums(
+            self.size + other.size,
+            self.true + other.true,
+            self.rows + other.rows,
+            self.first + other.first,
+            self.last + other.last,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +110,20 @@ def shape_checksum(shape: Sequence[int], dtype: str) -> int:
     return zlib.crc32(repr((tuple(shape), dtype)).encode())
 
 
-def token_sums(ids: Sequence[Sequence[int]], mask: Mask | None = None) -> TokenSums:
-    """Add up token ids."""
+def token_sums(
+    ids: Sequence[Sequence[int]], mask: Mask | None = None, numbers: Sequence[int] | None = None
+) -> TokenSums:
+    """Add up token ids.
+
+    Args:
+        ids: (B, T).
+        mask: which of them count.
+        numbers: of the samples, (B,); by default rows count from 1. With them the sums do not change where rows do.
+    """
     plain = weighted = tail = ordered = 0
-    for number, row in enumerate(ids, 1):
-        columns = [column for column in range(len(row)) if mask is None or mask[number - 1][column]]
+    for index, row in enumerate(ids):
+        number = index + 1 if numbers is None else numbers[index]
+        columns = [column for column in range(len(row)) if mask is None or mask[index][column]]
         true = [(column - columns[0] + 1, row[column]) for column in columns]
         in_row = sum(column * token for column, token in true)
         plain += sum(token for _, token in true)

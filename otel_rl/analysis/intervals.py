@@ -11,13 +11,17 @@ Interval = tuple[int, int]
 def merge(intervals: Iterable[Interval]) -> list[Interval]:
     """Join overlapping and touching intervals into disjoint ones, in order of time."""
     merged: list[Interval] = []
-    for begin, end in sorted(intervals):
+    reached: int | None = None
+    for interval in sorted(intervals):
+        begin, end = interval
         if end <= begin:
             continue
-        if merged and begin <= merged[-1][1]:
-            merged[-1] = (merged[-1][0], max(merged[-1][1], end))
-        else:
-            merged.append((begin, end))
+        if reached is None or begin > reached:
+            merged.append(interval)
+            reached = end
+        elif end > reached:
+            merged[-1] = (merged[-1][0], end)
+            reached = end
     return merged
 
 
@@ -28,8 +32,14 @@ def covered(intervals: Iterable[Interval]) -> int:
 
 def clip(intervals: Iterable[Interval], begin: int, end: int) -> list[Interval]:
     """Cut intervals to a window; what lies outside is left out."""
-    cut = ((max(begin, low), min(end, high)) for low, high in intervals)
-    return [(low, high) for low, high in cut if low < high]
+    cut: list[Interval] = []
+    for interval in intervals:
+        low, high = interval
+        if low < begin or high > end:
+            interval = low, high = max(begin, low), min(end, high)  # noqa: PLW2901
+        if low < high:
+            cut.append(interval)
+    return cut
 
 
 def uncovered(intervals: Iterable[Interval], begin: int, end: int) -> int:

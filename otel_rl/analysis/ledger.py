@@ -63,6 +63,8 @@ class Row(Generic[RankT]):
     tokens: TokenSums | None = None
     mask: MaskSums | None = None
     nonfinite: int = 0
+    misfit: int = 0
+    """Arrays of the batch whose shape does not fit the others'."""
     logprobs: LogprobSums | None = None
 
 
@@ -101,7 +103,8 @@ def check(rows: Iterable[Row[RankT]], limits: Limits = DEFAULTS) -> list[Mismatc
 
 def inspect(row: Row[RankT], limits: Limits = DEFAULTS) -> list[Fault]:
     """Say what is wrong with one row by itself."""
-    faults = [Fault.NONFINITE] if row.nonfinite else []
+    faults = [Fault.SHAPE] if row.misfit else []
+    faults += [Fault.NONFINITE] if row.nonfinite else []
     return faults + (_logprob_faults(row.logprobs, limits) if row.logprobs else [])
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from otel_rl.analysis.intervals import Interval, clip, covered, merge
+from otel_rl.analysis.intervals import Interval, clip, merge
 
 
 def partition(layers: Sequence[Iterable[Interval]], begin: int, end: int) -> tuple[int, ...]:
@@ -20,9 +20,12 @@ def partition(layers: Sequence[Iterable[Interval]], begin: int, end: int) -> tup
     """
     parts: list[int] = []
     reached: list[Interval] = []
-    total = 0
+    total = before = 0
     for layer in layers:
-        reached = merge([*reached, *clip(layer, begin, end)])
-        parts.append(covered(reached) - total)
-        total += parts[-1]
+        inside = clip(layer, begin, end)
+        if inside:
+            reached = merge(reached + inside)
+            total = sum([high - low for low, high in reached])
+        parts.append(total - before)
+        before = total
     return (*parts, max(0, end - begin) - total)

@@ -9,13 +9,19 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
+from itertools import pairwise
+from math import fsum, isnan
+from statistics import fmean, median
 from typing import Final, Generic, TypeVar
 
 from otel_rl.analysis.stragglers import Key, StageCall, by_step, keyed
 
 SCORE_LIMIT: Final = 0.75
 """Below it a score names a straggler: NVRx's default."""
+REPORTS: Final = 10
+"""A rank's calls are held against its own best in so many parts of equally many,"""
+LEAST_CALLS: Final = 5
+"""fewer where a part had less than this."""
 
 RankT = TypeVar("RankT", bound=Hashable)
 
@@ -27,6 +33,13 @@ class Timing:
     median_s: float
     total_s: float
     """Number of calls x mean: the weight of the section."""
+
+    @classmethod
+    def of(cls, times_s: Iterable[float]) -> Timing | None:
+        """Sum up the times of a rank in a section; NaN is no time, and None where none passed."""
+        known = [time_s for time_s in times_s if not isnan(time_s)]
+        total_s = fsum(known)
+        return cls(median(known), total_s) if total_s else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +73,31 @@ def individual_score(medians_s: Sequence[float]) -> float:
         medians_s: one for each report so far, at least one.
     """
     return score(medians_s[-1], min(medians_s))
+
+
+def own_score(sections: Mapping[str, Sequence[float]]) -> float | None:
+    """Score the last tenth of a rank's calls against its own best tenth, over all sections, weighted by time.
+
+    Args:
+        sections: times of the calls in order, s, by section; NaN where the rank had none.
+
+    Returns:
+        None where no section has two parts of five calls.
+    """
+    score_s = weight_s = 0.0
+    for times_s in sections.values():
+        parts = _parts([time_s for time_s in times_s if not isnan(time_s)])
+        if len(parts) > 1:
+            weight = fsum(parts[-1])
+            score_s += weight * individual_score([median(part) for part in parts])
+            weight_s += weight
+    return score_s / weight_s if weight_s else None
+
+
+def _parts(times_s: Sequence[float]) -> list[Sequence[float]]:
+    count = min(REPORTS, len(times_s) // LEAST_CALLS)
+    ends = [len(times_s) * number // count for number in range(count + 1)] if count else []
+    return [times_s[begin:end] for begin, end in pairwise(ends)]
 
 
 def weighted_scores(sections: Mapping[RankT, Mapping[str, Timing]]) -> dict[RankT, float]:

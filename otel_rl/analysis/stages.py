@@ -38,6 +38,8 @@ class Piece:
     """Collectives run inside that nobody could see."""
     is_host_clock: bool = False
     """The duration is that of a launch: the device works on after it."""
+    device_ns: int | None = None
+    """How long the device took, where it was timed."""
 
     @property
     def duration_ns(self) -> int:
@@ -57,6 +59,8 @@ class Slice:
     comm: Comm
     is_hidden: bool
     is_host_clock: bool
+    is_device_clock: bool = False
+    """The device timed every call, and these are its times, of which the waits for collectives are a part."""
 
 
 class Tree:
@@ -67,9 +71,15 @@ class Tree:
         for piece in pieces:
             self._children[piece.parent].append(piece)
 
+    def directly(self, key: bytes) -> list[Piece]:
+        """List what lies directly inside a span, in order of time."""
+        return sorted(self._children.get(key, ()), key=lambda piece: piece.begin_ns)
+
     def below(self, key: bytes) -> list[Piece]:
         """List everything inside a span, directly or not, each span once."""
         found: list[Piece] = []
+        if key not in self._children:
+            return found
         seen = {key}
         waiting = [key]
         while waiting:
@@ -89,8 +99,10 @@ class Tree:
         """Add up the collectives inside a stage, in nested stages too; a collective is all collective."""
         if piece.is_comm:
             return Comm(1, piece.duration_ns)
-        inside = [piece, *(child for child in self.below(piece.key) if not child.is_comm)]
-        found = [self.direct_comm(stage) for stage in inside]
+        nested = [child for child in self.below(piece.key) if not child.is_comm]
+        if not nested and piece.comm is not None and piece.comm.time_ns <= piece.duration_ns:
+            return piece.comm
+        found = [self.direct_comm(stage) for stage in (piece, *nested)]
         return Comm(sum(one.count for one in found), min(piece.duration_ns, sum(one.time_ns for one in found)))
 
     def direct_comm(self, piece: Piece) -> Comm:
@@ -120,11 +132,17 @@ class Tree:
         comm = [self.comm(piece) for piece in pieces]
         comm_ns = sum(one.time_ns for one in comm)
         inside = [*pieces, *(child for piece in pieces for child in self.below(piece.key))]
+        is_hidden = any(piece.is_hidden for piece in inside)
+        count = sum(one.count for one in comm)
+        on_device = [piece.device_ns for piece in pieces if piece.is_host_clock and piece.device_ns is not None]
+        if len(on_device) == len(pieces):
+            total_ns, within = sum(on_device), Comm(count, comm_ns)
+            return Slice(tuple(on_device), total_ns, total_ns, within, is_hidden or count > 0, False, True)
         return Slice(
             durations_ns=tuple(piece.duration_ns for piece in pieces),
             busy_ns=covered((piece.begin_ns, piece.end_ns) for piece in pieces),
             own_ns=sum(piece.duration_ns for piece in pieces) - comm_ns,
-            comm=Comm(sum(one.count for one in comm), comm_ns),
-            is_hidden=any(piece.is_hidden for piece in inside),
+            comm=Comm(count, comm_ns),
+            is_hidden=is_hidden,
             is_host_clock=any(piece.is_host_clock for piece in inside),
         )

@@ -1,14 +1,31 @@
-"""Steps tile the loop: each lasts from its begin to the next one's."""
+"""Steps tile the loop: each lasts from its begin to the next one's. Ranks call the same step by the same number."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 WARMUP_STEPS: Final = 2
 """First steps of an attempt that stay out of averages: they allocate, compile and fill caches."""
+
+
+RankT = TypeVar("RankT", bound=Hashable)
+Name = tuple[str, int]
+"""Loop and number of a step: what its trace is made from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Disagreement(Generic[RankT]):
+    """Ranks that call the same step by different numbers; their spans of it are in different traces."""
+
+    first: Mapping[RankT, Name]
+    """How each rank calls the first such step."""
+    steps: int
+    """How many they call differently,"""
+    compared: int
+    """of how many."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -50,3 +67,22 @@ def _follows(step: Step, following: Step) -> bool:
 def warmup(count: int) -> int:
     """Say how many first steps of an attempt with ``count`` steps stay out of averages: two, fewer below eight."""
     return min(WARMUP_STEPS, count // 4)
+
+
+def disagreement(names: Mapping[RankT, Sequence[Name]]) -> Disagreement[RankT] | None:
+    """Compare what peers call their steps: the k-th of one rank is the k-th of every other.
+
+    Args:
+        names: of all steps of each rank, in order of time; from its first step on, without a hole. One rank may have
+            more than another, which died or is not as far yet.
+
+    Returns:
+        None where they agree.
+    """
+    lengths = sorted(map(len, names.values()))
+    compared = lengths[-2] if len(lengths) > 1 else 0
+    different = [k for k in range(compared) if len({own[k] for own in names.values() if len(own) > k}) > 1]
+    if not different:
+        return None
+    first = {rank: own[different[0]] for rank, own in names.items() if len(own) > different[0]}
+    return Disagreement(first, len(different), compared)

@@ -6,16 +6,18 @@ given are peers: they share role and pipeline stage, and do the same work.
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import isnan, nan
 from statistics import median
 from typing import Final, Generic, TypeVar
 
 from otel_rl.analysis.balance import EXCESS_SHARE, Slowest, is_straggler, slowest
 
 PERSISTENT_SHARE: Final = 0.5
-"""A rank is a straggler of the run when it is slow in this share of the steps."""
+"""A rank is a straggler of the run when it is slow in this share of the steps that have the stage."""
 COMM_SHARE: Final = 0.3
 """Communication is slow from this share of the step, the waits for slow ranks taken away."""
 SYMMETRIC: Final = ("allreduce", "allgather", "reducescatter", "alltoall", "barrier")
@@ -39,6 +41,11 @@ class StageCall(Generic[RankT]):
     hidden_ns: int | None = 0
     """Time in collectives that Python cannot see, where a probe bounds it (DDP: end of the backward - last local
     gradient); None where such collectives run and nothing tells their time."""
+    apart_ns: int = 0
+    """Of ``comm_ns``, time in those that ranks do not leave together (broadcast, p2p, waits for asynchronous ones):
+    what a rank waits there is not told by what the others take."""
+    device_ns: int | None = None
+    """Where the host only launches the work, and a device timed it without any collective: own time."""
 
     @property
     def inside_ns(self) -> int:
@@ -46,9 +53,21 @@ class StageCall(Generic[RankT]):
         return self.comm_ns + (self.hidden_ns or 0)
 
     @property
+    def met_ns(self) -> int:
+        """Time in collectives that ranks leave together."""
+        return min(self.duration_ns, max(0, self.inside_ns - self.apart_ns))
+
+    @property
     def own_ns(self) -> int | None:
-        """Stage - collectives; None where they cannot be separated."""
-        return None if self.hidden_ns is None else max(0, self.duration_ns - self.inside_ns)
+        """Stage - collectives, or that of the device; None where they cannot be separated."""
+        if self.device_ns is not None:
+            return self.device_ns
+        return None if self.hidden_ns is None else self.alone_ns
+
+    @property
+    def alone_ns(self) -> int:
+        """Stage - collectives that are known, by the host's clock."""
+        return max(0, self.duration_ns - self.inside_ns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +111,16 @@ class Straggler(Generic[RankT]):
     rank: RankT
     stage: str
     cost_s: float
-    """Own time - median of the other ranks, median over the steps: what a step would save."""
+    """What a step would save: own time - median of the other ranks in the same step, median over the steps that have
+    the stage, times the part of the steps that have it."""
     slow_steps: int
     """Steps in which it was the slowest or as slow."""
     steps: int
+    """Steps that have the stage."""
+    own_s: float
+    """Own time, median."""
+    others_s: float
+    """Median of the other ranks' medians."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +174,16 @@ def tally(collectives: Iterable[Mapping[RankT, int]]) -> dict[RankT, Waits]:
     return {rank: Waits(wait, caused[rank]) for rank, wait in waited.items()}
 
 
+def waits_in(calls: Iterable[StageCall[RankT]]) -> dict[RankT, Counter[str]]:
+    """Say by rank and stage how long the calls of one step waited, ns: in collectives beyond the least of any rank."""
+    found: defaultdict[RankT, Counter[str]] = defaultdict(Counter)
+    for (stage, _), matched in keyed(calls).items():
+        separable = {rank: call.met_ns for rank, call in matched.items() if call.own_ns is not None}
+        for rank, wait in waits(separable).items():
+            found[rank][stage] += wait
+    return dict(found)
+
+
 def activity(
     calls: Iterable[StageCall[RankT]], wall_ns: Mapping[RankT, int], waited_ns: Mapping[RankT, int] | None = None
 ) -> dict[RankT, Activity]:
@@ -162,17 +197,21 @@ def activity(
             collectives and another rank is last in each.
     """
     listed = list(calls)
-    waited = _waited(listed) if waited_ns is None else waited_ns
+    if waited_ns is None:
+        waited_ns = {rank: sum(by_stage.values()) for rank, by_stage in waits_in(listed).items()}
+    of_rank: defaultdict[RankT, list[StageCall[RankT]]] = defaultdict(list)
+    for call in listed:
+        of_rank[call.rank].append(call)
     found: dict[RankT, Activity] = {}
     for rank, wall in wall_ns.items():
-        own = [call for call in listed if call.rank == rank]
-        separable = [call for call in own if call.own_ns is not None]
-        wait = waited.get(rank, 0)
+        own = of_rank[rank]
+        separable = [call for call in own if call.hidden_ns is not None]
+        wait = waited_ns.get(rank, 0)
         found[rank] = Activity(
-            active_ns=sum(call.own_ns or 0 for call in separable),
+            active_ns=sum(call.alone_ns for call in separable),
             wait_ns=wait,
             transfer_ns=sum(min(call.duration_ns, call.inside_ns) for call in separable) - wait,
-            inseparable_ns=sum(call.duration_ns for call in own if call.own_ns is None),
+            inseparable_ns=sum(call.duration_ns for call in own if call.hidden_ns is None),
             idle_ns=max(0, wall - sum(call.duration_ns for call in own)),
         )
     return found
@@ -184,41 +223,108 @@ def slow_ranks(calls: Iterable[StageCall[RankT]]) -> list[Slow[RankT]]:
     A stage is judged by own time; one whose hidden collectives cannot be separated on some rank is left out.
     """
     listed = list(calls)
-    limit_s = EXCESS_SHARE * step_ns(listed) / 1e9
-    found = [Slow(stage, one) for stage, own in own_times(listed).items() if (one := slowest(own)) is not None]
-    slow = [one for one in found if is_straggler(one.rank) and one.rank.excess_s >= limit_s]
-    return sorted(slow, key=lambda one: -one.rank.excess_s)
+    return _slow(own_times(listed), step_ns(listed))
 
 
 def stragglers(calls: Iterable[StageCall[RankT]]) -> list[Straggler[RankT]]:
-    """Name the ranks that are slow in a stage in at least half of the steps, the costliest first."""
-    steps = by_step(calls)
-    times: Counter[tuple[RankT, str]] = Counter()
-    for step in steps.values():
-        times.update((rank, slow.stage) for slow in slow_ranks(step) for rank in (slow.rank.rank, *slow.rank.tied))
-    named = [
-        Straggler(rank, stage, _cost_s(steps.values(), rank, stage), count, len(steps))
-        for (rank, stage), count in times.items()
-        if count >= PERSISTENT_SHARE * len(steps)
-    ]
-    return sorted(named, key=lambda one: -one.cost_s)
+    """Name the ranks that are slow in a stage again and again, as ``ManySteps`` does."""
+    return _many(calls).stragglers()
 
 
 def slow_communication(calls: Iterable[StageCall[RankT]]) -> list[SlowComm]:
-    """Name the stages whose collectives are a large part of the step on every rank; no rank is to blame for them."""
-    steps = by_step(calls)
-    found: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
-    for step in steps.values():
-        whole = step_ns(step)
-        for stage, transfer in transfers(step).items():
-            found[stage].append((transfer, whole))
-    slow: list[SlowComm] = []
-    for stage, pairs in found.items():
-        absent = [0.0] * (len(steps) - len(pairs))
-        share = median([transfer / whole if whole else 0.0 for transfer, whole in pairs] + absent)
-        if share >= COMM_SHARE:
-            slow.append(SlowComm(stage, median([transfer / 1e9 for transfer, _ in pairs] + absent), share))
-    return sorted(slow, key=lambda one: -one.transfer_s)
+    """Name the stages whose collectives are slow on every rank alike, as ``ManySteps`` does."""
+    return _many(calls).slow_communication()
+
+
+class ManySteps(Generic[RankT]):
+    """The steps of a run, taken one after the other.
+
+    Cost: keeps 8 bytes for each stage of each rank and step, and 16 for each stage of a step.
+    """
+
+    def __init__(self) -> None:
+        """Begin without any step."""
+        self.own_s: dict[str, dict[RankT, array[float]]] = {}
+        """By stage and rank: one number for each step that has the stage, NaN where the rank had no step."""
+        self._steps_ns = array("q")
+        self._slow: Counter[tuple[RankT, str]] = Counter()
+        self._transfers: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
+        self._inseparable: set[str] = set()
+
+    def add(self, calls: Iterable[StageCall[RankT]], time_ns: int | None = None) -> None:
+        """Take a step in.
+
+        Args:
+            calls: of all ranks.
+            time_ns: how long the step took; without it the time of its stages.
+        """
+        listed = list(calls)
+        whole = step_ns(listed) if time_ns is None else time_ns
+        own = own_times(listed)
+        self._steps_ns.append(whole)
+        self._inseparable.update(call.stage for call in listed if call.own_ns is None)
+        for stage, times in own.items():
+            self._keep(stage, times)
+        self._slow.update((rank, one.stage) for one in _slow(own, whole) for rank in (one.rank.rank, *one.rank.tied))
+        for stage, transfer in transfers(listed).items():
+            self._transfers[stage].append((transfer, whole))
+
+    def comparable(self) -> dict[str, dict[RankT, array[float]]]:
+        """Give the own times of the stages whose collectives can be separated in every step."""
+        return {stage: own for stage, own in self.own_s.items() if stage not in self._inseparable}
+
+    def stragglers(self) -> list[Straggler[RankT]]:
+        """Name the ranks that are slow in a stage in at least half of the steps that have it, the costliest first.
+
+        A stage that is inseparable in any step names nobody, nor one that costs less than 2 % of the median step.
+        """
+        limit_s = EXCESS_SHARE * median(self._steps_ns or [0]) / 1e9
+        named = [
+            self._straggler(rank, stage, count)
+            for (rank, stage), count in self._slow.items()
+            if stage not in self._inseparable and count >= PERSISTENT_SHARE * self._num_steps(stage)
+        ]
+        return sorted((one for one in named if one.cost_s >= limit_s), key=lambda one: -one.cost_s)
+
+    def slow_communication(self) -> list[SlowComm]:
+        """Name the stages whose collectives are a large part of the step on every rank; no rank is to blame."""
+        slow: list[SlowComm] = []
+        for stage, pairs in self._transfers.items():
+            absent = [0.0] * (len(self._steps_ns) - len(pairs))
+            share = median([transfer / whole if whole else 0.0 for transfer, whole in pairs] + absent)
+            if share >= COMM_SHARE:
+                slow.append(SlowComm(stage, median([transfer / 1e9 for transfer, _ in pairs] + absent), share))
+        return sorted(slow, key=lambda one: -one.transfer_s)
+
+    def _num_steps(self, stage: str) -> int:
+        return max(len(times) for times in self.own_s[stage].values())
+
+    def _keep(self, stage: str, own: Mapping[RankT, float]) -> None:
+        kept = self.own_s.setdefault(stage, {})
+        known = self._num_steps(stage) if kept else 0
+        for rank, time_s in own.items():
+            times = kept.setdefault(rank, array("d"))
+            times.extend([nan] * (known - len(times)))
+            times.append(time_s)
+
+    def _straggler(self, rank: RankT, stage: str, slow_steps: int) -> Straggler[RankT]:
+        own = self.own_s[stage]
+        others = [times for name, times in own.items() if name != rank]
+        costs = [
+            time_s - median(present)
+            for number, time_s in enumerate(own[rank])
+            if (present := [times[number] for times in others if number < len(times) and not isnan(times[number])])
+        ]
+        steps = self._num_steps(stage)
+        return Straggler(
+            rank,
+            stage,
+            cost_s=median([cost for cost in costs if not isnan(cost)]) * steps / len(self._steps_ns),
+            slow_steps=slow_steps,
+            steps=steps,
+            own_s=_median(own[rank]),
+            others_s=median([_median(times) for times in others]),
+        )
 
 
 # --- parts ------------------------------------------------------------------------------------------------------------
@@ -265,10 +371,13 @@ def own_times(calls: Sequence[StageCall[RankT]]) -> dict[str, dict[RankT, float]
 def transfers(calls: Iterable[StageCall[RankT]]) -> dict[str, int]:
     """Add up by stage what the rank that waited least spent in the collectives of each call of one step, ns.
 
-    A call that only some ranks have is no collective of all, and one with inseparable collectives says nothing.
+    A call that only some ranks have is no collective of all, one with inseparable collectives says nothing, and of one
+    rank alone it cannot be told what it waited.
     """
     listed = list(calls)
     ranks = {call.rank for call in listed}
+    if len(ranks) < 2:
+        return {}
     total: Counter[str] = Counter()
     for (stage, _), matched in keyed(listed).items():
         if set(matched) == ranks and all(call.own_ns is not None for call in matched.values()):
@@ -276,18 +385,19 @@ def transfers(calls: Iterable[StageCall[RankT]]) -> dict[str, int]:
     return dict(total)
 
 
-def _waited(calls: Iterable[StageCall[RankT]]) -> Counter[RankT]:
-    waited: Counter[RankT] = Counter()
-    for matched in keyed(calls).values():
-        separable = {rank: call for rank, call in matched.items() if call.own_ns is not None}
-        waited.update(waits({rank: min(call.duration_ns, call.inside_ns) for rank, call in separable.items()}))
-    return waited
+def _slow(own_s: Mapping[str, Mapping[RankT, float]], whole_ns: int) -> list[Slow[RankT]]:
+    limit_s = EXCESS_SHARE * whole_ns / 1e9
+    found = [Slow(stage, one) for stage, own in own_s.items() if (one := slowest(own)) is not None]
+    slow = [one for one in found if is_straggler(one.rank) and one.rank.excess_s >= limit_s]
+    return sorted(slow, key=lambda one: -one.rank.excess_s)
 
 
-def _cost_s(steps: Iterable[Sequence[StageCall[RankT]]], rank: RankT, stage: str) -> float:
-    costs: list[float] = []
-    for step in steps:
-        own = own_times(step).get(stage, {})
-        others = [value for name, value in own.items() if name != rank]
-        costs.append(own.get(rank, 0.0) - median(others) if others else 0.0)
-    return median(costs)
+def _many(calls: Iterable[StageCall[RankT]]) -> ManySteps[RankT]:
+    many: ManySteps[RankT] = ManySteps()
+    for step in by_step(calls).values():
+        many.add(step)
+    return many
+
+
+def _median(times_s: Iterable[float]) -> float:
+    return median([time_s for time_s in times_s if not isnan(time_s)])
