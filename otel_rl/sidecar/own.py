@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Final
 
 from otel_rl import ids, vocabulary
-from otel_rl.journal.encode import SpanEncoder
+from otel_rl.journal.encode import Request, SpanEncoder
 from otel_rl.journal.identity import WriterIdentity
 from otel_rl.journal.write import Writer
-from otel_rl.probes.node import DeviceProbe, HostProbe, Sample
+from otel_rl.probes.sample import Sample
 from otel_rl.records import MetricPoints, Number, Value
 from otel_rl.sidecar.node import Node
+from otel_rl.sidecar.sampler import Sampler
 from otel_rl.version import __version__
 
 PERIOD_S: Final = 5.0
@@ -28,18 +29,23 @@ class OwnJournal:
     def __init__(self, directory: Path, identity: WriterIdentity) -> None:
         self._writer = Writer(directory, identity, MAX_BYTES)
         self._encoder = SpanEncoder(_resource(directory, identity), __version__)
-        self._host, self._devices = HostProbe(), DeviceProbe()
+        self._sampler = Sampler()
         self._start_ns = time.time_ns()
 
-    def write(self, node: Node) -> None:
-        """Sample once and journal it."""
-        samples = [*self._host.read(), *self._devices.read(), *_of_shipping(node)]
-        for request in self._encoder.encode_metrics(self._points(samples)):
-            self._writer.append(request.signal, request.payload, request.count, request.first_ns, request.last_ns)
+    def write(self, node: Node, more: Iterable[Sample] = ()) -> None:
+        """Sample once and journal it, with more that the sidecar knows."""
+        samples = [*self._sampler.read(), *_of_shipping(node), *more]
+        self.append(self._encoder.encode_metrics(self._points(samples)))
         self._writer.heartbeat()
 
+    def append(self, requests: Iterable[Request]) -> None:
+        """Journal requests that are encoded already."""
+        for request in requests:
+            self._writer.append(request.signal, request.payload, request.count, request.first_ns, request.last_ns)
+
     def close(self) -> None:
-        """Close the journal."""
+        """Close the journal, and let go of the node's devices."""
+        self._sampler.close()
         self._writer.close()
 
     def _points(self, samples: Iterable[Sample]) -> list[MetricPoints]:

@@ -1,4 +1,4 @@
-"""The node and its devices, as the sidecar reads them."""
+"""The node and its devices, as the sidecar reads them: the same names for every vendor."""
 
 from __future__ import annotations
 
@@ -9,19 +9,66 @@ from otel_rl.vocabulary.row import SEMCONV, attribute, metric
 HW_ID: Final = attribute("hw.id", "string", "metric", "the device's own id", SEMCONV)
 HW_NAME: Final = attribute("hw.name", "string", "metric", "the device's product name", SEMCONV)
 HW_TYPE: Final = attribute("hw.type", "string", "metric", "`gpu`", SEMCONV)
-CLOCK_TYPE: Final = attribute("hw.gpu.clock.type", "string", "metric", "`sm` or `memory`")
+HW_PARENT: Final = attribute("hw.parent", "string", "metric", "of a part (MIG): the whole device's id", SEMCONV)
+HW_STATE: Final = attribute("hw.state", "string", "metric", "`ok` or `failed`", SEMCONV)
 NETWORK_DIRECTION: Final = attribute("network.io.direction", "string", "metric", "`receive` or `transmit`", SEMCONV)
+CLOCK_TYPE: Final = attribute("rl.hw.clock.type", "string", "metric", "`sm` or `memory`")
+LINK: Final = attribute("rl.hw.link", "string", "metric", "`pcie` or `nvlink`")
+THROTTLE_REASON: Final = attribute(
+    "rl.hw.throttle.reason",
+    "string",
+    "metric",
+    "`power_cap`, `thermal_software`, `thermal_hardware`, `power_brake`, `hardware` (one of the two before), "
+    "`sync_boost`, `application` (clocks that somebody set) or `other`",
+)
+XID_CODE: Final = attribute(
+    "rl.hw.xid.code", "string", "metric", "NVIDIA's number of the error; 64 of them, then `other`"
+)
 
 CPU_UTILIZATION: Final = metric("system.cpu.utilization", "gauge", "1", "share of all cores in use", SEMCONV)
 CPU_LOAD: Final = metric("system.linux.cpu.load_1m", "gauge", "{thread}", "load average of a minute", SEMCONV)
 SYSTEM_MEMORY: Final = metric("system.memory.usage", "gauge", "By", "memory of the node in use", SEMCONV)
 SYSTEM_MEMORY_LIMIT: Final = metric("system.memory.limit", "gauge", "By", "memory of the node", SEMCONV)
-NETWORK_IO: Final = metric("system.network.io", "counter", "By", "bytes by `network.io.direction`", SEMCONV)
+NETWORK_IO: Final = metric(
+    "system.network.io", "counter", "By", "bytes by `network.io.direction`, since the sidecar began", SEMCONV
+)
 GPU_UTILIZATION: Final = metric(
     "hw.gpu.utilization", "gauge", "1", "share of time in which a kernel ran; no measure of how busy it was", SEMCONV
 )
 GPU_MEMORY: Final = metric("hw.gpu.memory.usage", "gauge", "By", "device memory in use, by all processes", SEMCONV)
 GPU_MEMORY_LIMIT: Final = metric("hw.gpu.memory.limit", "gauge", "By", "device memory", SEMCONV)
+GPU_IO: Final = metric(
+    "hw.gpu.io", "counter", "By", "bytes by `rl.hw.link` and `network.io.direction`, since the sidecar began", SEMCONV
+)
 POWER: Final = metric("hw.power", "gauge", "W", "power drawn by the device", SEMCONV)
+ENERGY: Final = metric("hw.energy", "counter", "J", "energy that the device used since the sidecar began", SEMCONV)
 TEMPERATURE: Final = metric("hw.temperature", "gauge", "Cel", "temperature of the device", SEMCONV)
-GPU_CLOCK: Final = metric("hw.gpu.clock", "gauge", "Hz", "clock by `hw.gpu.clock.type`")
+HW_ERRORS: Final = metric(
+    "hw.errors",
+    "counter",
+    "{error}",
+    "memory errors by `error.type`: `corrected` or `uncorrected`, since the sidecar began",
+    SEMCONV,
+)
+HW_STATUS: Final = metric(
+    "hw.status", "gauge", "1", "1 for the `hw.state` that the device is in, 0 for the other", SEMCONV
+)
+HW_CLOCK: Final = metric("rl.hw.clock", "gauge", "Hz", "clock by `rl.hw.clock.type`")
+THROTTLE: Final = metric(
+    "rl.hw.throttle", "gauge", "1", "1 where the device's clock was held down for `rl.hw.throttle.reason`, else 0"
+)
+PCIE_THROUGHPUT: Final = metric(
+    "rl.hw.pcie.throughput", "gauge", "By/s", "in a window of 20 ms; only of devices that count no bytes of PCIe"
+)
+XID: Final = metric(
+    "rl.hw.xid", "counter", "{error}", "NVIDIA's critical errors by `rl.hw.xid.code`, since the sidecar began"
+)
+SM_ACTIVITY: Final = metric(
+    "rl.hw.sm.activity", "gauge", "1", "share of the streaming multiprocessors that were busy, since the point before"
+)
+TENSOR_ACTIVITY: Final = metric(
+    "rl.hw.tensor.activity", "gauge", "1", "share of time that tensor cores worked, since the point before"
+)
+DRAM_UTILIZATION: Final = metric(
+    "rl.hw.dram.utilization", "gauge", "1", "share of the memory's bandwidth in use, since the point before"
+)

@@ -1,0 +1,194 @@
+"""NVIDIA devices by NVML: nothing where there is no driver; what a device does not tell is left out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any, Final
+
+from otel_rl import vocabulary
+from otel_rl.guard import say
+from otel_rl.probes.gpm import Gpm
+from otel_rl.probes.nvidia_readings import SIMPLE, Device, Reading, memory
+from otel_rl.probes.nvidia_traffic import Traffic
+from otel_rl.probes.sample import Labels, Sample, Totals
+from otel_rl.probes.xid import Counts, Xids
+
+AGAIN: Final = 12
+"""So many readings later a driver or a device that did not answer is looked for again: a minute for the sidecar."""
+
+
+class NvidiaProbe:
+    """All devices of the driver, and the parts that MIG cuts them into."""
+
+    name = "nvidia"
+
+    def __init__(self) -> None:
+        self._session: Session | None = None
+        self._wait = 0
+        self._totals = Totals()
+        self._xids: Counts = Counts()
+        self._known: dict[Labels, bool] = {}
+        """Every whole device that was ever there, and whether it is."""
+
+    def read(self) -> Iterator[Sample]:
+        """Sample every device. Cost: ``docs/hardware.md``."""
+        self._find()
+        if self._session is not None:
+            try:
+                yield from self._session.read()
+            except self._session.ended:
+                self._session.close()
+                self._session, self._wait = None, 0
+        self._tell()
+        for labels, is_there in self._known.items():
+            for state, value in (("ok", is_there), ("failed", not is_there)):
+                yield Sample(vocabulary.HW_STATUS, int(value), (*labels, (vocabulary.HW_STATE, state)))
+
+    def close(self) -> None:
+        """End the session with the driver."""
+        if self._session is not None:
+            self._session.close()
+            self._session, self._wait = None, 0
+
+    def _find(self) -> None:
+        """Begin a session with the driver, where there is none or a device of it was lost, and not too often."""
+        if self._session is not None and not self._session.has_lost:
+            return
+        self._wait -= 1
+        if self._wait > 0:
+            return
+        self.close()
+        self._wait = AGAIN
+        self._session = open_session(self._totals, self._xids)
+
+    def _tell(self) -> None:
+        there = self._session.there if self._session is not None else set()
+        for labels in there - set(self._known):
+            self._known[labels] = True
+        for labels, was_there in self._known.items():
+            if was_there != (labels in there):
+                text = "is there again" if labels in there else "does not answer any more"
+                say("device %s (%s) %s", labels[0][1], labels[1][1], text)
+            self._known[labels] = labels in there
+
+
+class Session:
+    """From ``nvmlInit`` to ``nvmlShutdown``: the devices that were there, and the questions that each one answers."""
+
+    def __init__(self, nvml: Any, totals: Totals, xids: Counts) -> None:
+        self._nvml = nvml
+        self._totals = totals
+        self._questions: list[tuple[Device, list[Reading]]] = []
+        self._gpm: list[Gpm] = []
+        self._xids: Xids | None = None
+        self.there: set[Labels] = set()
+        """Whole devices that answer."""
+        self.has_lost = False
+        self.ended = (nvml.NVMLError_Uninitialized, nvml.NVMLError_DriverNotLoaded, nvml.NVMLError_LibRmVersionMismatch)
+        """The driver was stopped or replaced."""
+        self._lost = (nvml.NVMLError_GpuIsLost, nvml.NVMLError_ResetRequired)
+        self._never = (
+            nvml.NVMLError_NotSupported,
+            nvml.NVMLError_FunctionNotFound,
+            nvml.NVMLError_NoPermission,
+            nvml.NVMLError_ArgumentVersionMismatch,
+        )
+        with suppress(nvml.NVMLError):
+            self._xids = Xids(nvml, xids)
+        for index in range(nvml.nvmlDeviceGetCount()):
+            try:
+                self._meet(nvml.nvmlDeviceGetHandleByIndex(index))
+            except self._lost:
+                self.has_lost = True
+            except self.ended:
+                raise
+            except nvml.NVMLError:  # one that is not for us
+                continue
+
+    def read(self) -> Iterator[Sample]:
+        """Ask every device; raises ``ended``."""
+        if self._xids is not None:
+            yield from self._xids.read()
+        for device, readings in tuple(self._questions):
+            for reading in tuple(readings):
+                try:
+                    yield from reading(device)
+                except self._never:
+                    readings.remove(reading)
+                except self._lost:
+                    self._lose(device)
+                    break
+                except self.ended:
+                    raise
+                except self._nvml.NVMLError:
+                    continue
+
+    def close(self) -> None:
+        """Give everything back; the driver may be gone."""
+        for gpm in self._gpm:
+            gpm.close()
+        if self._xids is not None:
+            self._xids.close()
+        with suppress(self._nvml.NVMLError):
+            self._nvml.nvmlShutdown()
+
+    def _meet(self, handle: Any) -> None:
+        labels = self._labels(handle)
+        self.there.add(labels)
+        traffic = Traffic()
+        self._add(
+            Device(self._nvml, handle, labels, self._totals),
+            [*SIMPLE, traffic, traffic.received, traffic.transmitted],
+        )
+        if self._xids is not None:
+            self._xids.watch(handle, labels)
+        with suppress(self._nvml.NVMLError_NotSupported, self._nvml.NVMLError_FunctionNotFound):
+            is_cut, _ = self._nvml.nvmlDeviceGetMigMode(handle)
+            for place in range(self._nvml.nvmlDeviceGetMaxMigDeviceCount(handle) if is_cut else 0):
+                with suppress(self._nvml.NVMLError_NotFound):
+                    self._meet_part(handle, self._nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, place))
+
+    def _meet_part(self, whole: Any, handle: Any) -> None:
+        """A part has memory and activity of its own; the other questions are the whole device's."""
+        parent = (vocabulary.HW_PARENT, self._nvml.nvmlDeviceGetUUID(whole))
+        instance = self._nvml.nvmlDeviceGetGpuInstanceId(handle)
+        labels = (*self._labels(handle), parent)
+        self._add(Device(self._nvml, handle, labels, self._totals, whole, instance), [memory])
+
+    def _add(self, device: Device, readings: list[Reading]) -> None:
+        gpm = Gpm(self._nvml)
+        self._gpm.append(gpm)
+        self._questions.append((device, [*readings, gpm]))
+
+    def _lose(self, lost: Device) -> None:
+        """Ask a device and its parts no more."""
+        whole = lost.handle if lost.whole is None else lost.whole
+        self.there -= {device.labels for device, _ in self._questions if device.handle is whole}
+        self._questions = [row for row in self._questions if whole is not row[0].handle and whole is not row[0].whole]
+        self.has_lost = True
+
+    def _labels(self, handle: Any) -> Labels:
+        return (
+            (vocabulary.HW_ID, self._nvml.nvmlDeviceGetUUID(handle)),
+            (vocabulary.HW_NAME, self._nvml.nvmlDeviceGetName(handle)),
+            (vocabulary.HW_TYPE, "gpu"),
+        )
+
+
+def open_session(totals: Totals, xids: Counts) -> Session | None:
+    """Begin a session; None without nvidia-ml-py, a driver, or an answer of it."""
+    try:
+        import pynvml
+    except ImportError:
+        return None
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return None
+    try:
+        return Session(pynvml, totals, xids)
+    except pynvml.NVMLError:
+        with suppress(pynvml.NVMLError):
+            pynvml.nvmlShutdown()
+        return None

@@ -1,0 +1,58 @@
+"""Sampling on a thread of its own: a driver that hangs holds up neither shipping nor the sidecar's end."""
+
+from __future__ import annotations
+
+import threading
+from queue import Empty, SimpleQueue
+from time import monotonic
+from typing import Final
+
+from otel_rl.guard import guard, say
+from otel_rl.probes.node import NodeProbe
+from otel_rl.probes.sample import Sample
+
+ANSWER_S: Final = 1.0
+"""So long a reading is waited for; a driver that answers takes milliseconds."""
+
+
+class Sampler:
+    """Reads the node when it is asked to."""
+
+    def __init__(self, probe: NodeProbe | None = None, answer_s: float = ANSWER_S) -> None:
+        self._probe = probe
+        self._answer_s = answer_s
+        self._asked: SimpleQueue[bool] = SimpleQueue()
+        self._answers: SimpleQueue[list[Sample]] = SimpleQueue()
+        self._waits = False
+        self._thread = threading.Thread(target=self._work, name="sample", daemon=True)
+        self._thread.start()
+
+    def read(self) -> list[Sample]:
+        """Sample the node; nothing while an earlier reading hangs, whose numbers are old by the time that they come."""
+        deadline = monotonic() + self._answer_s
+        while True:
+            is_old = self._waits
+            if not is_old:
+                self._asked.put(True)
+            try:
+                found = self._answers.get(timeout=max(deadline - monotonic(), 0))
+            except Empty:
+                if not is_old:
+                    say("the node's hardware does not answer; its numbers are left out as long")
+                self._waits = True
+                return []
+            self._waits = False
+            if not is_old:
+                return found
+
+    def close(self) -> None:
+        """End; a driver that hangs is left to itself."""
+        self._asked.put(False)
+        self._thread.join(self._answer_s)
+
+    def _work(self) -> None:
+        with guard("sample this node"):
+            probe = self._probe or NodeProbe()
+            while self._asked.get():
+                self._answers.put(probe.read())
+            probe.close()
