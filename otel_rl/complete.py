@@ -1,32 +1,28 @@
-"""What a finished stage still lacks is added off the hot path: memory in bytes, and the collectives inside it."""
+"""What a finished stage or step still lacks is added off the hot path: memory, and the time that a device took."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 
 from otel_rl import vocabulary
+from otel_rl.analysis.memory import DeviceBytes, composition
+from otel_rl.metrics import Fold
+from otel_rl.probes.device_time import ASYNCHRONOUS
 from otel_rl.probes.memory import Device, Reading, host
-from otel_rl.records import Value
-
-ASYNCHRONOUS = frozenset(
-    (
-        vocabulary.LOGPROB,
-        vocabulary.VALUE,
-        vocabulary.ADVANTAGE,
-        vocabulary.FORWARD,
-        vocabulary.BACKWARD,
-        vocabulary.CLIP,
-        vocabulary.OPTIMIZER,
-        vocabulary.COMM,
-    )
-)
-"""Stages whose work an accelerator does later than the host asks for it: their host duration is that of the launch."""
+from otel_rl.records import Attributes, Labels, Point, Value
 
 
 def clock_attributes(name: str) -> dict[str, Value]:
     """Say of a stage with an accelerator that its duration is the host's."""
     return {vocabulary.CLOCK: "host"} if name in ASYNCHRONOUS else {}
+
+
+def device_duration(fold: Fold, name: str, attributes: Attributes, labels: Labels) -> None:
+    """Count the time that the device took for a stage, if it is known."""
+    seconds = attributes.get(vocabulary.DEVICE_TIME)
+    if isinstance(seconds, float):
+        fold.duration(vocabulary.DEVICE_DURATION, seconds, ((vocabulary.STAGE, name), *labels))
 
 
 @lru_cache(256)
@@ -66,3 +62,38 @@ def _device_attributes(start: Device, end: Device) -> dict[str, Value]:
         vocabulary.RESERVED_PEAK: end.reserved_peak if reserved_raised else max(start.reserved, end.reserved),
         vocabulary.RESERVED_PEAK_EXACT: reserved_raised,
     }
+
+
+def device_points(device: Device, usage: tuple[int, int] | None, time_ns: int) -> Iterator[Point]:
+    """Say what the memory of a device consisted of at the end of a step; what is not known is left out.
+
+    Args:
+        device: the allocator.
+        usage: free and total bytes of the device, where they were read.
+        time_ns: the end of the step, ns since 1970.
+    """
+    free, total = usage or (None, None)
+    is_counted = device.active is None or device.active >= device.allocated  # cudaMallocAsync leaves them at 0
+    split = device.inactive_split if is_counted else None
+    parts = composition(
+        DeviceBytes(
+            allocated=device.allocated,
+            reserved=device.reserved,
+            inactive_split=split,
+            requested=device.requested,
+            free=free,
+            total=total,
+        )
+    )
+    values = {
+        vocabulary.ALLOCATED: device.allocated,
+        vocabulary.RESERVED: device.reserved,
+        vocabulary.ACTIVE: device.active if is_counted else None,
+        vocabulary.REQUESTED: None if parts.rounding is None else device.requested,
+        vocabulary.INACTIVE_SPLIT: split,
+        vocabulary.NON_TORCH: parts.non_torch,
+        vocabulary.FRAGMENTATION: parts.fragmentation,
+        vocabulary.SLACK: parts.slack,
+        vocabulary.ROUNDING: parts.rounding,
+    }
+    return (Point(name, value, time_ns) for name, value in values.items() if value is not None)

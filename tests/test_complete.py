@@ -7,7 +7,7 @@ import os
 import pytest
 
 from otel_rl import vocabulary as v
-from otel_rl.complete import memory_attributes
+from otel_rl.complete import device_points, memory_attributes
 from otel_rl.probes.memory import Device, Reading
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -74,3 +74,43 @@ def test_a_peak_is_exact_only_where_the_stage_raised_it(
 def test_without_two_readings_nothing_is_said(pair: tuple[Reading | None, Reading | None]) -> None:
     """A stage that was recorded afterwards."""
     assert {} == memory_attributes(*pair)
+
+
+@pytest.mark.parametrize(
+    ("device", "usage", "expected"),
+    [
+        (
+            Device(40, 0, 50, 0, active=42, inactive_split=5, requested=30),
+            (20, 80),
+            {
+                v.ALLOCATED: 40,
+                v.RESERVED: 50,
+                v.ACTIVE: 42,
+                v.REQUESTED: 30,
+                v.INACTIVE_SPLIT: 5,
+                v.NON_TORCH: 10,
+                v.FRAGMENTATION: 0.1,
+                v.SLACK: 0.2,
+                v.ROUNDING: 0.25,
+            },
+        ),
+        (  # cudaMallocAsync counts only these two
+            Device(40, 0, 50, 0, active=0, inactive_split=0, requested=0),
+            None,
+            {v.ALLOCATED: 40, v.RESERVED: 50, v.SLACK: 0.2},
+        ),
+        (Device(40, 0, 50, 0), None, {v.ALLOCATED: 40, v.RESERVED: 50, v.SLACK: 0.2}),
+        (  # nothing allocated yet
+            Device(0, 0, 0, 0, active=0, inactive_split=0, requested=0),
+            (7, 8),
+            {v.ALLOCATED: 0, v.RESERVED: 0, v.ACTIVE: 0, v.INACTIVE_SPLIT: 0, v.NON_TORCH: 1},
+        ),
+    ],
+)
+def test_a_step_says_what_its_memory_consists_of(
+    device: Device, usage: tuple[int, int] | None, expected: dict[str, object]
+) -> None:
+    """What the allocator does not count is left out, never 0."""
+    points = list(device_points(device, usage, 7))
+    assert pytest.approx(expected) == {point.name: point.value for point in points}
+    assert {7} == {point.time_ns for point in points}

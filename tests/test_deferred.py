@@ -199,3 +199,37 @@ def test_a_distributed_tensor_is_left_alone() -> None:
     tensor.placements = ()
     assert not deferred.read([tensor], use([]))
     assert 0 == len(state.queue)
+
+
+@pytest.mark.usefixtures("queue")
+def test_nothing_is_asked_while_a_graph_is_captured(device: Any) -> None:
+    """A query breaks the capture; the numbers come after it."""
+    seen: list[list[float]] = []
+    assert deferred.read([OnDevice(1.0)], use(seen))
+    Event.all[0].over = True
+    device.is_current_stream_capturing = lambda: True
+    deferred.resolve()
+    served()
+    device.is_current_stream_capturing = lambda: False
+    before = list(seen)
+    deferred.resolve()
+    served()
+    assert ([], [[1.0]]) == (before, seen)
+
+
+@pytest.mark.usefixtures("queue")
+def test_the_end_of_the_program_waits_for_times_of_the_device_too() -> None:
+    """As long as for its numbers, and no longer."""
+    asked = iter((True, True, False))
+    resolved = []
+
+    class Clock:
+        is_waiting = property(lambda self: resolved[-1])
+
+        def resolve(self) -> None:
+            resolved.append(next(asked))
+
+    state.device = SimpleNamespace(clock=Clock())
+    deferred.drain(5.0)
+    state.device = None
+    assert [True, True, False] == resolved

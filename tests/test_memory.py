@@ -10,9 +10,14 @@ from typing import Any
 import psutil
 import pytest
 
-from otel_rl.probes import memory
-from otel_rl.probes.memory import Device, MemoryReader, cuda_reader, host, peak_rss
+import otel_rl
+from otel_rl import vocabulary as v
+from otel_rl.probes import device, memory
+from otel_rl.probes.device import DeviceInUse
+from otel_rl.probes.memory import Device, MemoryReader, cuda_reader, host, peak_rss, use_memory_reader
 from otel_rl.runtime import state
+from tests.fake_cuda import FakeCuda
+from tests.fixtures import Recording
 
 
 def test_a_reading_is_the_memory_of_this_process() -> None:
@@ -121,3 +126,79 @@ def test_a_descriptor_that_the_host_took_over_is_not_read_again(tmp_path: Path) 
     assert b"password" == os.pread(taken, 8, 0)
     os.close(taken)
     os.close(host_file)
+
+
+def test_a_device_has_parts_where_its_allocator_counts_them() -> None:
+    """An allocator of somebody else's may count nothing at all."""
+    cuda = FakeCuda()
+    read = cuda_reader(cuda)
+    cuda.stats |= {
+        name: {"all": {"current": place}}
+        for place, name in enumerate(("active_bytes", "inactive_split_bytes", "requested_bytes"))
+    }
+    found = [read()]
+    for cuda.stats in ({}, {"allocated_bytes": {"all": {"current": 1, "peak": 1}}}):
+        found.append(read())
+    assert [Device(1, 2, 3, 4, 0, 1, 2), None, None] == found
+
+
+def test_a_device_is_met_once_it_is_in_use() -> None:
+    """Until then nothing of ours is done at the ends of stages."""
+    cuda, met = FakeCuda(), []
+    cuda.initialized = False
+
+    def in_use() -> None:
+        state.device = DeviceInUse(cuda)
+        met.append(cuda.initialized)
+
+    read = cuda_reader(cuda, in_use)
+    read()
+    cuda.initialized = True
+    read()
+    read()
+    state.device = None
+    assert [True] == met
+
+
+def test_a_device_is_asked_how_full_it_is_at_most_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Never during a capture; one that is lost, or cannot say, tells nothing."""
+    cuda, now = FakeCuda(), 5_000_000_000
+    monkeypatch.setattr(device, "monotonic_ns", lambda: now)
+    in_use = DeviceInUse(cuda)
+    asked = []
+    for _ in range(3):
+        asked.append(in_use.usage_now_and_then())
+        now += 500_000_000
+    cuda.capturing = True
+    asked.append(in_use.usage())
+    cuda.capturing, cuda.lost = False, True
+    asked.append(in_use.usage())
+    assert [(6, 10), None, (6, 10), None, None, None] == [*asked, DeviceInUse(SimpleNamespace()).usage()]
+
+
+def test_a_step_tells_the_memory_of_its_device(recording: Recording) -> None:
+    """As the allocator and the driver saw it at its end."""
+    cuda = FakeCuda()
+    use_memory_reader(cuda_reader(cuda))
+    state.device = DeviceInUse(cuda)
+    for number in (1, 2):
+        with otel_rl.step(number):
+            recording.tick(2000)
+    points = [point for point in recording.stop().points() if point.name.startswith("rl.memory.device.")]
+    expected = {v.ALLOCATED: 1, v.RESERVED: 3, v.SLACK: pytest.approx(2 / 3), v.NON_TORCH: 1}
+    assert expected == {point.name: point.value for point in points}
+    assert 8 == len(points)
+
+
+@pytest.mark.gpu
+def test_a_real_device_is_read() -> None:
+    """What torch tells by its own functions; and its driver knows of more in use than torch has reserved."""
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("no device")
+    tensor = torch.ones(1 << 20, device="cuda")
+    found, usage = cuda_reader(torch.cuda)(), DeviceInUse(torch.cuda).usage()
+    assert found is not None and usage is not None
+    assert (torch.cuda.memory_allocated(), torch.cuda.max_memory_reserved()) == (found.allocated, found.reserved_peak)
+    assert (found.active or 0) >= found.allocated >= (found.requested or 0) >= tensor.nbytes
+    assert usage[1] - usage[0] > found.reserved

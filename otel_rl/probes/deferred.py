@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from time import monotonic, sleep
 from typing import Any
 
+from otel_rl.probes.device_time import is_capturing
 from otel_rl.records import Count, Later, Point
 from otel_rl.runtime import state
 
@@ -55,20 +56,41 @@ def send(kind: str, make: Callable[[], Any], use: Callable[[Any], Iterable[Any]]
     Returns:
         Whether the numbers will come.
     """
+    return _send(kind, lambda: [make()], lambda hosts: use(hosts[0].tolist()))
+
+
+def copy(kind: str, tensors: Sequence[Any], use: Callable[[Any], Iterable[Any]]) -> bool:
+    """Record what ``use`` makes of copies of a device's tensors, as tensors of the host, as soon as they can be had.
+
+    Args:
+        kind: the kind of device; all of them lie on the current one.
+        tensors: as they are now: what is done to them later on this stream does not matter.
+        use: makes records of the copies; runs in the flusher.
+
+    Returns:
+        Whether they will come.
+
+    Cost: one copy a tensor and one event; no thread of ours turns them into Python numbers.
+    """
+    return _send(kind, lambda: tensors, use)
+
+
+def _send(kind: str, make: Callable[[], Sequence[Any]], use: Callable[[Any], Iterable[Any]]) -> bool:
     import torch
 
     if len(state.training.deferred) >= LIMIT:
         state.dropped["metrics", "device_too_late"] += 1
         return False
     device = getattr(torch, kind)
-    if getattr(device, "is_current_stream_capturing", lambda: False)():
+    if is_capturing(device):
         return False  # a copy recorded into a graph would run again with every replay
-    values = make()
-    host = torch.empty(values.shape, dtype=values.dtype, device="cpu", pin_memory=True)
-    host.copy_(values, non_blocking=True)
+    hosts = []
+    for values in make():
+        host = torch.empty(values.shape, dtype=values.dtype, device="cpu", pin_memory=True)
+        hosts.append(host.copy_(values, non_blocking=True))
     event = device.Event()
     event.record()
-    state.training.deferred.append((event, host, use))
+    state.training.deferred.append((device, event, hosts, use))
     return True
 
 
@@ -76,14 +98,17 @@ def resolve() -> None:
     """Hand over every number whose copy has ended, in order; called between stages, by any thread.
 
     While one thread does, another leaves it to that: it could take numbers that only the one before them had asked for.
+    What a thread has timed on the device it completes itself. Nothing is asked while this thread captures a graph.
     """
+    if state.device is not None:
+        state.device.clock.resolve()
     waiting, alone = state.training.deferred, state.training.resolving
     if not waiting or not alone.acquire(blocking=False):
         return
     try:
-        while waiting and waiting[0][0].query():
-            _, host, use = waiting.popleft()
-            state.add(Later(use, (host.tolist(),)))
+        while waiting and not is_capturing(waiting[0][0]) and waiting[0][1].query():
+            _, _, hosts, use = waiting.popleft()
+            state.add(Later(use, (hosts,)))
     finally:
         alone.release()
 
@@ -92,9 +117,13 @@ def drain(timeout_s: float) -> None:
     """Hand over what is still on its way, waiting for the device at most so long: nothing will come after the end."""
     deadline = monotonic() + timeout_s
     resolve()
-    while state.training.deferred and monotonic() < deadline:
+    while _is_waiting() and monotonic() < deadline:
         sleep(0.001)
         resolve()
+
+
+def _is_waiting() -> bool:
+    return bool(state.training.deferred) or (state.device is not None and state.device.clock.is_waiting)
 
 
 def _use_host(tensors: Sequence[Any], use: Use) -> Iterable[Count | Point]:

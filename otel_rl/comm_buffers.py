@@ -1,0 +1,39 @@
+"""An estimate of what communicators take of a device: the memory below torch that is new once they have been made.
+
+NCCL and its like allocate their buffers themselves, mostly with the first collective of a group. What else of the
+device came into use in that moment, also by other processes, is in the estimate.
+"""
+
+from __future__ import annotations
+
+from otel_rl import vocabulary
+from otel_rl.analysis.memory import DeviceBytes, communication_buffers
+from otel_rl.records import Point
+from otel_rl.runtime import state
+
+
+def begin() -> None:
+    """Note how full the device is before a communicator may be made, if one is in use."""
+    state.comm.before_making = _read()
+
+
+def end() -> None:
+    """Add what has come into use since ``begin``.
+
+    Emits: ``rl.memory.device.comm.estimate`` (gauge, By), where it grew. Cost: two calls of the driver a group.
+    """
+    before, state.comm.before_making = state.comm.before_making, None
+    after = _read() if before is not None else None
+    if before is not None and after is not None:
+        grown = communication_buffers(before, after)
+        if grown:
+            state.comm.buffers += grown
+            state.add(Point(vocabulary.COMM_BUFFERS, state.comm.buffers, state.now()))
+
+
+def _read() -> DeviceBytes | None:
+    found = state.read_device() if state.read_device is not None else None
+    if found is None or state.device is None:
+        return None
+    usage = state.device.usage()
+    return usage and DeviceBytes(allocated=found.allocated, reserved=found.reserved, free=usage[0], total=usage[1])

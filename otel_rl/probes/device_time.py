@@ -1,0 +1,205 @@
+"""How long a device works on a stage, by events on its stream: nothing is ever waited for.
+
+Each stage has two timing events of its own, recorded on the stream that is current at its begin. What lies between them
+is the stage on the device, with the waits of that stream for other streams in it, those of collectives among them. An
+elapsed time is float32 milliseconds, exact to 1 part in 16 million however long the run has lasted, because the two
+events are the stage's own: no distant event is an anchor. Source: facts on training, section 2.2.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict, deque
+from typing import Any, Final, NamedTuple
+
+from otel_rl import vocabulary
+from otel_rl.guard import attempt
+from otel_rl.records import Late, Value
+from otel_rl.runtime import state
+
+ASYNCHRONOUS: Final = frozenset(
+    (
+        vocabulary.LOGPROB,
+        vocabulary.VALUE,
+        vocabulary.ADVANTAGE,
+        vocabulary.FORWARD,
+        vocabulary.BACKWARD,
+        vocabulary.CLIP,
+        vocabulary.OPTIMIZER,
+        vocabulary.COMM,
+    )
+)
+"""Stages whose work an accelerator does later than the host asks for it: their host duration is that of the launch."""
+TIMED: Final = ASYNCHRONOUS - {vocabulary.COMM} | {vocabulary.SAMPLE}
+"""Stages that are timed on the device; of collectives, hundreds a step, two events each would cost too much."""
+LIMIT: Final = 256
+"""Stages of a thread that may wait for their device; then the oldest goes without its time, and is counted."""
+
+
+class Begun(NamedTuple):
+    """A stage that is on its way."""
+
+    event: Any
+    """Recorded at its begin."""
+    stream: Any
+
+
+class _Waiting(NamedTuple):
+    begun: Begun
+    end: Any
+    attributes: Late
+
+
+class _OfThread(threading.local):
+    """What a thread has recorded and may ask for: a query by another one could break a capture of this one's graph."""
+
+    def __init__(self) -> None:
+        self.waiting: deque[_Waiting] = deque()
+
+
+class DeviceClock:
+    """Times stages on the device of one process: ``torch.cuda`` (CUDA, ROCm) or ``torch.npu``.
+
+    Cost: two events a stage, which are used again, and one query at each end of a later stage. When
+    the device fails, its clock stops for good; that is counted once, and the host hears of it from its own calls.
+    """
+
+    def __init__(self, device: Any) -> None:
+        self._device = device
+        self._free: defaultdict[Any, list[Any]] = defaultdict(list)
+        """Events that nobody waits for, by their device; they cannot be recorded on another."""
+        self._begun: dict[Any, Begun] = {}
+        """By stage."""
+        self._here: set[Any] = set()
+        """Rollout stages whose tokens this process generates."""
+        self._of_thread = _OfThread()
+        self._has_failed = False
+
+    # --- both ends of a stage -----------------------------------------------------------------------------------------
+
+    def begin(self, stage: Any) -> None:
+        """Mark the begin of a stage, if it is one that is timed."""
+        self.resolve()
+        if stage.name in TIMED:
+            begun = self.start()
+            if begun is not None:
+                self._begun[stage] = begun
+
+    def generates(self, stage: Any) -> None:
+        """Note that an open rollout stage generates in this process; without that it only waits for a server."""
+        if stage in self._begun:
+            self._here.add(stage)
+
+    def end(self, stage: Any) -> None:
+        """Mark the end of a stage; its attributes become late ones, which are complete when the device was there."""
+        self.resolve()
+        begun = self._begun.pop(stage, None)
+        if begun is None:
+            return
+        if stage.name == vocabulary.SAMPLE:
+            if stage not in self._here:
+                self._keep(begun.stream, begun.event)
+                return
+            self._here.discard(stage)
+        stage.attributes = self.stop(begun, stage.attributes)
+
+    def start(self) -> Begun | None:
+        """Mark a begin on the current stream; None where that cannot be."""
+        return attempt("time", "work of the device", self._start)
+
+    def stop(self, begun: Begun, attributes: dict[str, Value] | None) -> dict[str, Value] | None:
+        """Mark the end of what ``start`` began, on the same stream.
+
+        Returns:
+            The attributes, to be complete once ``resolve`` finds that the device was there; as they were if the end
+            cannot be marked.
+        """
+        late = attempt("time", "work of the device", self._stop, begun, attributes)
+        return attributes if late is None else late
+
+    # --- when the device was there ------------------------------------------------------------------------------------
+
+    def resolve(self) -> None:
+        """Complete the attributes of what has ended on the device, of this thread's; never during a capture."""
+        waiting = self._of_thread.waiting
+        if waiting and not self._is_capturing():
+            attempt("read", "times of the device", self._resolve, waiting)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether this thread has recorded stages that the device has not ended."""
+        return bool(self._of_thread.waiting)
+
+    # --- guarded ------------------------------------------------------------------------------------------------------
+
+    def _start(self) -> Begun | None:
+        if self._has_failed or self._is_capturing():
+            return None  # an event recorded into a graph would be recorded again with every replay
+        try:
+            stream = self._device.current_stream()
+            return Begun(self._record(stream), stream)
+        except RuntimeError:
+            self._fail()
+            return None
+
+    def _stop(self, begun: Begun, attributes: dict[str, Value] | None) -> Late | None:
+        if self._has_failed or self._is_capturing():
+            self._keep(begun.stream, begun.event)
+            return None
+        try:
+            end = self._record(begun.stream)
+        except RuntimeError:
+            self._fail()
+            return None
+        if attributes.__class__ is Late:
+            late: Late = attributes
+        else:
+            late = Late(attributes or {})
+            late.is_complete = True
+        late.is_timed = False
+        waiting = self._of_thread.waiting
+        if len(waiting) >= LIMIT:
+            oldest = waiting.popleft()
+            oldest.attributes.is_timed = True
+            state.dropped["metrics", "device_too_late"] += 1
+        waiting.append(_Waiting(begun, end, late))
+        return late
+
+    def _resolve(self, waiting: deque[_Waiting]) -> None:
+        try:
+            while waiting and waiting[0].end.query():
+                begun, end, attributes = waiting.popleft()
+                attributes[vocabulary.DEVICE_TIME] = begun.event.elapsed_time(end) / 1e3
+                attributes.is_timed = True
+                self._keep(begun.stream, begun.event, end)
+        except RuntimeError:
+            self._fail()
+
+    def _record(self, stream: Any) -> Any:
+        free = self._free[stream.device]
+        event = free.pop() if free else self._device.Event(enable_timing=True)
+        event.record(stream)
+        return event
+
+    def _keep(self, stream: Any, *events: Any) -> None:
+        free = self._free[stream.device]
+        if len(free) < LIMIT:
+            free.extend(events)
+
+    def _is_capturing(self) -> bool:
+        return is_capturing(self._device)
+
+    def _fail(self) -> None:
+        """Stop the clock: the spans that wait for it go without its times."""
+        if not self._has_failed:
+            self._has_failed = True
+            state.dropped["metrics", "device_failed"] += 1
+        waiting = self._of_thread.waiting
+        while waiting:
+            waiting.popleft().attributes.is_timed = True
+        self._begun.clear()
+
+
+def is_capturing(device: Any) -> bool:
+    """Whether what this thread asks of the device is recorded into a graph instead of done."""
+    return bool(getattr(device, "is_current_stream_capturing", bool)())

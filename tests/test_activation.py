@@ -1,0 +1,96 @@
+"""Tests of what the activations of micro-batches take."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from otel_rl import vocabulary as v
+from otel_rl.activation import Activations
+from otel_rl.probes.memory import Device
+from otel_rl.records import Point
+from otel_rl.runtime import Trace
+from otel_rl.spans import Stage
+
+TRACE = Trace(1, 0)
+F, B = v.FORWARD, v.BACKWARD
+
+
+def stage(name: str, ends: tuple[int, int], peaks: tuple[int, int], **attributes: Any) -> Stage:
+    """Make a stage with live bytes, and the process's peak, at both ends."""
+    made = Stage(name, attributes or None)
+    made.trace, made.ended = TRACE, 5
+    made.before, made.after = ((b"", Device(live, peak, 0, 0)) for live, peak in zip(ends, peaks, strict=True))
+    return made
+
+
+def seen(*stages: Stage) -> list[tuple[Any, Any]]:
+    """What the stages say of activations: bytes, and whether they are exact."""
+    activations = Activations(lambda point: None)
+    found = [activations.see(one) for one in stages]
+    return [(one.get(v.ACTIVATION_PEAK), one.get(v.ACTIVATION_PEAK_EXACT)) for one in found]
+
+
+NOTHING = (None, None)
+
+
+@pytest.mark.parametrize(
+    ("stages", "expected"),
+    [
+        # The backward raises the peak of the process: 90 - 10.
+        ([(F, (10, 50), (50, 60)), (B, (50, 20), (60, 90))], (80, True)),
+        # The forward does, and the backward stays below it.
+        ([(F, (10, 50), (50, 90)), (B, (50, 20), (90, 90))], (80, True)),
+        # Neither: at least what was live between them, at most the peak so far.
+        ([(F, (10, 50), (90, 90)), (B, (50, 20), (90, 90))], (40, False)),
+    ],
+)
+def test_the_peak_within_forward_and_backward(stages: list[Any], expected: tuple[int, bool]) -> None:
+    """Less what was live before; exact where one of them raised the peak of the process."""
+    assert [NOTHING, expected] == seen(*(stage(*one) for one in stages))
+
+
+def test_peaks_that_are_reset_are_exact() -> None:
+    """Then each stage knows its own."""
+    own = [{v.ALLOCATED_PEAK: peak, v.ALLOCATED_PEAK_EXACT: True} for peak in (60, 55)]
+    pair = stage(F, (10, 50), (90, 90), **own[0]), stage(B, (50, 20), (90, 90), **own[1])
+    assert [NOTHING, (50, True)] == seen(*pair)
+
+
+def test_several_on_their_way_are_no_micro_batch() -> None:
+    """A pipeline: nothing is said until all of them have their backward."""
+    one, other = (F, (10, 50), (90, 90)), (B, (50, 20), (90, 90))
+    expected = [NOTHING] * 7 + [(40, False)]
+    assert expected == seen(*(stage(*each) for each in (one, one, other, one, other, other, one, other)))
+
+
+def test_a_forward_of_an_evaluation_has_no_backward() -> None:
+    """Nor has one of another step, or a backward without a forward."""
+    evaluation = stage(F, (0, 1), (9, 9), **{v.MODE: "eval"})
+    pair = stage(F, (10, 50), (90, 90)), stage(B, (50, 20), (90, 90))
+    before = stage(F, (10, 50), (90, 90))
+    before.trace = Trace(2, 0)
+    assert [NOTHING] * 4 + [(40, False)] == seen(stage(B, (1, 1), (9, 9)), before, evaluation, *pair)
+
+
+def test_a_step_has_its_highest() -> None:
+    """One point, with the end of its last backward, as soon as another step is seen; none without a backward."""
+    points: list[Point] = []
+    activations = Activations(points.append)
+    for live in (10, 5, 20):
+        activations.see(stage(F, (live, 50), (90, 90)))
+        activations.see(stage(B, (50, live), (90, 90)))
+    before = list(points)
+    for trace in (Trace(2, 0), Trace(3, 0)):
+        other = stage(v.LOG, (0, 0), (0, 0))
+        other.trace = trace
+        activations.see(other)
+    assert ([], [Point(v.ACTIVATION, 45, 5)]) == (before, points)
+
+
+def test_without_readings_nothing_is_said() -> None:
+    """The device came into use meanwhile."""
+    pair = stage(F, (10, 50), (90, 90)), stage(B, (50, 20), (90, 90))
+    pair[0].before = (b"", None)
+    assert [NOTHING, NOTHING] == seen(*pair)

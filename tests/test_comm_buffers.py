@@ -1,0 +1,75 @@
+"""Tests of the estimate of what communicators take of a device."""
+
+from __future__ import annotations
+
+from otel_rl import comm_buffers
+from otel_rl import vocabulary as v
+from otel_rl.collective_calls import around_collective
+from otel_rl.probes.device import DeviceInUse
+from otel_rl.probes.memory import cuda_reader
+from otel_rl.runtime import state
+from tests.fake_cuda import FakeCuda
+from tests.fixtures import Recording
+
+
+class Group:
+    """A process group."""
+
+    group_name, group_desc = "0", "default_pg"
+
+    def size(self) -> int:
+        return 2
+
+
+def use(cuda: FakeCuda) -> None:
+    """Have a device in use."""
+    state.read_device = cuda_reader(cuda)
+    state.device = DeviceInUse(cuda)
+
+
+def points(recording: Recording) -> list[float]:
+    """End the recording and give what it says of communicators."""
+    state.read_device = None
+    return [point.value for point in recording.stop().points(v.COMM_BUFFERS)]
+
+
+def test_what_the_first_collective_of_a_group_takes_is_counted(recording: Recording) -> None:
+    """Without what torch itself has reserved meanwhile; later collectives make nothing."""
+    cuda, group = FakeCuda(), Group()
+    cuda.usage = (600, 1000)
+    use(cuda)
+    state.identify(world_size=2)
+
+    def all_reduce(tensor: object, group: Group) -> None:
+        free, total = cuda.usage
+        cuda.stats["reserved_bytes"]["all"]["current"] += 20
+        cuda.usage = (free - 120, total)
+
+    reduce = around_collective("torch.distributed:all_reduce", 0, None, all_reduce)
+    for _ in range(3):
+        reduce(None, group)
+    assert [100] == points(recording)
+
+
+def test_groups_add_up(recording: Recording) -> None:
+    """As far as they took anything; what is given back is no group's."""
+    cuda = FakeCuda()
+    use(cuda)
+    for free in (600, 590, 590, 610, 580):
+        cuda.usage = (600, 1000)
+        comm_buffers.begin()
+        cuda.usage = (free, 1000)
+        comm_buffers.end()
+    assert [10, 20, 40] == points(recording)
+
+
+def test_without_a_device_nothing_is_estimated(recording: Recording) -> None:
+    """Nor with one that cannot say how full it is."""
+    comm_buffers.begin()
+    comm_buffers.end()
+    cuda = FakeCuda()
+    use(cuda)
+    cuda.lost = True
+    comm_buffers.begin()
+    comm_buffers.end()
+    assert (0, []) == (state.comm.buffers, points(recording))

@@ -1,0 +1,269 @@
+"""Tests of the time that a device takes, which nothing ever waits for."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+import otel_rl
+from otel_rl import vocabulary as v
+from otel_rl.probes import device_time
+from otel_rl.probes.device import DeviceInUse
+from otel_rl.probes.device_time import DeviceClock
+from otel_rl.records import Late
+from otel_rl.runtime import state
+from otel_rl.spans import Stage
+from tests.fake_cuda import FakeCuda, Stream
+from tests.fixtures import Recording
+
+
+@pytest.fixture
+def cuda(recording: Recording) -> FakeCuda:
+    """A device that is in use while a recording is on."""
+    cuda = FakeCuda()
+    state.device = DeviceInUse(cuda)
+    return cuda
+
+
+def test_a_stage_says_how_long_the_device_took(recording: Recording, cuda: FakeCuda) -> None:
+    """However far the host has run ahead; each stage has its own time, also where the device was late for its begin."""
+    state.read_memory = lambda: (b"", None)
+    with otel_rl.step(1):
+        with otel_rl.stage("train.forward"):
+            cuda.launch(0.5)
+            recording.tick(1)
+        with otel_rl.stage("train.backward"):
+            cuda.launch(1.0)
+            recording.tick(1)
+        cuda.wait(2.0)
+        with otel_rl.stage("log"):
+            pass
+    spans = recording.spans()
+    times = {name: span.attributes.get(v.DEVICE_TIME) for name, span in spans.items() if not name.startswith("rl.rank")}
+    assert {
+        v.SETUP: None, v.LOOP: None, v.FORWARD: 0.5, v.BACKWARD: 1.0, v.LOG: None, v.TEARDOWN: None,
+    } == times  # fmt: skip
+
+
+def test_a_span_waits_for_its_device(recording: Recording, cuda: FakeCuda) -> None:
+    """Journaled as open meanwhile; the next stage of any kind finds that the device was there."""
+    seen = []
+    with otel_rl.step(1):
+        with otel_rl.stage("train.forward"):
+            cuda.launch(1.0)
+        for seconds in (0.5, 0.5):
+            recording.flusher._cycles()
+            seen.append(v.FORWARD in {span.name for span in recording.run().spans()})
+            cuda.wait(seconds)
+            with otel_rl.stage("log"):
+                pass
+        recording.flusher._cycles()
+        seen.append(v.FORWARD in {span.name for span in recording.run().spans()})
+    assert [False, False, True] == seen
+
+
+def test_the_time_is_counted_in_metrics(recording: Recording, cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of every stage, sampled or not."""
+    monkeypatch.setattr(state, "sampled", lambda trace_id: False)
+    with otel_rl.step(1):
+        for kind in ("old", "ref"):
+            with otel_rl.stage("logprob", **{"logprob.kind": kind}):
+                cuda.launch(0.5)
+        cuda.wait(2.0)
+    found = recording.stop().points(v.DEVICE_DURATION)
+    points = {
+        (point.attributes[v.LOGPROB_KIND], point.attributes[v.STAGE]): (point.count, point.sum) for point in found
+    }
+    assert {("old", v.LOGPROB): (1, 0.5), ("ref", v.LOGPROB): (1, 0.5)} == points
+
+
+def one(cuda: FakeCuda, clock: DeviceClock, seconds: float, name: str = v.FORWARD) -> Stage:
+    """Do one stage's work on a device."""
+    stage = Stage(name, {"rl.batch_size": 1})
+    clock.begin(stage)
+    cuda.launch(seconds)
+    clock.end(stage)
+    return stage
+
+
+def test_times_stay_exact_late_in_a_run() -> None:
+    """A float32 of milliseconds is 250 us coarse after an hour; the two events of a stage are near each other."""
+    cuda = FakeCuda()
+    clock = DeviceClock(cuda)
+    cuda.wait(30 * 3600.0)
+    stage = one(cuda, clock, 0.001)
+    cuda.wait(1.0)
+    clock.resolve()
+    assert pytest.approx(0.001, rel=1e-6) == stage.attributes[v.DEVICE_TIME]
+
+
+def test_attributes_are_late_until_the_device_was_there() -> None:
+    """They are completed in order, and never by waiting."""
+    cuda = FakeCuda()
+    clock = DeviceClock(cuda)
+    stages = [one(cuda, clock, 1.0) for _ in range(3)]
+    seen = []
+    for _ in range(4):
+        clock.resolve()
+        seen.append([stage.attributes.is_timed for stage in stages])
+        cuda.wait(1.0)
+    assert [[False] * 3, [True, False, False], [True, True, False], [True] * 3] == seen
+    assert all(type(stage.attributes) is Late and stage.attributes.is_complete for stage in stages)
+    assert {"rl.batch_size": 1, v.DEVICE_TIME: 1.0} == stages[0].attributes
+    assert not clock.is_waiting
+
+
+def test_numbers_of_a_framework_are_waited_for_too() -> None:
+    """One stage may lack both."""
+    cuda = FakeCuda()
+    clock = DeviceClock(cuda)
+    late = Late({"rl.mode": "train"})
+    begun = clock.start()
+    assert begun is not None
+    assert late is clock.stop(begun, late)
+    cuda.wait(1.0)
+    clock.resolve()
+    assert (False, True, 0.0) == (late.is_complete, late.is_timed, late[v.DEVICE_TIME])
+
+
+def test_events_are_used_again() -> None:
+    """To make one is what costs."""
+    cuda = FakeCuda()
+    clock = DeviceClock(cuda)
+    for _ in range(100):
+        one(cuda, clock, 1.0)
+        cuda.wait(2.0)
+    assert 4 >= len(cuda.events)
+    assert all(event.enable_timing for event in cuda.events)
+
+
+def test_each_device_has_events_of_its_own() -> None:
+    """One that was recorded on a device can be recorded on no other; a stage ends on the stream it began on."""
+    cuda = FakeCuda()
+    clock = DeviceClock(cuda)
+    streams = [Stream(cuda, 0), Stream(cuda, 1)]
+    times = []
+    for stream in streams * 2:
+        cuda.stream = stream
+        stage = Stage(v.FORWARD)
+        clock.begin(stage)
+        cuda.launch(1.0)
+        cuda.stream = streams[0]
+        clock.end(stage)
+        cuda.wait(2.0)
+        clock.resolve()
+        times.append(stage.attributes and stage.attributes.get(v.DEVICE_TIME))
+    assert [1.0] * 4 == times
+
+
+@pytest.mark.parametrize("captures", [(True, True), (True, False), (False, True)])
+def test_nothing_is_recorded_or_asked_during_a_capture(captures: tuple[bool, bool]) -> None:
+    """An event would be recorded again with every replay, and a query breaks the capture."""
+    cuda = FakeCuda()
+    clock = DeviceClock(cuda)
+    waiting = one(cuda, clock, 1.0)
+    cuda.wait(2.0)
+    stage = Stage(v.FORWARD)
+    for mark, cuda.capturing in zip((clock.begin, clock.end), captures, strict=True):
+        mark(stage)  # the stand-in raises where it is asked during a capture
+    assert None is stage.attributes
+    cuda.capturing = False
+    clock.resolve()
+    assert 1.0 == waiting.attributes[v.DEVICE_TIME]
+
+
+def test_the_oldest_goes_without_its_time_where_too_many_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device that never answers holds no more; they are counted."""
+    monkeypatch.setattr(device_time, "LIMIT", 2)
+    state.dropped.clear()
+    cuda = FakeCuda()
+    clock = DeviceClock(cuda)
+    stages = [one(cuda, clock, 1.0) for _ in range(5)]
+    assert [True, True, True, False, False] == [stage.attributes.is_timed for stage in stages]
+    assert 3 == state.dropped["metrics", "device_too_late"]
+    cuda.wait(9.0)
+    clock.resolve()
+    assert [None, None, None, 1.0, 1.0] == [stage.attributes.get(v.DEVICE_TIME) for stage in stages]
+    state.dropped.clear()
+
+
+def test_another_thread_never_asks() -> None:
+    """Its query could break a capture that this one has begun."""
+    cuda = FakeCuda()
+    clock = DeviceClock(cuda)
+    stage = one(cuda, clock, 1.0)
+    cuda.wait(2.0)
+    other = threading.Thread(target=clock.resolve)
+    other.start()
+    other.join()
+    assert not stage.attributes.is_timed
+    clock.resolve()
+    assert stage.attributes.is_timed
+
+
+@pytest.mark.parametrize("lost_at", ["begin", "end", "later"])
+def test_a_device_that_is_lost_stops_its_clock(lost_at: str) -> None:
+    """No error reaches the host, the spans that wait go without, and it is counted once."""
+    state.dropped.clear()
+    cuda = FakeCuda()
+    clock = DeviceClock(cuda)
+    stages = [one(cuda, clock, 1.0), Stage(v.BACKWARD)]
+    cuda.lost = lost_at == "begin"
+    clock.begin(stages[1])
+    cuda.lost = lost_at in ("begin", "end")
+    clock.end(stages[1])
+    cuda.lost = True
+    clock.resolve()
+    one(cuda, clock, 1.0)
+    assert all(stage.attributes is None or stage.attributes.is_timed for stage in stages)
+    assert {("metrics", "device_failed"): 1} == dict(state.dropped)
+    assert not clock.is_waiting
+    state.dropped.clear()
+
+
+def test_a_rollout_is_timed_only_where_it_generates_here() -> None:
+    """Where a server generates, the stream of this process is idle."""
+    cuda = FakeCuda()
+    clock = DeviceClock(cuda)
+    stages = [Stage(v.SAMPLE), Stage(v.SAMPLE)]
+    for stage in stages:
+        clock.begin(stage)
+        if stage is stages[1]:
+            clock.generates(stage)
+        cuda.launch(1.0)
+        clock.end(stage)
+    cuda.wait(5.0)
+    clock.resolve()
+    assert (None, 1.0) == (stages[0].attributes, stages[1].attributes[v.DEVICE_TIME])
+
+
+def test_what_no_device_works_on_later_is_not_timed() -> None:
+    """A reward of the host's; and collectives, of which there are hundreds."""
+    cuda = FakeCuda()
+    clock = DeviceClock(cuda)
+    assert [None, None] == [one(cuda, clock, 1.0, name).attributes.get(v.DEVICE_TIME) for name in (v.REWARD, v.COMM)]
+    assert [] == cuda.events
+
+
+@pytest.mark.gpu
+def test_a_real_device_is_timed() -> None:
+    """A product of matrices takes longer than none, and the host does not wait for it."""
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("no device")
+    state.dropped.clear()
+    matrix = torch.ones(4096, 4096, device="cuda")
+    clock = DeviceClock(torch.cuda)
+    times = []
+    for products in (1, 20):
+        stage = Stage(v.FORWARD)
+        clock.begin(stage)
+        for _ in range(products):
+            matrix @ matrix
+        clock.end(stage)
+        torch.cuda.synchronize()
+        clock.resolve()
+        times.append(stage.attributes[v.DEVICE_TIME])
+    assert 0 < times[0] < times[1]
+    assert {} == dict(state.dropped)

@@ -1,0 +1,107 @@
+"""A device that torch finds: when it is met, what is timed without a framework, what a fork does to it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import otel_rl
+from otel_rl import vocabulary as v
+from otel_rl.integrations import torch as integration
+from otel_rl.patching import Attachment
+from otel_rl.probes.device import DeviceInUse
+from otel_rl.runtime import after_fork_in_child, state
+from tests.fake_cuda import FakeCuda
+from tests.fixtures import Recording
+
+torch = pytest.importorskip("torch")
+
+
+@pytest.mark.parametrize("kind", ["cuda", "npu"])
+def test_a_device_is_known_once_it_is_in_use(recording: Recording, kind: str) -> None:
+    """Of CUDA, ROCm and Ascend alike; stages before that say nothing of it."""
+    cuda = FakeCuda()
+    cuda.initialized = False
+    compiler = SimpleNamespace(is_compiling=lambda: False)
+    attachments = {one.module: one for one in integration.ATTACHMENTS if isinstance(one, Attachment)}
+    module: Any = SimpleNamespace(compiler=compiler, **{kind: cuda})
+    leave = attachments["torch" if kind == "cuda" else "torch_npu"].attach(module)
+    with otel_rl.step(1):
+        recording.tick(20)
+        before = state.device
+        with otel_rl.stage("reward"):
+            cuda.initialized = True
+            recording.tick(20)
+        recording.tick(20)
+        with otel_rl.stage("train.forward"):
+            cuda.launch(0.5)
+            recording.tick(20)
+        cuda.wait(1.0)
+    spans = recording.spans()
+    assert None is before
+    forward = spans[v.FORWARD].attributes
+    told = (v.DEVICE_TIME, v.CLOCK, v.ALLOCATED_END, v.RESERVED_PEAK)
+    assert [0.5, "host", 1, 3] == [forward[key] for key in told]
+    leave()
+    assert None is state.read_device
+
+
+def test_an_optimizer_without_a_framework_is_timed(recording: Recording) -> None:
+    """By torch's own hooks around its step."""
+    otel_rl.uninstrument()
+    recording.start("torch")
+    cuda = FakeCuda()
+    state.device = DeviceInUse(cuda)
+    weight = torch.nn.Parameter(torch.ones(1))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    optimizer.register_step_pre_hook(lambda *_: cuda.launch(0.25))
+    weight.grad = torch.ones(1)
+    with otel_rl.step(1):
+        optimizer.step()
+        cuda.wait(1.0)
+    assert 0.25 == recording.spans()[v.OPTIMIZER].attributes[v.DEVICE_TIME]
+
+
+@pytest.mark.usefixtures("recording")
+def test_a_fork_leaves_the_device_to_the_parent() -> None:
+    """Its events are kept, because to free them would use the parent's device, and never asked."""
+    device = state.device = DeviceInUse(FakeCuda())
+    from otel_rl import runtime
+
+    after_fork_in_child()
+    kept = runtime._of_parents.pop()
+    assert (None, device) == (state.device, kept[1])
+
+
+@pytest.mark.gpu
+def test_a_real_step(recording: Recording) -> None:
+    """Forward, backward and optimizer are timed, the memory is told, and the results are those without us."""
+    if not torch.cuda.is_available():
+        pytest.skip("no device")
+
+    def train() -> list[float]:
+        torch.manual_seed(0)
+        layer = torch.nn.Linear(1024, 1024, device="cuda")
+        optimizer = torch.optim.AdamW(layer.parameters())
+        losses = []
+        for number in range(1, 4):
+            with otel_rl.step(number):
+                with otel_rl.stage("train.forward"):
+                    loss = layer(torch.ones(64, 1024, device="cuda")).square().mean()
+                loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+            losses.append(loss.item())
+        return losses
+
+    otel_rl.uninstrument()
+    expected = train()
+    recording.start("torch")
+    state.read_memory = state.memory_reader.read
+    assert expected == train()
+    spans = recording.spans()
+    times = [spans[name].attributes.get(v.DEVICE_TIME, 0.0) for name in (v.FORWARD, v.BACKWARD, v.OPTIMIZER)]
+    assert all(seconds > 0 for seconds in times)
+    assert spans[v.BACKWARD].attributes[v.ALLOCATED_END] > 0

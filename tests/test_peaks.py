@@ -1,0 +1,303 @@
+"""Tests of exact peaks: what the host reads is what it would read without us, and a stage's peak is its own."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import otel_rl
+from otel_rl import vocabulary as v
+from otel_rl.config import Config
+from otel_rl.integrations.torch_memory import exact_peaks
+from otel_rl.probes.device import DeviceInUse
+from otel_rl.probes.memory import cuda_reader, use_memory_reader
+from otel_rl.probes.peaks import Peaks
+from otel_rl.runtime import state
+from otel_rl.spans import Stage
+from tests.fake_cuda import FakeCuda
+from tests.fixtures import Recording
+
+unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+class Allocator:
+    """The brute force: every number of a caching allocator, with the highest value since the last reset."""
+
+    def __init__(self) -> None:
+        self.live: list[int] = []
+        self.stats: dict[Any, Any] = {
+            "allocated_bytes": {pool: {"current": 0, "peak": 0} for pool in ("all", "small_pool")},
+            "reserved_bytes": {"all": {"current": 0, "peak": 0}},
+            "oversize_segments": {"current": 0, "peak": 0},
+            "reserved_bytes_by_private_pools": {(0, 1): {"all": {"current": 0, "peak": 0}}},
+            "num_ooms": 0,
+        }
+
+    def nodes(self) -> list[dict[str, int]]:
+        stats = self.stats
+        return [
+            *stats["allocated_bytes"].values(), stats["reserved_bytes"]["all"], stats["oversize_segments"],
+            stats["reserved_bytes_by_private_pools"][0, 1]["all"],
+        ]  # fmt: skip
+
+    def allocate(self, size: int) -> None:
+        self.live.append(size)
+        self._count()
+
+    def free(self) -> None:
+        if self.live:
+            self.live.pop(0)
+        self._count()
+
+    def _count(self) -> None:
+        total = sum(self.live)
+        reserved = max(total, self.stats["reserved_bytes"]["all"]["current"])
+        values = [total, sum(size for size in self.live if size < 8), reserved, len(self.live) // 3, total // 2]
+        for node, value in zip(self.nodes(), values, strict=True):
+            node["current"] = value
+            node["peak"] = max(node["peak"], value)
+
+    def reset(self) -> None:
+        for node in self.nodes():
+            node["peak"] = node["current"]
+
+    def read(self) -> dict[Any, Any]:
+        return copy.deepcopy(self.stats)
+
+
+class Stages:
+    """The open stages, and the highest values that each of them really saw."""
+
+    def __init__(self) -> None:
+        self.open: list[tuple[Stage, list[int]]] = []
+
+    def see(self, allocator: Allocator) -> None:
+        now = [allocator.stats[name]["all"]["current"] for name in ("allocated_bytes", "reserved_bytes")]
+        for _, highest in self.open:
+            highest[:] = map(max, highest, now)
+
+
+operations = st.lists(
+    st.one_of(
+        st.tuples(st.just("allocate"), st.integers(1, 20)),
+        st.tuples(st.sampled_from(["free", "read", "reset", "begin", "end"]), st.integers(0, 20)),
+    ),
+    max_size=60,
+)
+
+
+@unhurried
+@given(operations)
+def test_host_and_stages_see_the_truth(done: list[tuple[str, int]]) -> None:
+    """Over any sequence of allocations, stages in each other and beside each other, and the host's own resets."""
+    ours, alone = Allocator(), Allocator()
+    peaks = Peaks(lambda device: ours.read(), lambda device: ours.reset(), lambda: 0)
+    stages = Stages()
+    for operation, number in done:
+        if operation == "allocate":
+            ours.allocate(number)
+            alone.allocate(number)
+        elif operation == "free":
+            ours.free()
+            alone.free()
+        elif operation == "read":
+            shown = ours.read()
+            peaks.show(0, shown)
+            assert alone.read() == shown
+        elif operation == "reset":
+            peaks.before_reset(0)
+            ours.reset()
+            alone.reset()
+        elif operation == "begin":
+            stages.open.append((Stage("a"), [0, 0]))
+            peaks.begin(stages.open[-1][0])
+        elif stages.open:
+            stage, highest = stages.open.pop(number % len(stages.open))
+            peaks.end(stage)
+            assert {
+                v.ALLOCATED_PEAK: highest[0],
+                v.ALLOCATED_PEAK_EXACT: True,
+                v.RESERVED_PEAK: highest[1],
+                v.RESERVED_PEAK_EXACT: True,
+            } == stage.attributes
+        stages.see(ours)
+
+
+def test_a_stage_on_another_device_says_nothing() -> None:
+    """And one that began before the device was in use."""
+    ours, index = Allocator(), [0]
+    peaks = Peaks(lambda device: ours.read(), lambda device: ours.reset(), lambda: index[0])
+    moved, unknown = Stage("a"), Stage("b", {"rl.mode": "train"})
+    peaks.begin(moved)
+    index[0] = 1
+    peaks.end(moved)
+    peaks.end(unknown)
+    assert (None, {"rl.mode": "train"}) == (moved.attributes, unknown.attributes)
+
+
+def test_a_device_that_is_lost_loses_no_error_of_ours() -> None:
+    """The host hears of it from its own calls."""
+
+    def lost(device: int) -> dict[Any, Any]:
+        raise RuntimeError("CUDA error")
+
+    ours = Allocator()
+    stage = Stage("a")
+    Peaks(lost, lost, lambda: 0).begin(stage)
+    peaks = Peaks(lambda device: ours.read() if not ours.live else lost(device), lambda device: None, lambda: 0)
+    peaks.begin(stage)
+    ours.live.append(1)
+    peaks.end(stage)
+    assert None is stage.attributes
+
+
+torch = pytest.importorskip("torch")
+NAMES = (
+    "_cuda_memoryStats",
+    "_cuda_resetPeakMemoryStats",
+    "_accelerator_getDeviceStats",
+    "_accelerator_resetPeakStats",
+)
+
+
+@pytest.fixture
+def allocator(monkeypatch: pytest.MonkeyPatch) -> Allocator:
+    """Torch's own functions over an allocator of the test's."""
+    allocator = Allocator()
+    for name, function in {
+        "_cuda_memoryStats": lambda device: allocator.read(),
+        "_cuda_resetPeakMemoryStats": lambda device: allocator.reset(),
+        "_accelerator_getDeviceStats": lambda device: allocator.read(),
+        "_accelerator_resetPeakStats": lambda device: allocator.reset(),
+        "_accelerator_isAllocatorInitialized": lambda: True,
+    }.items():
+        monkeypatch.setattr(torch._C, name, function, raising=False)
+    monkeypatch.setattr(torch.cuda.memory, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.accelerator, "current_device_index", lambda: 0)
+    return allocator
+
+
+def readings() -> list[Any]:
+    """Everything by which a program reads a peak."""
+    return [
+        torch.cuda.max_memory_allocated(0),
+        torch.cuda.max_memory_reserved(0),
+        torch.cuda.memory_stats(0)["allocated_bytes.all.peak"],
+        torch.cuda.memory_stats(0)["reserved_bytes_by_private_pools.0_1.all.peak"],
+        torch.cuda.memory_stats_as_nested_dict(0),
+        torch.cuda.memory_allocated(0),
+        torch._C._accelerator_getDeviceStats(0),
+    ]
+
+
+def test_torch_tells_true_peaks_while_they_are_reset(recording: Recording, allocator: Allocator) -> None:
+    """By each of its functions; and afterwards each of them is what it was."""
+    before = [getattr(torch._C, name) for name in NAMES]
+    state.config = Config(memory_peak="exact")
+    peaks, undo = exact_peaks("cuda", torch.cuda)
+    assert peaks is not None
+    allocator.allocate(10)
+    allocator.free()
+    expected = readings()
+    stage = Stage("a")
+    peaks.begin(stage)
+    allocator.allocate(9)
+    allocator.free()
+    raw = allocator.read()["allocated_bytes"]["all"]["peak"]
+    seen = readings()
+    peaks.end(stage)
+    assert (9, expected, 9) == (raw, seen, stage.attributes and stage.attributes[v.ALLOCATED_PEAK])
+    for reset in (torch.cuda.reset_peak_memory_stats, torch._C._accelerator_resetPeakStats):
+        allocator.allocate(20)
+        peaks.begin(Stage("b"))
+        allocator.free()
+        reset(0)
+        assert 0 == torch.cuda.max_memory_allocated(0)
+    undo()
+    assert before == [getattr(torch._C, name) for name in NAMES]
+
+
+@pytest.mark.usefixtures("recording")
+def test_nothing_is_replaced_unless_it_is_asked_for(allocator: Allocator) -> None:
+    """Peaks are bounded by default."""
+    before = torch._C._cuda_memoryStats
+    peaks, undo = exact_peaks("cuda", torch.cuda)
+    undo()
+    assert (None, before) == (peaks, torch._C._cuda_memoryStats)
+
+
+def test_without_torchs_functions_nothing_is_reset(monkeypatch: pytest.MonkeyPatch, recording: Recording) -> None:
+    """A build of torch that has none, or another name for them."""
+    state.config = Config(memory_peak="exact")
+    monkeypatch.delattr(torch._C, "_cuda_resetPeakMemoryStats", raising=False)
+    assert None is exact_peaks("cuda", torch.cuda)[0]
+
+
+def test_a_span_says_the_peak_of_its_stage(recording: Recording) -> None:
+    """Of each one, also inside others, whatever the process's own peak is."""
+    ours, cuda = Allocator(), FakeCuda()
+    cuda.memory.memory_stats_as_nested_dict = ours.read
+    peaks = Peaks(lambda device: ours.read(), lambda device: ours.reset(), lambda: 0)
+    state.device = DeviceInUse(cuda, peaks)
+    use_memory_reader(cuda_reader(cuda))
+    ours.allocate(100)
+    ours.free()
+    with otel_rl.step(1), otel_rl.stage("train"):
+        ours.allocate(10)
+        with otel_rl.stage("train.forward"):
+            ours.allocate(20)
+            ours.free()
+        with otel_rl.stage("train.backward"):
+            ours.allocate(5)
+        ours.free()
+    found = {name: span.attributes.get(v.ALLOCATED_PEAK) for name, span in recording.spans().items()}
+    assert {v.TRAIN: 30, v.FORWARD: 30, v.BACKWARD: 25} == {
+        name: peak for name, peak in found.items() if name in (v.TRAIN, v.FORWARD, v.BACKWARD)
+    }
+
+
+@pytest.mark.gpu
+def test_a_real_allocator() -> None:
+    """Each stage has its own peak, and torch tells the one of all."""
+    if not torch.cuda.is_available():
+        pytest.skip("no device")
+    torch.cuda.init()
+    state.on = True
+    state.config = Config(memory_peak="exact")
+    peaks, undo = exact_peaks("cuda", torch.cuda)
+    assert peaks is not None
+    try:
+        found = []
+        torch.cuda.reset_peak_memory_stats()
+        for size in (64 << 20, 8 << 20):
+            stage = Stage("a")
+            base = torch.cuda.memory_allocated()
+            peaks.begin(stage)
+            tensor = torch.empty(size, dtype=torch.uint8, device="cuda")
+            del tensor
+            peaks.end(stage)
+            found.append(stage.attributes[v.ALLOCATED_PEAK] - base)
+        assert [64 << 20, 8 << 20] == found
+        assert base + (64 << 20) == torch.cuda.max_memory_allocated()
+    finally:
+        undo()
+        state.reset()
+
+
+def test_a_setting_switches_it_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And ``uninstrument()`` leaves torch as it was."""
+    monkeypatch.setenv("OTEL_RL_MEMORY_PEAK", "exact")
+    names = [name for name in NAMES if hasattr(torch._C, name)]
+    before = [getattr(torch._C, name) for name in names]
+    otel_rl.instrument(["torch"])
+    during = [getattr(torch._C, name) for name in names]
+    expected = torch.cuda.memory_stats()
+    otel_rl.uninstrument()
+    assert {} == expected
+    assert before == [getattr(torch._C, name) for name in names]
+    assert len(names) == sum(one is not other for one, other in zip(before, during, strict=True))
