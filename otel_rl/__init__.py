@@ -1,7 +1,8 @@
 """OpenTelemetry for reinforcement-learning post-training of language models.
 
-``instrument()`` records every stage of every step on every rank; ``step``, ``stage``, ``request`` and ``record`` do it
-by hand where no framework is known. Importing this package loads neither torch, nor Ray, nor the OpenTelemetry SDK.
+``instrument()`` records every stage of every step on every rank; ``step``, ``stage``, ``request``, ``record`` and
+``observe`` do it by hand where no framework is known. Importing this package loads neither torch, nor Ray, nor the
+OpenTelemetry SDK.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from otel_rl.custom_engine import request
     from otel_rl.entry import NotPossibleError, flush, instrument, uninstrument
     from otel_rl.metrics import record
+    from otel_rl.observing import observe
     from otel_rl.spans import stage
     from otel_rl.steps import step
     from otel_rl.version import __version__
@@ -23,6 +25,7 @@ _HOME = {
     "__version__": "otel_rl.version",
     "flush": "otel_rl.entry",
     "instrument": "otel_rl.entry",
+    "observe": "otel_rl.observing",
     "record": "otel_rl.metrics",
     "request": "otel_rl.custom_engine",
     "stage": "otel_rl.spans",
@@ -36,6 +39,7 @@ __all__ = [
     "__version__",
     "flush",
     "instrument",
+    "observe",
     "record",
     "request",
     "stage",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
@@ -60,11 +61,27 @@ def _ratio(text: str) -> float:
     return ratio
 
 
+def _rate(text: str) -> float:
+    try:
+        rate = float(text)
+    except ValueError:
+        rate = 0.0
+    if not 0.0 < rate < math.inf:
+        raise ValueError("a number of operations per second, above 0, such as 989e12")
+    return rate
+
+
 def _sampler(text: str) -> str:
     base = text.removeprefix("parentbased_")
     if base not in {"always_on", "always_off", "traceidratio"}:
         raise ValueError("always_on, always_off or traceidratio, also with parentbased_ before it")
     return base
+
+
+def _peak(text: str) -> str:
+    if text not in {"bounded", "exact"}:
+        raise ValueError("bounded or exact")
+    return text
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -127,11 +144,24 @@ class Config:
     request_sample: int = _setting(
         "OTEL_RL_REQUEST_SAMPLE", _count, 32, "of them a uniform sample of a rollout, chosen by a hash of step and id"
     )
+    memory_peak: str = _setting(
+        "OTEL_RL_MEMORY_PEAK",
+        _peak,
+        "bounded",
+        "`exact`: a device's peaks are reset at the begin of every stage, so that each stage's own is known; what "
+        "torch tells of peaks stays true. `bounded`: nothing is reset",
+    )
     sidecar: bool = _setting(
         "OTEL_RL_SIDECAR",
         _boolean,
         True,
         "false: no process is started that sends the records; run `otel-rl sidecar RUN` yourself, once per node",
+    )
+    peak_flops: float = _setting(
+        "OTEL_RL_PEAK_FLOPS",
+        _rate,
+        0.0,
+        "peak of one device that MFU divides by, FLOP/s (`989e12`); 0: the published one of the device, if it is known",
     )
     backends: str = _setting(
         "OTEL_RL_BACKENDS", str, "", "folder with the programs that `otel-rl stack` starts, before all other places"

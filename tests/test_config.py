@@ -35,6 +35,7 @@ def test_without_variables_everything_has_its_default() -> None:
         ("OTEL_TRACES_SAMPLER", "always_off", "sampler", "always_off"),
         ("OTEL_TRACES_SAMPLER_ARG", "0.25", "sampler_ratio", 0.25),
         ("OTEL_SDK_DISABLED", "true", "disabled", True),
+        ("OTEL_RL_MEMORY_PEAK", "exact", "memory_peak", "exact"),
     ],
 )
 def test_a_variable_sets_its_field(variable: str, text: str, field: str, value: Any) -> None:
@@ -53,6 +54,7 @@ def test_a_variable_sets_its_field(variable: str, text: str, field: str, value: 
         ("OTEL_RL_ENABLED", "maybe", "true or false"),
         ("OTEL_RL_CAPTURE_CONTENT", "2", "true or false"),
         ("OTEL_SDK_DISABLED", "x", "true or false"),
+        ("OTEL_RL_MEMORY_PEAK", "reset", "bounded or exact"),
         ("OTEL_RL_JOURNAL_MAX_BYTES", "0", "a whole number above 0"),
         ("OTEL_RL_JOURNAL_MAX_BYTES", "-5", "a whole number above 0"),
         ("OTEL_RL_JOURNAL_MAX_BYTES", "1.5", "a whole number above 0"),

@@ -16,6 +16,7 @@ PUBLIC = [
     "__version__",
     "flush",
     "instrument",
+    "observe",
     "record",
     "request",
     "stage",
@@ -39,8 +40,8 @@ def test_every_public_name_is_there_and_says_what_it_is() -> None:
 
 def test_what_is_not_public_is_not_there() -> None:
     """With the usual error."""
-    with pytest.raises(AttributeError, match="module 'otel_rl' has no attribute 'observe'"):
-        otel_rl.observe  # type: ignore[attr-defined]  # noqa: B018
+    with pytest.raises(AttributeError, match="module 'otel_rl' has no attribute 'watch'"):
+        otel_rl.watch  # type: ignore[attr-defined]  # noqa: B018
 
 
 @pytest.mark.parametrize(
@@ -49,6 +50,7 @@ def test_what_is_not_public_is_not_there() -> None:
         ("instrument", "(integrations: 'Iterable[str] | None' = None) -> 'None'"),
         ("uninstrument", "() -> 'None'"),
         ("flush", "(timeout_s: 'float' = 2.0) -> 'bool'"),
+        ("observe", "(*, model: 'Any' = None, batch: 'Mapping[str, Any] | None' = None) -> 'None'"),
         ("record", "(name: 'str', value: 'Any') -> 'None'"),
         ("stage", "(name: 'str', /, **attributes: 'Any') -> 'Stage'"),
         ("step", "(number: 'int') -> 'None'"),

@@ -13,7 +13,9 @@ from typing import Any
 
 from otel_rl import vocabulary
 from otel_rl.between import begin_between, end_between
+from otel_rl.guard import attempt, guard
 from otel_rl.ids import random_bits
+from otel_rl.integrations import trl_model
 from otel_rl.integrations.trl_metrics import evaluation_metrics, keep_loss, step_metrics
 from otel_rl.integrations.trl_rollouts import SERVER_HOOKS, Sampling
 from otel_rl.patching import Hook
@@ -66,6 +68,7 @@ def _trainer_made(args: Args, kwargs: Kwargs, result: Any) -> None:
         algorithm=type(trainer).__name__.removesuffix("Trainer"),
         model_name=os.path.basename(str(getattr(config, "_name_or_path", "") or "")),
     )
+    attempt("read", "the model of a trainer", trl_model.see, trainer)
 
 
 # --- rollout ----------------------------------------------------------------------------------------------------------
@@ -132,6 +135,11 @@ def _begin_processing(args: Args, kwargs: Kwargs, result: Any) -> None:
     begin_between(vocabulary.SAMPLE_PROCESS, {vocabulary.MODE: _mode(args[0])})
 
 
+def _scored(args: Args, kwargs: Kwargs, result: Any) -> None:
+    attempt("observe", "a rollout", trl_model.see_rollout, args[0], result)
+    _begin_processing(args, kwargs, result)
+
+
 def _rollout_failed(args: Args, kwargs: Kwargs, error: BaseException) -> None:
     state.training.rewarding = state.training.sampling = None
     end_between(error)
@@ -164,6 +172,10 @@ def _describe_logprob(args: Args, kwargs: Kwargs, result: Any) -> dict[str, Valu
         described[vocabulary.TOKENS_PADDING] = max(shape.numel() - rollout.tokens, 0)
     if state.identity.world_size > 1 and _hides_collectives(model):
         described[vocabulary.COMM_HIDDEN] = True
+    if mode is TRAIN:
+        is_reference = described[vocabulary.LOGPROB_KIND] == "ref"
+        with guard("observe log-probabilities"):
+            trl_model.see_logprobs(trainer, args, kwargs, is_reference=is_reference)
     return described
 
 
@@ -261,6 +273,7 @@ def _describe_forward(args: Args, kwargs: Kwargs, result: Any) -> dict[str, Valu
     _consume(described, mode)
     if mode is TRAIN:
         keep_loss(result)
+        attempt("observe", "a micro-batch", trl_model.see_forward, trainer, inputs, result)
     return described
 
 
@@ -317,7 +330,7 @@ def _hooks(module: str, trainer: str) -> tuple[Hook, ...]:
         Hook(target=f"trl.trainer.{module}:gather", collective=0),
         Hook(
             target=f"{at}._generate_and_score_completions",
-            after=_begin_processing,
+            after=_scored,
             failed=_rollout_failed,
         ),
         Hook(

@@ -29,6 +29,7 @@ def train(prompts: list[str]) -> float:
                 span.add_event("half", {"n": 1})
                 current.set_status(opentelemetry.trace.StatusCode.OK)
                 otel_rl.record("my.metric", 0.3)
+                otel_rl.observe(model={"model_type": "qwen2"}, batch={"lengths": [3, 4]})
                 otel_rl.request("mine", submitted=1.0, ended=2.5, clock="perf_counter", output_tokens=12, finish="stop")
                 otel_rl.request("mine", submitted=None, ended=2.5, error=ValueError("x"), parent=span)
     done: bool = otel_rl.flush(timeout_s=2.0)

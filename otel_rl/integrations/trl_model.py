@@ -1,0 +1,82 @@
+"""TRL: what its trainers show of models and batches, for FLOPs, MFU and the correctness ledger.
+
+Source: trl 1.16, ``trainer/grpo_trainer.py`` (``_generate_and_score_completions``, 2324; ``_prepare_inputs``, 1522;
+``_compute_loss``, 3020). A rollout is shuffled and split into micro-batches, which may last for several steps: its
+tokens are compared with those of each whole pass over it, in any order of the samples. Logits are computed of responses
+alone (``add_fused_lm_head``), so FLOPs count those. Evaluations are not shown.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from otel_rl import vocabulary
+from otel_rl.observing import book, show, take
+from otel_rl.observed.model import Seen
+from otel_rl.runtime import state
+
+RESPONSES = -1
+"""Logits of the responses' tokens alone."""
+NOTHING: frozenset[str] = frozenset()
+NUMBERS = frozenset({"numbers"})
+UNSCORED = frozenset({"rollout_logprobs"})
+"""Of some tokens vLLM gives no logprob: TRL makes NaN of that, and leaves them out."""
+OF_ROLLOUT = {
+    "completion_ids": "completion_ids",
+    "completion_mask": "completion_mask",
+    "advantages": "advantages",
+    "old_per_token_logps": "old_logprobs",
+    "ref_per_token_logps": "ref_logprobs",
+    "sampling_per_token_logps": "rollout_logprobs",
+}
+"""TRL's names of what a rollout has become, and ours."""
+
+
+def see(trainer: Any) -> tuple[Seen | None, Seen | None]:
+    """Read the policy and the reference once, as soon as they are made: engines that shard them come later."""
+    known = book().trainers
+    if trainer not in known:
+        reference = getattr(trainer, "ref_model", None)
+        known[trainer] = (show(trainer.model), None if reference is None else show(reference))
+    return known[trainer]
+
+
+def see_rollout(trainer: Any, scored: dict[str, Any]) -> None:
+    """Show a rollout of training with its advantages and log-probabilities."""
+    rollout = state.training.rollouts.get("train")
+    if rollout is None or not trainer.model.training:
+        return
+    batch = {ours: scored[theirs] for theirs, ours in OF_ROLLOUT.items() if scored.get(theirs) is not None}
+    if "tool_mask" in scored:
+        batch.pop("rollout_logprobs", None)  # tokens of tools have none, which a mask of its own says
+    take(batch, stage=vocabulary.SAMPLE, parts=NUMBERS, group=rollout.id, lenient=UNSCORED)
+
+
+def see_logprobs(trainer: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, is_reference: bool) -> None:
+    """Show a forward for old or reference log-probabilities."""
+    policy, reference = see(trainer)
+    mask = args[3] if len(args) > 3 else kwargs["attention_mask"]
+    kept = args[4] if len(args) > 4 else kwargs["logits_to_keep"]
+    take(
+        {"attention_mask": mask, "completion_mask": mask[:, mask.shape[1] - kept :]},
+        stage=vocabulary.LOGPROB,
+        seen=(reference or policy) if is_reference else policy,
+        kind="ref" if is_reference else "old",
+        has_adapters=not is_reference,
+        logits=RESPONSES,
+        parts=NOTHING,
+    )
+
+
+def see_forward(trainer: Any, inputs: dict[str, Any], loss: Any) -> None:
+    """Show a micro-batch of training and its loss."""
+    rollout = state.training.rollouts.get("train")
+    batch = {key: inputs[key] for key in ("prompt_mask", "completion_ids", "completion_mask")}
+    take(
+        {**batch, "loss": loss},
+        stage=vocabulary.FORWARD,
+        seen=see(trainer)[0],
+        logits=RESPONSES,
+        parts=NUMBERS,
+        group="" if rollout is None else rollout.id,
+    )

@@ -1,0 +1,190 @@
+"""A batch as somebody gave it becomes the part that the ledger compares, and the lengths that FLOPs are counted from.
+
+B rows, T columns; of a batch with responses T are those of the responses. What does not fit is left out and counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+Array = Any
+FLOATS: Final = (
+    "logprobs", "rollout_logprobs", "old_logprobs", "ref_logprobs", "advantages", "returns", "rewards", "values",
+    "loss",
+)  # fmt: skip
+"""Keys whose values must be finite where the mask is true."""
+INTEGERS: Final = (
+    "input_ids", "attention_mask", "prompt_ids", "prompt_mask", "completion_ids", "completion_mask", "lengths",
+    "sample_ids",
+)  # fmt: skip
+KEYS: Final = frozenset(FLOATS + INTEGERS)
+
+
+@dataclass(slots=True)
+class Part:
+    """What the ledger compares of a batch."""
+
+    rows: int = 0
+    ids_BT: Array | None = None
+    mask_BT: Array | None = None
+    numbers_B: Array | None = None
+    floats: dict[str, tuple[Array, Array | None]] = field(default_factory=dict)
+    """Each with its own mask."""
+    misfit: list[str] = field(default_factory=list)
+    """Keys whose shape does not fit the others'."""
+    lengths: list[int] | None = None
+    """Real tokens of each whole sequence; None where the batch does not say."""
+    responses: int | None = None
+    """Real tokens of the responses; None where the batch does not tell them from prompts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """An array, and where a list of rows of different lengths has something."""
+
+    array: Array
+    has_BT: Array | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Rows and columns."""
+        shape: tuple[int, ...] = self.array.shape
+        return shape
+
+    def everywhere(self) -> Array:
+        """Say where there is something."""
+        import numpy as np
+
+        return np.ones(self.shape, bool) if self.has_BT is None else self.has_BT
+
+
+def read(values: Mapping[str, Any]) -> Part:
+    """Find the part, its mask, the lengths and the numbers that must be finite.
+
+    Args:
+        values: by the keys of ``KEYS``: numpy arrays, or lists of rows.
+    """
+    part = Part()
+    tables = {key: table for key, value in values.items() if (table := _table(key, value, part)) is not None}
+    whole = _whole(tables, part)
+    _response(tables, part, whole)
+    if part.ids_BT is not None:
+        part.rows = part.ids_BT.shape[0]
+    elif part.mask_BT is not None:
+        part.rows = part.mask_BT.shape[0]
+    _numbers(tables, part)
+    width = None if whole is None else whole.shape[1]
+    for key in FLOATS:
+        if key in tables:
+            _float(key, tables[key], part, width)
+    return part
+
+
+def _table(key: str, value: Any, part: Part) -> Table | None:
+    """Make an array of anything; rows of different lengths are padded to the right."""
+    import numpy as np
+
+    if not isinstance(value, tuple):
+        array = np.asarray(value)
+        ids = key.endswith(("_ids", "_mask")) and key != "sample_ids"
+        table = Table(array[None] if array.ndim == 1 and ids else array)
+    elif value and all(isinstance(row, (tuple, np.ndarray)) for row in value):
+        table = _padded([np.asarray(row) for row in value])
+    else:
+        return _table(key, np.asarray(value), part)
+    if table.array.dtype.kind not in "iubf" or table.array.ndim > 2:
+        part.misfit.append(key)
+        return None
+    return table
+
+
+def _padded(rows: Sequence[Array]) -> Table:
+    import numpy as np
+
+    if any(row.ndim != 1 for row in rows):
+        return Table(np.empty((0, 0, 0)))  # which fits nothing
+    has_BT: Array = np.zeros((len(rows), max(map(len, rows))), bool)
+    array = np.zeros(has_BT.shape, np.result_type(*(row for row in rows if row.size), np.int8))
+    for number, row in enumerate(rows):
+        has_BT[number, : len(row)] = True
+        array[number, : len(row)] = row
+    return Table(array, None if has_BT.all() else has_BT)
+
+
+def _mask(tables: Mapping[str, Table], key: str, of: Table | None, part: Part) -> Array | None:
+    """Give a mask as booleans: the one that was given, else where there is something; None where neither is known."""
+    given = tables.get(key)
+    if given is not None and (of is None or given.shape == of.shape) and given.array.ndim == 2:
+        true_BT = given.array if given.array.dtype.kind == "b" else given.array != 0
+        return true_BT if given.has_BT is None else true_BT & given.has_BT
+    if given is not None:
+        part.misfit.append(key)
+    return of.everywhere() if of is not None and given is None else None
+
+
+def _whole(tables: Mapping[str, Table], part: Part) -> Table | None:
+    """Read the whole sequences: how long they are, and the part if there is nothing more special."""
+    ids = tables.get("input_ids")
+    if ids is not None and ids.array.ndim != 2:
+        part.misfit.append("input_ids")
+        ids = None
+    mask_BT = _mask(tables, "attention_mask", ids, part)
+    if mask_BT is not None:
+        part.lengths = mask_BT.sum(1).tolist()
+    if ids is not None and mask_BT is not None:
+        part.ids_BT = ids.array
+    part.mask_BT = mask_BT
+    return ids
+
+
+def _response(tables: Mapping[str, Table], part: Part, whole: Table | None) -> None:
+    """Where responses are told apart, they are the part."""
+    ids = tables.get("completion_ids")
+    if ids is None and whole is not None and "completion_mask" in tables:
+        width = tables["completion_mask"].shape[-1]
+        ids = Table(whole.array[:, max(0, whole.shape[1] - width) :])
+    is_given = "completion_ids" in tables or "completion_mask" in tables
+    mask_BT = _mask(tables, "completion_mask", ids, part) if is_given else None
+    if is_given:
+        part.ids_BT, part.mask_BT = (None if ids is None or mask_BT is None else ids.array), mask_BT
+    if mask_BT is not None:
+        part.responses = int(mask_BT.sum())
+    if part.lengths is None and mask_BT is not None:
+        prompt_BT = _mask(tables, "prompt_mask", tables.get("prompt_ids"), part)
+        if prompt_BT is None or len(prompt_BT) == len(mask_BT):
+            prompts = 0 if prompt_BT is None else prompt_BT.sum(1)
+            part.lengths = (mask_BT.sum(1) + prompts).tolist()
+        else:
+            part.misfit.append("prompt_ids")
+
+
+def _numbers(tables: Mapping[str, Table], part: Part) -> None:
+    lengths, numbers = tables.get("lengths"), tables.get("sample_ids")
+    if lengths is not None:
+        part.lengths = [max(0, int(length)) for length in lengths.array.ravel()]
+    if numbers is not None and numbers.array.size == part.rows and numbers.array.dtype.kind in "iu":
+        part.numbers_B = numbers.array.ravel()
+    elif numbers is not None:
+        part.misfit.append("sample_ids")
+
+
+def _float(key: str, table: Table, part: Part, whole: int | None) -> None:
+    """Lay an array of numbers on the part: the ends of the rows are the same; per sample and alone it is as it is."""
+    values, mask_BT = table.array, part.mask_BT
+    if mask_BT is None or values.ndim < 2:
+        part.floats[key] = values, table.has_BT
+        is_sample = values.ndim == 0 or values.size in (1, part.rows) or mask_BT is None
+        part.misfit += [] if is_sample else [key]
+        return
+    columns, width = mask_BT.shape[1], values.shape[1]
+    if values.shape[0] == part.rows and width == 1 < columns:  # one of each sample
+        part.floats[key] = values, None
+    elif values.shape[0] != part.rows or width not in (columns, columns - 1, whole, whole and whole - 1):
+        part.misfit.append(key)
+    elif table.has_BT is not None and width == columns and (table.has_BT < mask_BT).any():
+        part.misfit.append(key)  # a list of rows that are shorter than the responses
+    else:
+        least = min(columns, width)
+        part.floats[key] = values[:, width - least :], mask_BT[:, columns - least :]

@@ -1,0 +1,220 @@
+"""What has been observed of a model and its batches, step by step; the flusher's own, but for ``models``.
+
+FLOPs are counted as batches come, rates and the ledger's rows when their step is over and nothing of it is still on its
+way from a device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+from weakref import WeakKeyDictionary
+
+from otel_rl import vocabulary as v
+from otel_rl.analysis.flops import FORMULA
+from otel_rl.guard import say
+from otel_rl.observed import ledger, rates
+from otel_rl.observed.batch import Part, read
+from otel_rl.observed.model import Formula, Seen, formula_of
+from otel_rl.observed.passes import Group
+from otel_rl.observed.rates import FORWARD_ONLY, TRAINING, Work
+from otel_rl.records import Count, Labels, Log, Point
+from otel_rl.runtime import Trace, state
+from otel_rl.spans import Stage
+
+MOST_STEPS: Final = 16
+"""Steps that may wait for their end, or for a device."""
+MOST_GROUPS: Final = 4
+"""Batches beside those of a step that may wait for the rest of them."""
+CONTAINER: Final = f"{v.RANK_SPAN} "
+Made = Iterator[Count | Point | Log]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """One batch that was shown, and where."""
+
+    stage: str
+    trace: Trace
+    step: int
+    loop: str
+    seen: Seen | None
+    kind: str = ""
+    """Of log-probabilities: `old` or `ref`."""
+    has_adapters: bool = True
+    """The adapters of the model were on."""
+    logits: int | None = None
+    """Tokens whose logits are computed; all of them by default, -1: those of the responses."""
+    parts: frozenset[str] = frozenset({"tokens", "numbers"})
+    """What the ledger of the step notes: `tokens` (ids and mask), `numbers` (what must be finite, and logprobs)."""
+    lenient: frozenset[str] = frozenset()
+    """Keys in which NaN means that there is no value."""
+    group: str = ""
+    """A batch that outlasts steps: its tokens are compared under this name, in any order of its samples."""
+
+
+@dataclass(slots=True)
+class _Step:
+    group: Group
+    work: Work = field(default_factory=Work)
+    container: Stage | None = None
+    """Once it has ended."""
+    waiting: int = 0
+    """Batches on their way from a device."""
+
+
+class Book:
+    """Everything observed by this process."""
+
+    def __init__(self) -> None:
+        self.models: WeakKeyDictionary[Any, Seen] = WeakKeyDictionary()
+        """By module; the training thread's own, as the three that follow."""
+        self.trainers: WeakKeyDictionary[Any, tuple[Seen | None, Seen | None]] = WeakKeyDictionary()
+        """Policy and reference."""
+        self.configurations: dict[int, Seen] = {}
+        self.last: Seen | None = None
+        """The model that was shown last: it handles the batches that come without one."""
+        self.device = ""
+        """Name of the device that the last batch lay on."""
+        self.taken_bytes = 0
+        """Copied by the training thread."""
+        self.done_bytes = 0
+        """Of them read by the flusher."""
+        self._steps: dict[Trace, _Step] = {}
+        self._groups: dict[str, Group] = {}
+        self._noted: set[str] = set()
+
+    # --- what comes in ------------------------------------------------------------------------------------------------
+
+    def expect(self, shown: Shown) -> tuple[()]:
+        """Know of a batch that is on its way from a device."""
+        self._step(shown).waiting += 1
+        return ()
+
+    def arrived(self, shown: Shown, values: dict[str, Any], size: int) -> Made:
+        """Take a batch that has come from a device."""
+        self._step(shown).waiting -= 1
+        yield from self.take(shown, values, size)
+
+    def take(self, shown: Shown, values: dict[str, Any], size: int) -> Made:
+        """Take a batch: count its FLOPs, note its sums.
+
+        Args:
+            shown: where.
+            values: numpy arrays and lists by their keys.
+            size: bytes, that are free again.
+        """
+        self.done_bytes += size
+        step = self._step(shown)
+        part = read(values)
+        yield from self._count(step.work, shown, part)
+        if shown.parts:
+            step.group.take(ledger.call(part, shown.stage, shown.parts, lenient=shown.lenient))
+        if shown.group:
+            call = ledger.call(part, shown.stage, frozenset({"tokens"}), numbering="none")
+            self._group(shown).take(call)
+        for key in part.misfit:
+            refuse("misfit", "otel_rl.observe: %s has another shape or type than the rest of its batch", key)
+
+    def ended(self, stage: Stage) -> None:
+        """See a stage that has ended; a container of a rank is the end of its step."""
+        trace = stage.trace
+        if trace is None or not trace.step:
+            return
+        step = self._steps.get(trace)
+        if stage.name.startswith(CONTAINER) and stage.coarse:
+            if step is not None:
+                step.container = stage
+            return
+        if stage.name in rates.SCOPES:
+            if step is None:
+                step = self._make(trace, 0, "")
+            step.work.stage(stage)
+
+    # --- what goes out ------------------------------------------------------------------------------------------------
+
+    def due(self, late: Collection[Trace | None], *, is_last: bool) -> Made:
+        """Give the numbers and rows of the steps that are over.
+
+        Args:
+            late: traces of which stages still wait for their device.
+            is_last: nothing will come any more.
+        """
+        over = [
+            trace
+            for trace, step in self._steps.items()
+            if is_last or (step.container is not None and not step.waiting and trace not in late)
+        ]
+        excess = list(self._steps)[: max(0, len(self._steps) - MOST_STEPS)]
+        for trace in dict.fromkeys([*excess, *over]):
+            step = self._steps.pop(trace)
+            container = step.container
+            time_ns = container.end_ns if container is not None else state.now()
+            if container is not None and container.status is None:
+                yield from rates.points(step.work, container, self._device())
+            yield from ledger.records(step.group, trace, container, time_ns, is_over=True)
+            for group in self._groups.values():
+                yield from ledger.records(group, trace, container, time_ns, is_over=False)
+        for name in list(self._groups)[: max(0, len(self._groups) - MOST_GROUPS)]:
+            del self._groups[name]
+
+    def _device(self) -> str:
+        return self.device or (self.last.device if self.last is not None else "")
+
+    def _step(self, shown: Shown) -> _Step:
+        step = self._steps.get(shown.trace)
+        if step is None:
+            step = self._make(shown.trace, shown.step, shown.loop)
+        elif not step.group.loop:
+            step.group.step, step.group.loop = shown.step, shown.loop
+        return step
+
+    def _make(self, trace: Trace, number: int, loop: str) -> _Step:
+        step = self._steps[trace] = _Step(Group(number, loop))
+        return step
+
+    def _group(self, shown: Shown) -> Group:
+        group = self._groups.get(shown.group)
+        if group is None:
+            group = self._groups[shown.group] = Group(shown.step, shown.loop)
+        return group
+
+    def _count(self, work: Work, shown: Shown, part: Part) -> Made:
+        """Count the FLOPs of a batch, of this device's share."""
+        if shown.seen is None or part.lengths is None or shown.stage not in TRAINING | FORWARD_ONLY:
+            return
+        formula = formula_of(shown.seen)
+        yield from self._note(shown.seen, formula)
+        if formula.architecture is None:
+            work.unknown.add(rates.SCOPES[shown.stage])
+            return
+        logits = part.responses if shown.logits == -1 else shown.logits
+        is_training = shown.stage in TRAINING
+        count = formula.count(part.lengths, logits, is_training=is_training, has_adapters=shown.has_adapters)
+        count //= max(1, shown.seen.shared_by)
+        work.count(shown.stage, count)
+        labels: Labels = ((v.FLOPS_STAGE, shown.stage), (v.FLOPS_FORMULA, FORMULA))
+        yield Count(v.FLOPS, count, (*labels, (v.LOGPROB_KIND, shown.kind)) if shown.kind else labels)
+
+    def _note(self, seen: Seen, formula: Formula) -> Iterator[Log]:
+        """Say once for each kind of model why nothing can be said of it, or what was taken for granted."""
+        name = seen.config.get("model_type")
+        if formula.architecture is None:
+            text, severity = f"the FLOPs of this model cannot be known: {formula.reason}", 13
+        elif not seen.shared_by and state.identity.world_size > 1:
+            text, severity = f"{name}: each rank is taken to compute the whole model for tokens of its own", 9
+        elif seen.shared_by > 1:
+            text, severity = f"{name}: {seen.shared_by} ranks compute the model together; each counts its share", 9
+        else:
+            return
+        if text not in self._noted and len(self._noted) < MOST_STEPS:
+            self._noted.add(text)
+            yield Log(v.FLOPS_NOTE, state.now(), {v.FLOPS_FORMULA: FORMULA}, text, severity)
+
+
+def refuse(reason: str, message: str, *values: object) -> None:
+    """Count what cannot be used of a batch, and say so the first time."""
+    if not state.dropped["metrics", reason]:
+        say(message, *values)
+    state.dropped["metrics", reason] += 1

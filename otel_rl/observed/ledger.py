@@ -1,0 +1,134 @@
+"""The ledger's records: a log record for each row, one for each fault, a counter and two gauges."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import nan
+
+from otel_rl import vocabulary as v
+from otel_rl.analysis.ledger import Row, check
+from otel_rl.analysis.pairs import Pairs
+from otel_rl.observed import arrays
+from otel_rl.observed.batch import Part
+from otel_rl.observed.passes import Call, Group, Noted
+from otel_rl.records import Attributes, Count, Log, Point, Value
+from otel_rl.runtime import Trace, state
+from otel_rl.spans import Stage
+
+WARN = 13
+INFO = 9
+
+
+def call(
+    part: Part, boundary: str, parts: frozenset[str], *, lenient: frozenset[str] = frozenset(), numbering: str = ""
+) -> Call:
+    """Compute what one batch adds to the ledger.
+
+    Args:
+        part: of the batch.
+        boundary: the stage that shows it.
+        parts: `tokens`: ids and mask; `numbers`: what must be finite, and logprobs.
+        lenient: keys in which NaN means that there is no value.
+        numbering: by what samples are ordered; by default by their own number, if they have one.
+    """
+    ids, mask = part.ids_BT, part.mask_BT
+    is_counted, is_compared = "numbers" in parts, "tokens" in parts
+    has_ids = is_compared and ids is not None and mask is not None
+    pairs = _pairs(part) if is_counted else None  # first: it may find that the two do not fit
+    return Call(
+        boundary=boundary,
+        rows=part.rows,
+        kind=arrays.kind_of(ids) if has_ids else "",
+        is_response=part.responses is not None,
+        tokens=arrays.token_sums(ids, mask, part.numbers_B) if has_ids else None,
+        mask=arrays.mask_sums(mask) if is_compared and mask is not None else None,
+        numbering=numbering or ("place" if part.numbers_B is None else "number"),
+        nonfinite=_nonfinite(part, lenient) if is_counted else 0,
+        misfit=len(part.misfit) if is_counted else 0,
+        pairs=pairs,
+    )
+
+
+def _nonfinite(part: Part, lenient: frozenset[str]) -> int:
+    return sum(arrays.nonfinite(*one) for key, one in part.floats.items() if key not in lenient)
+
+
+def _pairs(part: Part) -> Pairs | None:
+    """Compare the rollout's logprobs with those of training, or of the policy before it, where the batch has both."""
+    rolled = part.floats.get("rollout_logprobs")
+    trained = part.floats.get("logprobs") or part.floats.get("old_logprobs")
+    if rolled is None or trained is None or rolled[1] is None or rolled[0].ndim != 2:
+        return None
+    if rolled[0].shape != trained[0].shape:
+        part.misfit.append("rollout_logprobs")
+        return None
+    return arrays.pairs(rolled[0], trained[0], rolled[1])
+
+
+def records(
+    group: Group, trace: Trace, container: Stage | None, time_ns: int, *, is_over: bool
+) -> Iterator[Log | Count | Point]:
+    """Give the rows of a batch that have not been given yet, and the faults that they show.
+
+    Args:
+        group: what was noted of it.
+        trace: of the step that is over.
+        container: of this rank in it.
+        time_ns: when it was over, ns since 1970.
+        is_over: nothing follows of this batch.
+    """
+    noted = group.rows(state.identity.rank, is_over=is_over)
+    place: dict[str, Value] = {v.ITERATION: group.step, v.LOOP_NAME: group.loop}
+    where = (trace.trace_id, container.span_id) if trace.sampled and container is not None else (0, 0)
+    for one in noted[group.told :]:
+        if one.row == Row(step=one.row.step, rank=one.row.rank, boundary=one.row.boundary):
+            continue  # nothing that could be wrong was noted
+        yield Log(v.LEDGER, time_ns, {**place, **attributes(one)}, one.row.boundary, INFO, *where)
+        yield from _points(one.row, time_ns)
+    if len(noted) == group.told:
+        return
+    group.told = len(noted)
+    for found in check(one.row for one in noted):
+        if (found.boundary, found.fault.value) in group.faults:
+            continue
+        group.faults.add((found.boundary, found.fault.value))
+        body = f"step {group.step}, rank {state.identity.rank}, {found.boundary}: {found.fault.value}"
+        said = {**place, v.LEDGER_BOUNDARY: found.boundary, v.LEDGER_FAULT: found.fault.value}
+        yield Log(v.LEDGER_MISMATCH, time_ns, said, body, WARN, *where)
+        yield Count(v.LEDGER_FAULTS, 1, ((v.LEDGER_FAULT, found.fault.value),))
+
+
+def attributes(noted: Noted) -> Attributes:
+    """Write a row down; what it does not have is left out."""
+    row = noted.row
+    found: dict[str, Value] = {
+        v.LEDGER_BOUNDARY: row.boundary,
+        v.LEDGER_ROWS: noted.samples,
+        v.LEDGER_NONFINITE: row.nonfinite,
+    }
+    if row.shape is not None:
+        found[v.LEDGER_SHAPE] = row.shape
+    if row.misfit:
+        found[v.LEDGER_MISFIT] = row.misfit
+    if row.tokens is not None:
+        sums = row.tokens
+        found[v.LEDGER_TOKENS] = [sums.plain, sums.weighted, sums.tail, sums.ordered]
+    if row.mask is not None:
+        mask = row.mask
+        found[v.LEDGER_MASK] = [mask.size, mask.true, mask.rows, mask.first, mask.last]
+    if row.logprobs is not None:
+        one = row.logprobs
+        correlations = [nan if value is None else value for value in one.correlations]
+        found[v.LEDGER_LOGPROBS] = [
+            float(one.count), one.mean_abs, one.mean, one.max_abs, float(one.zeros), *correlations
+        ]  # fmt: skip
+    return found
+
+
+def _points(row: Row[int], time_ns: int) -> Iterator[Point]:
+    where = (v.LEDGER_BOUNDARY, row.boundary)
+    if row.logprobs is not None and row.logprobs.count:
+        for statistic, value in (("mean", row.logprobs.mean_abs), ("max", row.logprobs.max_abs)):
+            yield Point(v.LOGPROB_DIFFERENCE, value, time_ns, ((v.STATISTIC, statistic), where))
+    if row.mask is not None and row.mask.ratio is not None:
+        yield Point(v.MASK_RATIO, row.mask.ratio, time_ns, (where,))

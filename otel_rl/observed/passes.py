@@ -1,0 +1,137 @@
+"""The ledger's rows of one batch: micro-batches are joined until the whole batch has passed a boundary."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import reduce
+from typing import Final
+
+from otel_rl.analysis.checksums import LogprobSums, MaskSums, TokenSums, shape_checksum
+from otel_rl.analysis.ledger import Row
+from otel_rl.analysis.pairs import Pairs
+
+MOST_PASSES: Final = 16
+"""Times that a step may use its batch and have each compared."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What one call showed of a batch, or of a part of it."""
+
+    boundary: str
+    rows: int = 0
+    kind: str = ""
+    """Of the token ids' type."""
+    is_response: bool = False
+    """The sums are of responses, not of whole sequences: the two are never compared."""
+    tokens: TokenSums | None = None
+    mask: MaskSums | None = None
+    numbering: str = "place"
+    """What `TokenSums.ordered` counts by: the row's `place`, the sample's `number`, or `none`."""
+    nonfinite: int = 0
+    misfit: int = 0
+    pairs: Pairs | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """A row, and how many samples it is of."""
+
+    row: Row[int]
+    samples: int
+
+
+class Group:
+    """The calls that saw the same batch, in the order in which it passed them."""
+
+    def __init__(self, step: int, loop: str) -> None:
+        self.step = step
+        self.loop = loop
+        self.told = 0
+        """Rows that have been written."""
+        self.faults: set[tuple[str, str]] = set()
+        """Faults that have been, by boundary."""
+        self._calls: dict[str, list[Call]] = {}
+
+    def take(self, call: Call) -> None:
+        """Note a call."""
+        self._calls.setdefault(call.boundary, []).append(call)
+
+    def rows(self, rank: int, *, is_over: bool) -> list[Noted]:
+        """Make the rows.
+
+        Args:
+            rank: who noted them.
+            is_over: nothing follows; otherwise only what has passed a boundary as a whole is a row.
+        """
+        calls = [call for found in self._calls.values() for call in found]
+        numbering = {call.numbering for call in calls if call.tokens is not None}
+        is_ordered = len(numbering) == 1 and numbering != {"none"}
+        whole = next((found for found in self._calls.values() if any(map(_is_comparable, found))), [Call("")])
+        size = sum(call.rows for call in whole)
+        is_response = whole[0].is_response
+        made: list[Noted] = []
+        for boundary, found in self._calls.items():
+            samples = sum(call.rows for call in found)
+            passes, is_complete = _passes(found, size)
+            is_complete &= bool(size) and all(call.is_response == is_response for call in found)
+            head = Row(
+                step=self.step,
+                rank=rank,
+                boundary=boundary,
+                nonfinite=sum(call.nonfinite for call in found),
+                misfit=sum(call.misfit for call in found),
+                logprobs=_logprobs(found),
+            )
+            if not is_complete and is_over:
+                made.append(Noted(head, samples))
+                continue
+            for number, part in enumerate(passes[:MOST_PASSES]):
+                row = head if not number else Row(step=self.step, rank=rank, boundary=boundary)
+                made.append(Noted(_with_sums(row, part, is_ordered=is_ordered), size))
+        return made
+
+
+def _is_comparable(call: Call) -> bool:
+    return call.tokens is not None or call.mask is not None
+
+
+def _passes(calls: list[Call], size: int) -> tuple[list[list[Call]], bool]:
+    """Cut calls into parts that are the whole batch each; says whether they end with one."""
+    passes: list[list[Call]] = []
+    part: list[Call] = []
+    for call in calls:
+        part.append(call)
+        rows = sum(one.rows for one in part)
+        if rows > size:
+            return passes, False
+        if rows == size:
+            passes.append(part)
+            part = []
+    return passes, not part
+
+
+def _with_sums(row: Row[int], part: list[Call], *, is_ordered: bool) -> Row[int]:
+    tokens, masks = [call.tokens for call in part], [call.mask for call in part]
+    kinds = {call.kind for call in part if call.kind}
+    rows = sum(call.rows for call in part)
+    return replace(
+        row,
+        shape=shape_checksum((rows,), kinds.pop()) if len(kinds) == 1 else None,
+        tokens=_tokens(part, is_ordered=is_ordered) if tokens and None not in tokens else None,
+        mask=reduce(MaskSums.joined, [mask for mask in masks if mask]) if masks and None not in masks else None,
+    )
+
+
+def _tokens(part: list[Call], *, is_ordered: bool) -> TokenSums:
+    sums, rows = TokenSums(0, 0, 0, 0), 0
+    for call in part:
+        if call.tokens is not None:
+            sums = sums.joined(call.tokens, rows if call.numbering == "place" else 0)
+            rows += call.rows
+    return sums if is_ordered else replace(sums, ordered=0)
+
+
+def _logprobs(calls: list[Call]) -> LogprobSums | None:
+    found = [call.pairs for call in calls if call.pairs is not None]
+    return reduce(Pairs.joined, found).sums if found else None

@@ -1,0 +1,205 @@
+"""observe(): without a framework, what MFU and the correctness ledger need to see. This is a hot path.
+
+What is shown is copied, since its owner may go on to change it: on the host at once, on a device by its stream, which
+nobody waits for. Everything else is done by the flusher.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any, Final
+
+from otel_rl import vocabulary
+from otel_rl.guard import guard
+from otel_rl.observed import model as models
+from otel_rl.observed.batch import KEYS
+from otel_rl.observed.book import Book, Shown, refuse
+from otel_rl.probes import deferred
+from otel_rl.records import Later
+from otel_rl.runtime import state
+from otel_rl.spans import current_stage
+
+LIMIT_BYTES: Final = 256 << 20
+"""Copies that may wait for the flusher; a batch beyond that is not taken."""
+LIMIT_ROWS: Final = 65_536
+"""Rows of a list."""
+LIMIT_CONFIGURATIONS: Final = 32
+
+
+def observe(*, model: Any = None, batch: Mapping[str, Any] | None = None) -> None:
+    """Show a model, and the batch that the current stage handles: ``otel_rl.observe(model=m, batch=b)``.
+
+    Call it inside of a step, in the stage that handles the batch: ``sample``, ``logprob``, ``value``, ``reward``,
+    ``train.forward`` (or ``train``), with whatever of the batch that stage has. FLOPs are counted of the batches of
+    ``logprob``, ``value`` and ``train``; the ledger compares the batches of all stages of a step. Never raises for what
+    it cannot use: that is counted (docs/failures.md). Without ``instrument()`` it does nothing.
+
+    Args:
+        model: a module of torch (of transformers, also under PEFT, DDP, FSDP, DeepSpeed) or its configuration as a
+            mapping. It is read when it is first shown, and not kept alive. Batches without a model belong to the one
+            that was shown last.
+        batch: tensors of the host or a device, numpy arrays or lists, by these keys, of which each may be absent:
+
+            - ``input_ids`` (B, T), ``attention_mask`` (B, T): whole sequences and their real tokens;
+            - or ``prompt_ids``, ``prompt_mask`` (B, P) and ``completion_ids``, ``completion_mask`` (B, C);
+            - ``completion_mask`` (B, C) beside ``input_ids``: the last C columns are the responses;
+            - ``lengths`` (B,): real tokens of each sequence, where masks do not say them;
+            - ``sample_ids`` (B,): numbers of the samples; with them a loop may shuffle;
+            - ``rollout_logprobs``, ``logprobs``, ``old_logprobs``, ``ref_logprobs``, ``values``, ``returns``,
+              ``advantages``, ``rewards`` (B,), (B, C) or (B, T), ``loss``: what must be finite.
+
+    Emits: ``rl.flops.*``, ``rl.ledger.*``. Cost: docs/model.md; no synchronisation, no random number.
+    """
+    if not state.on or state.is_compiling():
+        return
+    with guard("observe"):
+        seen = None if model is None else show(model)
+        if model is not None and seen is None:
+            refuse("no_model", "otel_rl.observe: a model is a module or a configuration, not %s", type(model).__name__)
+        if batch is not None:
+            take(batch, seen=seen)
+
+
+def book() -> Book:
+    """Give what this process has observed."""
+    found = state.training.observed
+    if found is None:
+        found = state.training.observed = Book()
+    return found  # type: ignore[no-any-return]
+
+
+def show(model: Any) -> models.Seen | None:
+    """Read a model, the first time that it is shown; None of what is none."""
+    known = book()
+    if isinstance(model, Mapping):
+        seen = known.configurations.get(id(model))
+        if seen is None or seen.config != model:
+            if len(known.configurations) >= LIMIT_CONFIGURATIONS:
+                known.configurations.clear()
+            seen = known.configurations[id(model)] = models.read(model)
+    elif not hasattr(model, "named_parameters"):
+        return None
+    else:
+        seen = known.models.get(model)
+        if seen is None:
+            seen = known.models[model] = models.read(model)
+    known.last = seen
+    return seen
+
+
+def take(batch: Any, *, stage: str = "", seen: models.Seen | None = None, **how: Any) -> None:
+    """Take a batch in.
+
+    Args:
+        batch: as ``observe`` takes it.
+        stage: that handles it; by default the current one.
+        seen: the model that handles it; by default the one that was shown last.
+        how: further fields of ``Shown``.
+    """
+    known, container = book(), state.container
+    attributes = container.attributes if container is not None else None
+    if not attributes or vocabulary.ITERATION not in attributes or container.trace is None:
+        refuse("outside_step", "otel_rl.observe: a batch outside of a step is not used")
+        return
+    if not isinstance(batch, Mapping):
+        refuse("no_batch", "otel_rl.observe takes a batch as a mapping, not %s", type(batch).__name__)
+        return
+    shown = Shown(
+        stage=stage or _boundary(),
+        trace=container.trace,
+        step=attributes[vocabulary.ITERATION],
+        loop=attributes[vocabulary.LOOP_NAME],
+        seen=seen or known.last,
+        **how,
+    )
+    values: dict[str, Any] = {}
+    remote: dict[str, Any] = {}
+    for key, value in batch.items():
+        if key in KEYS and value is not None:
+            _capture(key, value, values, remote)
+    size = sum(map(_size, values.values())) + sum(one.numel() * one.element_size() for one in remote.values())
+    if known.taken_bytes - known.done_bytes + size > LIMIT_BYTES:
+        refuse("too_many_bytes", "otel_rl.observe: %d bytes wait already; a batch is left out", LIMIT_BYTES)
+        return
+    known.taken_bytes += size
+    if not remote:
+        state.add(Later(known.take, (shown, values, size)))
+    elif not _from_device(known, shown, values, remote, size):
+        known.taken_bytes -= size
+
+
+def _boundary() -> str:
+    """Name the current stage; directly in a step, the step."""
+    stage = current_stage()
+    return vocabulary.LOOP if stage is None or stage is state.container else stage.name
+
+
+def _capture(key: str, value: Any, values: dict[str, Any], remote: dict[str, Any]) -> None:
+    """Copy one entry of the host, or put one of a device aside."""
+    if hasattr(value, "placements"):
+        refuse("distributed_tensor", "otel_rl.observe: %s is a DTensor, and to read one is a collective", key)
+        return
+    device: Any = getattr(value, "device", None)
+    kind = getattr(device, "type", "cpu")
+    if kind not in ("cpu", "meta") and hasattr(value, "element_size"):
+        module = getattr(sys.modules["torch"], kind)
+        if device.index not in (None, module.current_device()):
+            refuse("other_device", "otel_rl.observe: %s lies on another device than the current one", key)
+        else:
+            remote[key] = value
+        return
+    try:
+        values[key] = _copy(value)
+    except (TypeError, ValueError, RuntimeError, NotImplementedError) as error:
+        refuse("unreadable_batch", "otel_rl.observe: %s cannot be read: %s", key, type(error).__name__)
+
+
+def _copy(value: Any, depth: int = 2) -> Any:
+    """Copy a tensor, an array, a number or a list of them."""
+    numpy = sys.modules.get("numpy")
+    if numpy is None:
+        raise NotImplementedError("numpy is not loaded")
+    if hasattr(value, "detach"):
+        return _array(value.detach()).copy()
+    if isinstance(value, numpy.ndarray):
+        return value.copy()
+    if isinstance(value, (list, tuple)):
+        if len(value) > LIMIT_ROWS or not depth:
+            raise ValueError
+        rows = tuple(_copy(one, depth - 1) if hasattr(one, "__len__") else one for one in value)
+        return rows if rows and hasattr(rows[0], "__len__") else numpy.array(rows)
+    if isinstance(value, (int, float, numpy.generic)):
+        return numpy.array(value)
+    raise TypeError
+
+
+def _array(tensor: Any) -> Any:
+    """Look at a tensor of the host as an array; numpy has no bfloat16."""
+    try:
+        return tensor.numpy()
+    except TypeError:
+        return tensor.float().numpy()
+
+
+def _size(value: Any) -> int:
+    return int(getattr(value, "nbytes", 0)) if not isinstance(value, tuple) else sum(map(_size, value))
+
+
+def _from_device(known: Book, shown: Shown, values: dict[str, Any], remote: dict[str, Any], size: int) -> bool:
+    """Ask for copies of what lies on a device."""
+    names = list(remote)
+    tensors = [one.detach() for one in remote.values()]
+    if not known.device:
+        known.device = models.device_name(tensors[0])
+
+    def use(hosts: list[Any]) -> Any:
+        return known.arrived(
+            shown, {**values, **{key: one.numpy() for key, one in zip(names, hosts, strict=True)}}, size
+        )
+
+    if not deferred.copy(tensors[0].device.type, tensors, use):
+        refuse("device_too_late", "otel_rl.observe: a batch could not be copied from its device")
+        return False
+    state.add(Later(known.expect, (shown,)))
+    return True

@@ -1,0 +1,91 @@
+"""TRL: FLOPs of what it really computed, and the ledger of its rollouts, against what the program itself saw."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("trl")
+
+from otel_rl import vocabulary as v
+from otel_rl.analysis.flops import forward_flops, train_flops
+from otel_rl.journal.read import Run
+from tests.programs.launch import Trained, Trainings
+from tests.programs.recorded import Recorded
+
+pytestmark = pytest.mark.slow
+
+CONFIG = {
+    "model_type": "qwen2", "vocab_size": 20, "hidden_size": 48, "intermediate_size": 96, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "use_sliding_window": False, "tie_word_embeddings": True,
+}  # fmt: skip
+"""Of ``otel_rl.demo.task.model``."""
+
+
+@pytest.fixture(scope="module")
+def trainings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trainings]:
+    """One process that has imported the frameworks, from which every training is forked."""
+    server = Trainings(tmp_path_factory.mktemp("trl"))
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="module", params=["grpo", "rloo"])
+def trained(request: pytest.FixtureRequest, trainings: Trainings) -> tuple[Trained, Run]:
+    """Eight samples to a rollout, four to a micro-batch, two epochs over it, and an evaluation."""
+    config = {
+        "steps_per_generation": 2, "num_iterations": 2, "max_steps": 8, "eval_strategy": "steps", "eval_steps": 4,
+    }  # fmt: skip
+    result = trainings.train(f"model-{request.param}", trainer=request.param, config=config)
+    return result, Recorded(result.runs).run
+
+
+def rollouts(result: Trained) -> list[tuple[list[int], list[list[int]]]]:
+    """Give the lengths of the prompts and the responses of every rollout of training."""
+    return [
+        ([len(prompt) for prompt in one["prompts"]], one["completion_ids"])
+        for one in result.truth["rollouts"]
+        if one["mode"] == "train"
+    ]
+
+
+def test_flops_are_those_of_the_tokens(trained: tuple[Trained, Run]) -> None:
+    """Forward and backward of every epoch, a forward each for the old policy and the reference; no evaluation."""
+    result, run = trained
+    expected: Counter[Any] = Counter()
+    for prompts, responses in rollouts(result):
+        lengths = [prompt + len(response) for prompt, response in zip(prompts, responses, strict=True)]
+        logits = sum(map(len, responses))
+        forward = forward_flops(CONFIG, lengths, logits=logits).count or 0
+        expected[v.LOGPROB, "old"] += forward
+        expected[v.LOGPROB, "ref"] += forward
+        expected[v.FORWARD, None] += 2 * (train_flops(CONFIG, lengths, logits=logits).count or 0)
+    last = {(p.attributes[v.FLOPS_STAGE], p.attributes.get(v.LOGPROB_KIND)): p.value for p in run.points(v.FLOPS)}
+    assert expected == last
+    scopes = Counter(point.attributes[v.FLOPS_SCOPE] for point in run.points(v.FLOPS_RATE))
+    assert {"update": 8, "logprob": 2, "step": 8} == scopes
+    assert [] == list(run.points(v.MFU))
+
+
+def test_every_epoch_over_a_rollout_is_compared_with_it(trained: tuple[Trained, Run]) -> None:
+    """A row for the rollout, one for each pass, with the tokens that the reward function saw; no fault."""
+    result, run = trained
+    rows = [(log.body, log.attributes[v.ITERATION], log.attributes[v.LEDGER_TOKENS][0]) for log in run.logs(v.LEDGER)]
+    expected = []
+    for number, (_, responses) in enumerate(rollouts(result)):
+        tokens = sum(token for response in responses for token in response)
+        passes = [(boundary, 1 + 4 * number, tokens) for boundary in (v.SAMPLE, v.FORWARD, v.FORWARD)]
+        expected += passes
+    assert sorted(expected) == sorted(rows)
+    assert ([], []) == (list(run.logs(v.LEDGER_MISMATCH)), list(run.points(v.LEDGER_FAULTS)))
+
+
+def test_tokens_that_change_behind_a_rollout_are_named(trainings: Trainings) -> None:
+    """With the step that made the rollout."""
+    result = trainings.train("model-corrupted", play="corrupted", config={"steps_per_generation": 2})
+    found = [log.body for log in Recorded(result.runs).run.logs(v.LEDGER_MISMATCH)]
+    assert 1 == len(found)
+    assert found[0].startswith("step 1, rank 0, rl.sample -> rl.train.forward: ")
