@@ -21,6 +21,7 @@ import yaml
 
 from otel_rl.providers import CONTENT
 from otel_rl.vocabulary import ATTRIBUTES, EVENTS, METRICS, SCOPE, STAGES
+from tests.rules import RULES, rules, series_names, series_of_rules
 
 ROOT = Path(__file__).parents[1]
 COLLECTOR = ROOT / "collector"
@@ -111,6 +112,28 @@ def test_queries_of_grafana_are_of_the_vocabulary() -> None:
         assert set() == {query["query"].removesuffix("{$$__tags}") for query in linked["queries"]} - series
         assert all(tag["key"] in promoted for tag in linked["tags"])
         assert all(tag["value"] == tag["key"].replace(".", "_") for tag in linked["tags"])
+
+
+def test_rules_are_of_the_vocabulary() -> None:
+    """A series that a rule reads is a metric of ours as Prometheus names it, with labels that it has."""
+    promoted = read(COLLECTOR / "prometheus.yaml")["otlp"]["promote_resource_attributes"]
+    labels = {key.replace(".", "_") for key in (*promoted, *ATTRIBUTES)}
+    asked = series_of_rules()
+    assert set() == set(asked) - series_names()
+    assert set() == set().union(*asked.values()) - labels
+    named = [label for rule in rules() for label in rule.get("labels", {}).items()]
+    assert set() == {*named} - {("rl_stage", stage) for stage in STAGES}
+
+
+def test_rules_are_found_and_name_what_they_make() -> None:
+    """Where the configuration says, and no rule hides another: one name has different labels each time."""
+    (pattern,) = read(COLLECTOR / "prometheus.yaml")["rule_files"]
+    assert [RULES] == list(COLLECTOR.glob(pattern))
+    made = [(rule["record"], *rule.get("labels", {}).items()) for rule in rules()]
+    assert len(set(made)) == len(made)
+    known = {rule["record"] for rule in rules()}
+    used = {name for rule in rules() for name in re.findall(r"[a-z]+:rl_[a-z_]+:\w+", rule["expr"])}
+    assert set() == used - known
 
 
 def test_traces_and_metrics_lead_to_each_other() -> None:

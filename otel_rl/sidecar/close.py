@@ -9,9 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from otel_rl import directories, vocabulary
 from otel_rl.journal.encode import SpanEncoder
@@ -21,24 +19,8 @@ from otel_rl.journal.read import Run
 from otel_rl.journal.views import SpanView
 from otel_rl.journal.wire import Request
 from otel_rl.sidecar.follow import Stream, find_streams
+from otel_rl.sidecar.made import MadeSpan
 from otel_rl.version import __version__
-
-
-@dataclass
-class _Closed:
-    """A closed stage as the encoder reads spans."""
-
-    name: str
-    trace_id: int
-    span_id: int
-    parent_id: int
-    start_ns: int
-    end_ns: int
-    attributes: dict[str, Any] | None
-    events: list[Any] | None = field(default=None)
-    links: list[Any] | None = field(default=None)
-    status: tuple[int, str] | None = field(default=None)
-    kind: int = 1
 
 
 def close_left_open(
@@ -77,6 +59,6 @@ def _redirected(directory: Path, writer: str) -> list[Stream]:
     return []
 
 
-def _as_record(span: SpanView) -> _Closed:
+def _as_record(span: SpanView) -> MadeSpan:
     ids = [int.from_bytes(value, "big") for value in (span.trace_id, span.span_id, span.parent_id)]
-    return _Closed(span.name, ids[0], ids[1], ids[2], span.start_ns, span.end_ns, dict(span.attributes))
+    return MadeSpan(span.name, ids[0], ids[1], ids[2], span.start_ns, span.end_ns, dict(span.attributes))

@@ -16,6 +16,7 @@ from typing import Final
 from otel_rl.guard import guard, logger, report
 from otel_rl.journal.identity import WriterIdentity
 from otel_rl.sidecar import owner
+from otel_rl.sidecar.derive import Deriver
 from otel_rl.sidecar.node import SCAN_S, Node
 from otel_rl.sidecar.own import PERIOD_S, OwnJournal
 from otel_rl.sidecar.settings import Target
@@ -39,6 +40,7 @@ class Sidecar:
         self._grace_s = grace_s
         self._ended = False
         self._node = Node(directory, targets, self._is_mine, log_to(directory / f"{owner.ROLE}.log"))
+        self._deriver: Deriver | None = None
 
     def run(self) -> int:
         """Ship until all is done; the exit code: 0 all was sent, 1 something remains, 3 another sidecar does it."""
@@ -52,6 +54,8 @@ class Sidecar:
         own = None
         with guard("sample this node"):
             own = OwnJournal(self.directory, self.identity)
+        with guard("compare ranks"):
+            self._deriver = Deriver(self.directory, self.identity, self._node.say)
         self._node.start()
         is_ours = False
         try:
@@ -75,6 +79,7 @@ class Sidecar:
                 return False  # somebody removed the run
             except OSError as error:  # a network file system in trouble: what is known goes on being sent
                 report("look into the run", error)
+            was_behind = self._derive(own)
             now = monotonic()
             if now - touched > TOUCH_S:
                 touched = now
@@ -83,15 +88,29 @@ class Sidecar:
             if own is not None and now - written > PERIOD_S:
                 written = now
                 with guard("sample this node"):
-                    own.write(self._node)
+                    own.write(self._node, self._deriver.samples() if self._deriver else ())
             trainers = {writer for writer in self._node.writers if not writer.startswith(f"{owner.ROLE}-")}
-            if trainers & self._node.living or (not trainers and now - begun < FIRST_S):
+            if was_behind or trainers & self._node.living or (not trainers and now - begun < FIRST_S):
                 quiet_since = now
             is_done = not self._node.waiting and not self._node.unclosed
             if now - quiet_since > (QUIET_S if is_done else self._grace_s):
                 break
             time.sleep(SCAN_S)
         return True
+
+    def _derive(self, own: OwnJournal | None) -> bool:
+        """Compare the ranks for a while, and say whether much of the dead was left to read.
+
+        Where it fails it begins anew with what comes next.
+        """
+        if self._deriver is None or own is None:
+            return False
+        with guard("compare ranks"):
+            own.append(self._deriver.work(self._node))
+            return self._deriver.is_behind
+        with guard("compare ranks"):
+            self._deriver.skip()
+        return False
 
     def _is_mine(self, writer: WriterIdentity) -> bool:
         return writer.boot_id == self.identity.boot_id

@@ -60,7 +60,10 @@ class Node:
         self._mine = mine
         self._streams: dict[str, dict[Signal, Stream]] = {}
         """Of our writers."""
-        self._strangers: set[str] = set()
+        self.strangers: dict[str, WriterIdentity] = {}
+        """Whose journals are here and are another process's to ship."""
+        self.found: dict[tuple[str, Signal], Stream] = {}
+        """Every stream of the directory, as it was listed last."""
         self._before: Counter[tuple[Signal, str]] = Counter()
         """What others had sent before."""
         self._dead: frozenset[str] = frozenset()
@@ -142,9 +145,9 @@ class Node:
 
     def _list(self) -> dict[tuple[str, Signal], Stream]:
         """List the directory and meet who is new in it."""
-        found = find_streams(self.directory)
+        found = self.found = find_streams(self.directory)
         for (writer, signal), stream in found.items():
-            if writer not in self.writers and writer not in self._strangers:
+            if writer not in self.writers and writer not in self.strangers:
                 self._meet(writer, stream)
             if writer in self.writers:
                 self._streams[writer].setdefault(signal, stream)
@@ -155,7 +158,7 @@ class Node:
         if identity is None:
             return  # its first frame is not there yet
         if not self._mine(identity):
-            self._strangers.add(writer)
+            self.strangers[writer] = identity
             return
         self.progress[writer] = load(self.directory, writer)
         self._before.update(_counts(self.progress[writer]))
@@ -226,6 +229,13 @@ class Node:
     def living(self) -> set[str]:
         """Who still writes."""
         return set(self.writers) - self._dead
+
+    def is_alive(self, writer: str) -> bool:
+        """Whether somebody whose journal is here, of this node or another, still writes."""
+        if writer in self.writers:
+            return writer not in self._dead
+        newest = self.found[writer, "traces"].newest if (writer, "traces") in self.found else None
+        return newest is not None and self.strangers[writer].is_alive(_modified(newest))
 
     @property
     def waiting(self) -> int:

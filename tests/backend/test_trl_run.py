@@ -89,6 +89,23 @@ def test_steps_of_two_ranks_are_one_trace(stored: Stored) -> None:
         assert {""} == {parent for span in found if (parent := span.get("parentSpanId", "")) not in known}
 
 
+def test_what_a_rank_waited_for_the_other_is_in_the_step(stored: Stored) -> None:
+    """The sidecar found it while the run went on: a span below the same stage as the collective, and a counter."""
+    spans = {span.span_id: span for span in stored.run.spans(None)}
+    waits = [span for span in spans.values() if span.attributes.get(v.IDLE_REASON) == "skew"]
+    assert waits, "no rank waited a millisecond for the other"
+    for wait in waits:
+        beside = [
+            span
+            for span in spans.values()
+            if (span.name, span.parent_id, span.start_ns) == (v.COMM, wait.parent_id, wait.start_ns)
+        ]
+        assert [1 - int(str(wait.resource[v.RANK]))] == [wait.attributes[v.SKEW_RANK]] * len(beside)
+        assert beside[0].trace_id == wait.trace_id
+    found = stored.prometheus.query("last_over_time(rl_skew_wait_seconds_total[1h])")
+    assert {("0", "run"), ("1", "run")} == {(one["metric"]["rl_rank"], one["metric"]["rl_scope"]) for one in found}
+
+
 def test_every_metric_of_every_rank_is_in_prometheus(stored: Stored) -> None:
     """Under the label of its rank."""
     expected = {(point.name, str(point.resource[v.RANK])) for point in stored.run.points() if v.RANK in point.resource}

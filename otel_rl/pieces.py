@@ -1,0 +1,86 @@
+"""From journaled spans to what the arithmetic takes: labels, numbers out of attributes, pieces of a timeline."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from otel_rl import vocabulary as v
+from otel_rl.analysis.stages import Comm, Piece
+from otel_rl.journal.views import SpanView
+from otel_rl.records import Value
+
+NAMELESS: Final = "unnamed"
+"""What a stage is called whose name is blank."""
+SKEW: Final = "skew"
+"""The reason of a wait for slower peers, which only who reads several ranks can know."""
+
+
+def integer(attributes: Mapping[str, Value], key: str) -> int:
+    """Read a whole number; 0 where it is absent or something else."""
+    value = attributes.get(key)
+    return int(value) if isinstance(value, int) else 0
+
+
+def text(attributes: Mapping[str, Value], key: str) -> str:
+    """Read a text; empty where it is absent."""
+    value = attributes.get(key)
+    return "" if value is None else str(value)
+
+
+def iteration_of(attributes: Mapping[str, Value]) -> int | None:
+    """Read the number of the step; None where the span is no part of one."""
+    value = attributes.get(v.ITERATION)
+    return value if isinstance(value, int) else None
+
+
+def label(name: str, attributes: Mapping[str, Value]) -> str:
+    """Name a stage so that what differs is told apart: `rl.logprob old` and `rl.logprob ref`, `rl.idle data`."""
+    if not name.strip():
+        return NAMELESS
+    key = {v.LOGPROB: v.LOGPROB_KIND, v.IDLE: v.IDLE_REASON}.get(name)
+    qualifier = text(attributes, key) if key else ""
+    return f"{name} {qualifier}" if qualifier else name
+
+
+def is_container(name: str) -> bool:
+    """Whether a span is the container of one rank."""
+    return name.startswith(f"{v.RANK_SPAN} ")
+
+
+def is_request(span: SpanView) -> bool:
+    """Whether a span is a rollout request: a few of many, so that no stage is made of them."""
+    return v.SUBMISSION in span.attributes
+
+
+def is_derived(span: SpanView) -> bool:
+    """Whether the sidecar made the span out of several ranks' collectives: it lies over what they recorded."""
+    return span.name == v.IDLE and span.attributes.get(v.IDLE_REASON) == SKEW
+
+
+def piece(span: SpanView) -> Piece:
+    """Reduce a span to what the arithmetic needs."""
+    return Piece(
+        key=span.span_id,
+        parent=span.parent_id,
+        label=label(span.name, span.attributes),
+        begin_ns=span.start_ns,
+        end_ns=span.end_ns,
+        is_comm=span.name == v.COMM,
+        comm=_comm(span.attributes),
+        is_hidden=span.attributes.get(v.COMM_HIDDEN) is True,
+        is_host_clock=span.attributes.get(v.CLOCK) == "host",
+        device_ns=_device_ns(span.attributes),
+    )
+
+
+def _device_ns(attributes: Mapping[str, Value]) -> int | None:
+    """Read how long the device took."""
+    time_s = attributes.get(v.DEVICE_TIME)
+    return round(time_s * 1e9) if isinstance(time_s, int | float) else None
+
+
+def _comm(attributes: Mapping[str, Value]) -> Comm | None:
+    """Read the sum of a stage's collectives that its writer made."""
+    time_s = attributes.get(v.COMM_TIME)
+    return Comm(integer(attributes, v.COMM_COUNT), round(time_s * 1e9)) if isinstance(time_s, int | float) else None

@@ -1,0 +1,187 @@
+"""What the comparison of ranks found, as spans and metric points of the ranks that it is about."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from google.protobuf.message import DecodeError
+
+from otel_rl import ids
+from otel_rl import vocabulary as v
+from otel_rl.analysis.bubbles import Denominator
+from otel_rl.analysis.stragglers import slow_ranks, waits_in
+from otel_rl.calls import is_work, matched
+from otel_rl.journal import views
+from otel_rl.journal.encode import Request, SpanEncoder
+from otel_rl.journal.files import Journal
+from otel_rl.journal.frame import Frame
+from otel_rl.journal.identity import WriterIdentity
+from otel_rl.journal.views import PointView
+from otel_rl.pieces import SKEW, integer, text
+from otel_rl.records import Attributes, MetricPoints, Number
+from otel_rl.sidecar.follow import Position, find_streams
+from otel_rl.sidecar.made import MadeSpan
+from otel_rl.sidecar.owner import ROLE
+from otel_rl.sidecar.parts import Part, Peers
+from otel_rl.sidecar.skew import Wait, longest_waits
+from otel_rl.version import __version__
+
+DENOMINATOR: Final[Denominator] = "step"
+KEPT_ENCODERS: Final = 4096
+
+_Rank = tuple[str, str, int, str]
+"""Attempt, role, rank and instance."""
+
+
+@dataclass(slots=True)
+class _Total:
+    """How long a rank has waited for others."""
+
+    seconds: float = 0.0
+    start_ns: int = 0
+    """When counting began."""
+    until_ns: int = 0
+    """End of the last step that is in it, by the rank's own clock."""
+
+
+class Emitter:
+    """Makes the records, and knows what earlier sidecars made."""
+
+    def __init__(self, directory: Path, identity: WriterIdentity) -> None:
+        """Read how far the earlier ones came.
+
+        Args:
+            directory: of the run.
+            identity: of this sidecar.
+        """
+        self._totals: defaultdict[_Rank, _Total] = defaultdict(_Total)
+        self._encoders: dict[_Rank, SpanEncoder] = {}
+        self._named: defaultdict[Peers, set[tuple[int, str]]] = defaultdict(set)
+        """Ranks that were slow in a stage: they have a point in every step from then on."""
+        self._spans: list[Request] = []
+        self._points: list[Request] = []
+        with suppress(OSError):  # it is empty, or in trouble: at worst something comes twice, the same
+            for point in _points_before(directory, identity):
+                total = self._totals[_rank_of(point.resource)]
+                if point.time_ns > total.until_ns:
+                    total.seconds, total.start_ns, total.until_ns = point.value, point.start_ns, point.time_ns
+
+    def done_until(self, resource: Attributes) -> int:
+        """Say until when the steps of a rank were compared by an earlier sidecar, ns since 1970; 0 for none."""
+        return self._totals[_rank_of(resource)].until_ns
+
+    def emit(self, parts: Mapping[int, Part], readable: Collection[int], known: Mapping[str, Collection[int]]) -> None:
+        """Make the records of one step.
+
+        Args:
+            parts: of the step, by rank.
+            readable: all ranks whose journals can be read.
+            known: the ranks that were ever seen in each process group.
+        """
+        world_size = max(part.world_size for part in parts.values())
+        scope = "run" if 0 < world_size <= len(readable) else "node"
+        waits: defaultdict[int, list[Wait]] = defaultdict(list)
+        for wait in longest_waits(parts, readable, known):
+            waits[wait.rank].append(wait)
+        calls = matched({rank: parts[rank].calls for rank in sorted(parts)})
+        in_stages = waits_in(calls)
+        slow = {(one.rank.rank, one.stage): one.rank.excess_s for one in slow_ranks(filter(is_work, calls))}
+        costs = self._costs(next(iter(parts.values())).peers, slow)
+        for rank in sorted(parts):
+            part = parts[rank]
+            encoder = self._encoder(part.resource)
+            self._spans += encoder.encode(_idle(part, wait) for wait in waits[rank])
+            points = [*self._waited(part, sum(in_stages.get(rank, {}).values()), scope), *_slow(part, costs, scope)]
+            self._points += encoder.encode_metrics(points)
+
+    def take(self) -> list[Request]:
+        """Give what was made: the points behind the spans, since they say how far all this is done."""
+        made, self._spans, self._points = self._spans + self._points, [], []
+        return made
+
+    def _costs(self, peers: Peers, slow: Mapping[tuple[int, str], float]) -> dict[tuple[int, str], float]:
+        """Give the cost of every rank and stage that was ever named; what is not slow any more costs nothing."""
+        named = self._named[peers]
+        named |= set(slow)
+        return {place: slow.get(place, 0.0) for place in sorted(named)}
+
+    def _waited(self, part: Part, wait_ns: int, scope: str) -> Iterator[MetricPoints]:
+        total = self._totals[_rank_of(part.resource)]
+        total.start_ns = total.start_ns or part.begin_ns
+        total.seconds += wait_ns / 1e9
+        total.until_ns = max(total.until_ns, part.end_ns)
+        yield _metric(v.SKEW_WAIT, Number(part.end_ns, total.seconds, {v.SCOPE_KEY: scope}), start_ns=total.start_ns)
+        if part.end_ns > part.begin_ns:
+            labels = {v.BUBBLE_DENOMINATOR: DENOMINATOR, v.IDLE_REASON: SKEW, v.SCOPE_KEY: scope}
+            yield _metric(v.BUBBLE_RATIO, Number(part.end_ns, wait_ns / (part.end_ns - part.begin_ns), labels))
+
+    def _encoder(self, resource: Attributes) -> SpanEncoder:
+        key = _rank_of(resource)
+        if key not in self._encoders:
+            if len(self._encoders) >= KEPT_ENCODERS:
+                self._encoders.clear()
+            self._encoders[key] = SpanEncoder(resource, text(resource, v.DISTRO_VERSION) or __version__)
+        return self._encoders[key]
+
+
+def _idle(part: Part, wait: Wait) -> MadeSpan:
+    row = wait.row
+    attributes = {
+        v.IDLE_REASON: SKEW,
+        v.COMM_OPERATION: row.operation,
+        v.COMM_GROUP: row.group,
+        v.SKEW_RANK: wait.last,
+    }
+    if row.sequence:
+        attributes[v.COMM_SEQUENCE] = row.sequence
+    return MadeSpan(
+        v.IDLE,
+        int.from_bytes(part.trace_id, "big"),
+        ids.idle_id(part.trace_id, row.span_id),
+        int.from_bytes(row.parent_id, "big"),
+        row.begin_ns,
+        row.begin_ns + wait.wait_ns,
+        attributes,
+    )
+
+
+def _slow(part: Part, costs: Mapping[tuple[int, str], float], scope: str) -> Iterator[MetricPoints]:
+    points = [
+        Number(part.end_ns, cost, {v.STAGE: stage, v.SCOPE_KEY: scope})
+        for (rank, stage), cost in costs.items()
+        if rank == part.rank
+    ]
+    if points:
+        yield _metric(v.STRAGGLER_COST, *points)
+
+
+def _metric(name: str, *points: Number, start_ns: int = 0) -> MetricPoints:
+    row = v.METRICS[name]
+    return MetricPoints(name, row.kind, row.unit, row.meaning, points, start_ns)
+
+
+def _rank_of(resource: Attributes) -> _Rank:
+    attempt, role = text(resource, v.ATTEMPT_ID), text(resource, v.ROLE)
+    return attempt, role, integer(resource, v.RANK), text(resource, v.SERVICE_INSTANCE_ID)
+
+
+def _points_before(directory: Path, identity: WriterIdentity) -> Iterator[PointView]:
+    """Read what earlier sidecars counted as waits.
+
+    Raises:
+        OSError: the directory or a journal cannot be read.
+    """
+    name = v.SKEW_WAIT.encode()
+    for (writer, signal), stream in find_streams(directory).items():
+        if signal != "metrics" or not writer.startswith(f"{ROLE}-") or writer == identity.writer:
+            continue
+        journal = Journal(WriterIdentity(writer), [])
+        for piece in stream.pieces(Position(), finished=True):
+            if isinstance(piece.item, Frame) and name in piece.item.payload:
+                with suppress(DecodeError):
+                    yield from views.points(piece.item.payload, journal, v.SKEW_WAIT)

@@ -1,0 +1,237 @@
+"""One rank's part of a step: what of its spans is compared with the other ranks', small enough to wait for them."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from otel_rl import vocabulary as v
+from otel_rl.analysis.stages import Tree
+from otel_rl.calls import Calls, Labels, calls_in, is_met
+from otel_rl.journal.views import SpanView
+from otel_rl.pieces import integer, is_container, is_request, iteration_of, piece, text
+from otel_rl.records import Attributes
+
+KEYS: Final = frozenset((
+    v.ITERATION, v.LOOP_NAME, v.IDLE_REASON, v.LOGPROB_KIND, v.COMM_COUNT, v.COMM_TIME, v.COMM_HIDDEN, v.CLOCK,
+    v.COMM_OPERATION, v.COMM_GROUP, v.COMM_GROUP_SIZE, v.COMM_SEQUENCE, v.COMM_ASYNC, v.SUBMISSION, v.TRUNCATED,
+))  # fmt: skip
+"""The attributes that a part is made from."""
+SETTLED_S: Final = 2.0
+"""So long after a rank's step ended its last spans are read: four cycles of the flusher, which writes parents first."""
+SETTLED_STEPS: Final = 2
+"""Or as soon as so many further steps of the rank have ended."""
+KEPT_SPANS: Final = 200_000
+"""Spans of all ranks together that wait for the end of their step; beyond, traces go that have waited longest."""
+
+KEPT_LABELS: Final = 1000
+"""Different lists of stages that steps share."""
+
+
+class Peers(NamedTuple):
+    """Ranks that do the same work."""
+
+    attempt: str
+    role: str
+
+
+def peers_of(resource: Attributes) -> Peers:
+    """Say to whom a resource belongs."""
+    return Peers(text(resource, v.ATTEMPT_ID), text(resource, v.ROLE))
+
+
+class Row(NamedTuple):
+    """One collective on one rank."""
+
+    operation: str
+    group: str
+    size: int
+    """Ranks of the group."""
+    sequence: int
+    """From 1; 0 where it has no number."""
+    begin_ns: int
+    duration_ns: int
+    span_id: bytes
+    parent_id: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One step of one rank."""
+
+    peers: Peers
+    rank: int
+    loop: str
+    number: int
+    trace_id: bytes
+    begin_ns: int
+    end_ns: int
+    calls: Calls
+    rows: tuple[Row, ...]
+    """Those that can be compared."""
+    comm_count: int
+    """Collectives of the step, spans or not."""
+    resource: Attributes
+
+    @property
+    def world_size(self) -> int:
+        """Ranks of the role; 0 where that is not known."""
+        return integer(self.resource, v.WORLD_SIZE)
+
+
+@dataclass(slots=True)
+class _Trace:
+    """What one writer recorded in one trace so far."""
+
+    spans: list[SpanView] = field(default_factory=list)
+    container: SpanView | None = None
+    ended_at: float = 0.0
+    """When its container was read, by a monotonic clock."""
+    newer: int = 0
+    """Steps of the same writer that ended after it."""
+
+
+class Parts:
+    """Collects the spans of all writers until their steps have ended."""
+
+    def __init__(self, kept_spans: int = KEPT_SPANS) -> None:
+        self.ranks: dict[str, tuple[Peers, int]] = {}
+        """By writer, of all that had a container."""
+        self.alone: set[str] = set()
+        """Writers whose steps are those of one rank alone."""
+        self.overflown = 0
+        """Steps of one rank that were given up since there were too many spans."""
+        self._kept_spans = kept_spans
+        self._traces: OrderedDict[tuple[str, bytes], _Trace] = OrderedDict()
+        """The one that was added to last stands last."""
+        self._spans = 0
+        self._labels: dict[Labels, Labels] = {}
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no step that has ended waits."""
+        return not any(trace.container for trace in self._traces.values())
+
+    def add(self, span: SpanView, known_from_ns: int, now: float) -> None:
+        """Take one span in.
+
+        Args:
+            span: any span of a training process.
+            known_from_ns: a step that began before is not whole.
+            now: monotonic, s.
+        """
+        if is_request(span):
+            return
+        writer = span.journal.identity.writer
+        key = writer, span.trace_id
+        if is_container(span.name):
+            self.ranks[writer] = peers_of(span.resource), integer(span.resource, v.RANK)
+            is_whole = _is_whole_step(span)
+            if is_whole and span.resource.get(v.WORLD_SIZE) == 1:
+                self.alone.add(writer)
+                self.forget(writer)
+                return
+            if not is_whole or span.start_ns < known_from_ns:
+                self._drop(key)
+                return
+            for (other, _), waiting in self._traces.items():
+                waiting.newer += other == writer and waiting.container is not None
+        trace = self._traces.setdefault(key, _Trace())
+        self._traces.move_to_end(key)
+        if is_container(span.name):
+            trace.container, trace.ended_at = span, now
+        else:
+            trace.spans.append(span)
+            self._spans += 1
+        while self._spans > self._kept_spans:
+            self._give_up()
+
+    def settled(self, now: float, read: Collection[str], finished: Collection[str] = ()) -> Iterator[Part]:
+        """Take the steps out whose spans are all there, those of a writer in order.
+
+        Args:
+            now: monotonic, s.
+            read: writers of which all was read that is there now.
+            finished: those that are dead besides.
+        """
+        done = [
+            (key, trace.container)
+            for key, trace in self._traces.items()
+            if trace.container is not None
+            and (
+                (now - trace.ended_at >= SETTLED_S and key[0] in read)
+                or trace.newer >= SETTLED_STEPS
+                or key[0] in finished
+            )
+        ]
+        if len(self._labels) > KEPT_LABELS:
+            self._labels.clear()
+        for key, container in sorted(done, key=lambda item: item[1].start_ns):
+            yield _part(container, self._drop(key), self._labels)
+
+    def forget(self, writer: str) -> None:
+        """Let go of what a writer left without an end."""
+        for key in [key for key in self._traces if key[0] == writer]:
+            self._drop(key)
+
+    def clear(self) -> None:
+        """Let go of everything that waits."""
+        self._traces.clear()
+        self._spans = 0
+
+    def _drop(self, key: tuple[str, bytes]) -> list[SpanView]:
+        trace = self._traces.pop(key, None)
+        self._spans -= len(trace.spans) if trace else 0
+        return trace.spans if trace else []
+
+    def _give_up(self) -> None:
+        key = next(iter(self._traces))
+        self.overflown += self._traces[key].container is not None
+        self._drop(key)
+
+
+def _is_whole_step(container: SpanView) -> bool:
+    """Whether it holds a step that took the time that it takes: none that an exception or a death cut short."""
+    return iteration_of(container.attributes) is not None and container.status_code != 2
+
+
+def _part(container: SpanView, spans: list[SpanView], known: dict[Labels, Labels]) -> Part:
+    resource = container.resource
+    whole = piece(container)
+    pieces = [piece(span) for span in spans]
+    tree = Tree(pieces)
+    stages = [one for one in pieces if one.parent == whole.key and not one.is_comm]
+    return Part(
+        peers=peers_of(resource),
+        rank=integer(resource, v.RANK),
+        loop=text(container.attributes, v.LOOP_NAME),
+        number=iteration_of(container.attributes) or 0,
+        trace_id=container.trace_id,
+        begin_ns=container.start_ns,
+        end_ns=container.end_ns,
+        calls=calls_in(whole, tree, spans, known),
+        rows=tuple(_rows(spans)),
+        comm_count=tree.direct_comm(whole).count + sum(tree.comm(one).count for one in stages),
+        resource=resource,
+    )
+
+
+def _rows(spans: list[SpanView]) -> Iterator[Row]:
+    """Give the collectives in order of time whose durations tell who waited; on a device they are those of launches."""
+    for span in sorted((span for span in spans if span.name == v.COMM), key=lambda span: span.start_ns):
+        attributes = span.attributes
+        operation, sequence = text(attributes, v.COMM_OPERATION), integer(attributes, v.COMM_SEQUENCE)
+        is_told = bool(sequence) or operation == v.DDP_ALL_REDUCE
+        if is_told and is_met(attributes) and attributes.get(v.CLOCK) != "host":
+            yield Row(
+                operation,
+                text(attributes, v.COMM_GROUP),
+                integer(attributes, v.COMM_GROUP_SIZE),
+                sequence,
+                span.start_ns,
+                max(0, span.end_ns - span.start_ns),
+                span.span_id,
+                span.parent_id,
+            )

@@ -1,0 +1,99 @@
+"""The spans of one writer as they come: read on from where the last look ended, each once."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from contextlib import suppress
+
+from google.protobuf.message import DecodeError
+
+from otel_rl.journal import views
+from otel_rl.journal.files import Journal
+from otel_rl.journal.frame import TYPES, Damage, Frame, scan
+from otel_rl.journal.identity import WriterIdentity
+from otel_rl.journal.views import SpanView
+from otel_rl.records import Attributes
+from otel_rl.sidecar.follow import FIRST_BYTES, Position, Stream
+
+
+class Tail:
+    """Reads one journal's spans while it is written; damage is passed over."""
+
+    def __init__(self, stream: Stream, identity: WriterIdentity, known_from_ns: int = 0) -> None:
+        """Begin at the first segment that is there.
+
+        Args:
+            stream: of the writer's spans; ``files`` is kept up to date from outside.
+            identity: of the writer.
+            known_from_ns: frames that end before are not decoded, ns since 1970.
+        """
+        self.stream = stream
+        self.identity = identity
+        self.is_finished = False
+        """Its writer is dead: a torn end is damage."""
+        self.known_from_ns = known_from_ns
+        """Every span that began later is read."""
+        self._journal = Journal(identity, [])
+        self._position = Position()
+        self._is_cut = False
+        """Frames in front of the next one are gone."""
+
+    @property
+    def unread(self) -> int:
+        """Bytes that are still to be read."""
+        return self.stream.unread(self._position)
+
+    def peek(self) -> Attributes | None:
+        """Say who writes, from the first spans that are there; None where there are none yet.
+
+        Cost: reads 64 KiB, more where the first spans take more.
+
+        Raises:
+            OSError: a segment cannot be read.
+        """
+        for frame in self._first_frames():
+            with suppress(DecodeError):
+                for span in views.spans(frame.payload, self._journal, ()):
+                    return span.resource
+        return None
+
+    def read(self, keys: Collection[str]) -> Iterator[list[SpanView]]:
+        """Read on: the spans of one frame after the other, as far as there are whole frames.
+
+        Args:
+            keys: attributes to decode.
+
+        Raises:
+            OSError: a segment cannot be read.
+        """
+        if not self.unread:
+            return
+        self._is_cut |= min(self.stream.files, default=0) > self._position.segment  # they went at the size cap
+        for piece in self.stream.pieces(self._position, finished=self.is_finished):
+            self._position, frame = piece.end, piece.item
+            if not isinstance(frame, Frame) or frame.type != TYPES["traces"]:
+                continue
+            if self._is_cut:
+                self._is_cut, self.known_from_ns = False, max(self.known_from_ns, frame.last_ns)
+            if frame.last_ns > self.known_from_ns:
+                with suppress(DecodeError):
+                    yield list(views.spans(frame.payload, self._journal, keys))
+
+    def skip(self) -> None:
+        """Go to the end of what is there now. Cost: reads the newest segment.
+
+        Raises:
+            OSError: a segment cannot be read.
+        """
+        self._position = self.stream.end(self._position)
+        self._is_cut = True
+
+    def _first_frames(self) -> Iterator[Frame]:
+        """Give the frames of spans from the begin on; most often the first is all that is asked for, and small."""
+        files = self.stream.files
+        with suppress(FileNotFoundError, ValueError), open(files[min(files)], "rb") as file:
+            items: list[Frame | Damage] = [*scan(file.read(FIRST_BYTES))]
+            yield from (item for item in items if isinstance(item, Frame) and item.type == TYPES["traces"])
+        for piece in self.stream.pieces(Position(), finished=False):
+            if isinstance(piece.item, Frame) and piece.item.type == TYPES["traces"]:
+                yield piece.item
