@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from math import isfinite
 from typing import Any, Literal
 
 from otel_rl.clock import perf_counter_shift
-from otel_rl.requests import UNKNOWN, Request, note
+from otel_rl.requests import UNKNOWN, Request, note_many, place
 from otel_rl.runtime import state
 
 Seconds = float | None
@@ -82,26 +81,27 @@ def request(  # noqa: PLR0913  a request has that many numbers, all but two by k
     Emits: ``gen_ai.server.*`` and ``rl.request.*``; a span where the policy keeps it (docs/requests.md). Cost: 1 us.
     """
     if state.on:
-        if isinstance(error, BaseException):
+        if error is not None and isinstance(error, BaseException):
             error = type(error)  # itself it would keep its frames alive, and their tensors, until it is read
         values = (
             engine, submitted, ended, scheduled, first_token, last_token, input_tokens, output_tokens, cached_tokens,
             finish, error, preemptions, streamed, operation, model, id, sample, group, turn, policy_start, policy_end,
             replica, limit,
         )  # fmt: skip
-        note(_rows, values, clock, state.clock.anchor, parent=parent)
+        note_many([_rows, parent or place(), 3, values, clock, state.clock.anchor], 1)
 
 
-def _rows(values: tuple[Any, ...], clock: str, anchor: int) -> Iterator[Request]:
+def _rows(values: tuple[Any, ...], clock: str, anchor: int) -> tuple[Request]:
     """Make the row of what was given; on the flusher's thread."""
     given: Any = Request._make(values)
     shift = _shift(clock, anchor)
     error = given.error
-    yield given._replace(
+    row: Request = given._replace(
         **{name: _nanoseconds(getattr(given, name), shift) for name in _TIMES},
         **{name: _count(getattr(given, name)) for name in _COUNTS},
         error=error.__qualname__ if isinstance(error, type) else error or "",
     )
+    return (row,)
 
 
 def _shift(clock: str, anchor: int) -> int:

@@ -54,6 +54,9 @@ class Hook:
     marks: bool = False
     """Only append when each call returned (monotonic ns) to ``runtime.Generating.marks``, where that is a list: for
     what is called for each token, is never compiled and no coroutine. Nothing of ours is called that could fail."""
+    gathers: bool = False
+    """Only append the positional arguments of each call to ``runtime.Training.gathered``, where another hook finds them:
+    for what is called for each request, and is no coroutine."""
     watch: Begin | None = None
     """Watches the call instead, from its begin to its end, and item by item where the target is a generator."""
     collective: int | None = None
@@ -183,6 +186,8 @@ def wrap(hook: Hook, original: Any) -> Any:
         return watched(hook.target, hook.watch, original)
     if hook.marks:
         return _wrap_marks(original)
+    if hook.gathers:
+        return _wrap_gathers(original)
     return _wrap_async(hook, original) if inspect.iscoroutinefunction(original) else _wrap_sync(hook, original)
 
 
@@ -227,6 +232,17 @@ def _wrap_marks(original: Callable[..., Any]) -> Callable[..., Any]:
             marks = state.training.generating.marks
             if marks is not None:
                 marks.append(monotonic_ns())
+        return result
+
+    return around
+
+
+def _wrap_gathers(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def around(*args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        if state.on:
+            state.training.gathered.append(args)
         return result
 
     return around

@@ -19,6 +19,8 @@ class Late(dict[str, Value]):
     """Attributes of which some are still on their way from a device; the flusher waits for them a while."""
 
     is_complete = False
+    is_timed = True
+    """False while the time that the device takes for the stage is on its way."""
 
 
 class Span(Protocol):
@@ -106,9 +108,19 @@ class Point(NamedTuple):
 class Later(NamedTuple):
     """Work that a hot thread leaves to the flusher, where it waits for nobody: ``function(*arguments)``."""
 
-    function: Callable[..., Iterable[Count | Point]]
-    """Gives what is to be counted; it may add to the attributes of a stage that is queued behind it."""
+    function: Callable[..., Iterable[Count | Point | Log]]
+    """Gives what is to be counted or logged; it may add to the attributes of a stage that is queued behind it."""
     arguments: tuple[Any, ...]
+
+
+class Noted(list[Any]):
+    """Requests that are over, still in the engine's own objects.
+
+    Of each the reader that makes its rows, its parent (the span it belongs to), how many arguments the reader takes,
+    and these: flat, since 100,000 may wait, and the garbage collector would look at an object of each again and again.
+    """
+
+    __slots__ = ()
 
 
 @dataclass(slots=True)

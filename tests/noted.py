@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from typing import Any, NamedTuple
 
 import pytest
 
 import otel_rl
-from otel_rl.records import Count, Later
-from otel_rl.requests import Noted, Request
+from otel_rl.records import Count, Later, Noted
+from otel_rl.requests import Request
 from otel_rl.runtime import state
 
 
@@ -22,15 +23,26 @@ class Taken(NamedTuple):
     counts: list[Count]
 
 
+def parts(noted: list[Any]) -> Iterator[tuple[Callable[..., Iterable[Request]], Any, list[Any]]]:
+    """Give reader, parent and arguments of each."""
+    pieces = iter(noted)
+    for read in pieces:
+        parent, number = next(pieces), next(pieces)
+        yield read, parent, list(islice(pieces, number))
+
+
 def take() -> Taken:
     """Take all records away from the flusher and read the requests among them."""
     taken = Taken([], [], [])
     while state.queue:
         record = state.queue.popleft()
         if isinstance(record, Noted):
-            rows = list(record.read(*record.arguments))
-            taken.rows.extend(rows)
-            taken.parents.extend([record.parent] * len(rows))
+            if record is state.noted:
+                state.noted = Noted()
+            for read, parent, arguments in parts(record):
+                rows = list(read(*arguments))
+                taken.rows.extend(rows)
+                taken.parents.extend([parent] * len(rows))
         elif isinstance(record, Count):
             taken.counts.append(record)
         elif isinstance(record, Later):

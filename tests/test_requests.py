@@ -11,7 +11,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 import otel_rl
 from otel_rl import requests, vocabulary
 from otel_rl.journal.read import Run
-from otel_rl.records import Later, Value
+from otel_rl.records import Later, Noted, Value
 from otel_rl.requests import Request, note
 from otel_rl.runtime import state
 from tests.fixtures import MS, Recording, Tree, orphans, trees
@@ -248,6 +248,19 @@ def test_requests_of_an_evaluation_count_apart(recording: Recording) -> None:
     assert {"eval"} == {point.attributes.get(vocabulary.MODE) for point in run.points(vocabulary.ROLLOUT_WALL)}
 
 
+def test_a_rollout_inside_an_evaluation_is_an_evaluation(recording: Recording) -> None:
+    """Also where both end within one cycle of the flusher."""
+    with otel_rl.step(1):
+        with otel_rl.stage("evaluate"), otel_rl.stage("sample"):
+            recording.tick(20)
+            note(given, [request(recording, 1)])
+        with otel_rl.stage("sample"):
+            recording.tick(20)
+            note(given, [request(recording, 2)])
+    run = recording.stop()
+    assert {"eval": 1, "": 1} == counted(run, vocabulary.REQUESTS, vocabulary.MODE)
+
+
 def test_an_evaluation_is_one_in_the_stages_below_it(recording: Recording) -> None:
     """Whoever came first in a step says nothing of the others, and cycles of the flusher make no difference."""
     with otel_rl.step(1):
@@ -328,22 +341,11 @@ def test_off_nothing_is_kept() -> None:
     assert 0 == len(state.queue)
 
 
-def test_what_is_noted_can_be_looked_at(recording: Recording) -> None:
-    """By its names, whoever made it."""
-    made = requests.Noted(given, (1, 2), "parent")
-    assert (given, (1, 2), "parent", (given, "parent", 1, 2)) == (made.read, made.arguments, made.parent, tuple(made))
-    with otel_rl.step(1) as step:
-        note(given, 3)
-        noted = next(one for one in state.queue if isinstance(one, requests.Noted))
-        assert (given, (3,), step) == (noted.read, noted.arguments, noted.parent)
-        state.queue.remove(noted)
-
-
 def test_the_flusher_may_learn_of_requests_later(recording: Recording) -> None:
     """What it makes of a thread's notes may be requests."""
     with otel_rl.step(1), otel_rl.stage("sample") as stage:
         recording.tick(20)
-        state.add(Later(lambda *row: [requests.Noted(given, (row,), stage)], (request(recording, 1),)))
+        state.add(Later(lambda *row: [Noted((given, stage, 1, row))], (request(recording, 1),)))
     assert ["r1"] == ids_of(recording.stop())
 
 

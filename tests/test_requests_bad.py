@@ -18,6 +18,7 @@ from otel_rl.requests import Request, note
 from otel_rl.runtime import state
 from otel_rl.spans import current_stage
 from tests.fixtures import MS, Recording
+from tests.noted import parts
 from tests.test_requests import bad, counted, given, ids_of, request, rollout
 
 UNUSED = 10**30
@@ -208,7 +209,7 @@ def test_what_comes_after_its_stage_but_in_its_step_is_a_span(recording: Recordi
         otel_rl.flush()
         note(given, [request(recording, 1)], parent=stage)
         otel_rl.flush()
-        assert (["r1"], {}) == (ids_of(recording.run()), recording.flusher.requests._rollouts)
+        assert (["r1"], {}) == (ids_of(recording.run()), recording.flusher.intake.requests._rollouts)
     assert {} == bad(recording.stop())
 
 
@@ -228,7 +229,7 @@ def test_a_reader_that_fails_loses_only_what_it_had_not_given(recording: Recordi
         note(given, [request(recording, 3), "no request", None])
     run = recording.stop()
     assert {"unreadable": 3, "no_request": 2} == bad(run)
-    assert (["r0", "r1", "r3"], 2) == (sorted(ids_of(run)), guard.errors["read finished requests"])
+    assert (["r0", "r1", "r3"], 3) == (sorted(ids_of(run)), guard.errors["read finished requests"])
 
 
 def test_a_forked_worker_is_counted(recording: Recording) -> None:
@@ -339,7 +340,7 @@ def test_bad_values_of_a_custom_engine_are_counted(stubbed: Recording, values: d
 def test_an_error_of_a_custom_engine_is_its_class(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
     """Given as itself, as its class, or by its name; itself is not kept, nor what its frames hold."""
     kept: list[Any] = []
-    monkeypatch.setattr("otel_rl.custom_engine.note", lambda read, *given, parent: kept.append((read, given)))
+    monkeypatch.setattr("otel_rl.custom_engine.note_many", lambda pieces, number: kept.extend(parts(pieces)))
     try:
         raise Unlike.Error
     except Unlike.Error as error:
@@ -349,7 +350,7 @@ def test_an_error_of_a_custom_engine_is_its_class(recording: Recording, monkeypa
     assert gone() is None
     otel_rl.request("mine", submitted=1.0, ended=1.5, error=Unlike.Error)
     otel_rl.request("mine", submitted=1.0, ended=1.5, error="Unlike.Error")
-    assert ["Unlike.Error"] * 3 == [row.error for read, given in kept for row in read(*given)]
+    assert ["Unlike.Error"] * 3 == [row.error for read, _, given in kept for row in read(*given)]
 
 
 def test_a_number_beyond_64_bits_does_not_disturb_the_others(recording: Recording) -> None:
@@ -372,6 +373,6 @@ def test_old_traces_are_forgotten(recording: Recording, monkeypatch: pytest.Monk
             recording.tick(20)
             note(given, [request(recording)])
     otel_rl.flush()
-    fold = recording.flusher.requests
+    fold = recording.flusher.intake.requests
     assert (3, 3) == (len(fold._used), len(fold._over))
     assert {} == bad(recording.stop())

@@ -15,7 +15,8 @@ from otel_rl.requests import Request
 from otel_rl.rollouts import bulk_numpy, bulk_plain
 from otel_rl.rollouts.bulk import FEW, bulk
 from otel_rl.rollouts.candidates import Candidates, Policy
-from otel_rl.rollouts.columns import Table, clean
+from otel_rl.rollouts.columns import FEW as MANY
+from otel_rl.rollouts.columns import Table, _arrays, clean
 from otel_rl.rollouts.measures import HISTOGRAMS
 
 NOW = 10**13
@@ -52,8 +53,10 @@ def listed(derived: Any) -> dict[str, Any]:
 def test_numpy_derives_what_plain_python_derives(made: list[Request]) -> None:
     """Every column, every problem, every bucket and sum."""
     table = Table(made, [9] * len(made))
+    whole = Table(made, table.parents, table.columns, _arrays(table.columns))
+    assert [row.submitted for row in made] == list(whole.arrays["submitted"])
     plain, fast = bulk_plain.derive(table, NOW), bulk_numpy.derive(table, NOW)
-    assert listed(plain) == listed(fast)
+    assert listed(plain) == listed(fast) == listed(bulk_numpy.derive(whole, NOW))
     assert bulk_plain.finished(plain) == bulk_numpy.finished(fast)
     for _, column, bounds, _ in HISTOGRAMS:
         bins = bulk_numpy.histogram(getattr(fast, column), bounds)
@@ -145,3 +148,38 @@ def test_rows_of_many_shapes_become_clean() -> None:
     assert [int, int, int] == [type(value) for value in table.rows[0][1:4]]
     assert {"no_request": 1} == {reason: number for reason, number in problems.items() if number}
     assert clean([], [], problems) is None
+
+
+class Word(str):
+    """A text of another class."""
+
+
+@pytest.mark.parametrize("count", [MANY - 1, MANY])
+def test_what_is_as_good_as_a_number_is_one(count: int) -> None:
+    """However many rows are looked at together; a row that becomes a span has Python's own."""
+    plain = [Request("e", number, number + 5, output_tokens=1, turn=number, finish="stop") for number in range(count)]
+    odd = [row._replace(output_tokens=True, turn=np.int64(row.turn), finish=Word("stop")) for row in plain]
+    problems: Counter[str] = Counter()
+    tables = [clean(made, [9] * count, problems) for made in (plain, odd)]
+    assert not any(problems.values())
+    kept = []
+    for table in tables:
+        assert table is not None
+        assert (count < MANY) == (not table.arrays)
+        derived = bulk(count).derive(table, NOW)
+        candidates = Candidates(Policy(failed=0, extreme=2, sample=0, total=9))
+        candidates.add(bulk(count), table, derived, [0] * count, 0)
+        kept.append([(one.row, one.numbers) for one in candidates.chosen(9)])
+        assert {int, str, bool} == {type(value) for one in kept[-1] for row in one for value in row}
+    assert kept[0] == kept[1]
+
+
+@pytest.mark.parametrize("wrong", [None, 2.5, "many"])
+def test_one_bad_row_is_no_other_s(wrong: Any) -> None:
+    """Among so many that they are looked at by column."""
+    rows = [Request("e", number, number + 5, turn=number) for number in range(MANY)]
+    problems: Counter[str] = Counter()
+    table = clean([*rows, rows[0]._replace(limit=wrong)], [9] * (MANY + 1), problems)
+    assert table is not None
+    expected = {} if wrong is None else {"not_a_number": 1}
+    assert ([*rows, rows[0]], expected) == (table.rows, {word: number for word, number in problems.items() if number})

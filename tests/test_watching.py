@@ -29,8 +29,9 @@ class Seen:
         self.begun.append((args, kwargs))
         return self
 
-    def item(self, value: Any) -> None:
+    def item(self, value: Any) -> object:
         self.items.append(value)
+        return None
 
     def end(self, result: Any, error: BaseException | None) -> None:
         self.ends.append((result, type(error).__name__ if error is not None else ""))
@@ -109,6 +110,23 @@ def test_an_asynchronous_generator_is_the_hosts(last: str, end: tuple[Any, str])
     assert (True, "talk_later") == (isinstance(watched, AsyncGenerator), watched.__name__)
     assert asyncio.run(converse_later(talk_later(1), last)) == asyncio.run(converse_later(watched, last))
     assert ([((1,), {})], [1, 2, "caught 'x'"], [end]) == (seen.begun, seen.items, seen.ends)
+
+
+class Enough(Seen):
+    """A watch that has seen enough with the second item."""
+
+    def item(self, value: Any) -> object:
+        super().item(value)
+        return len(self.items) == 2
+
+
+@pytest.mark.parametrize("last", ["stop", "fail"])
+def test_a_watch_may_have_seen_enough(last: str) -> None:
+    """The generator goes on as before, and nobody hears how it ends."""
+    for talking, run in ((talk, converse), (talk_later, lambda made, last: asyncio.run(converse_later(made, last)))):
+        seen = Enough()
+        assert run(talking(1), last) == run(seen.wrap(talking)(1), last)
+        assert ([1, 2], []) == (seen.items, seen.ends)
 
 
 def test_a_generator_that_is_left_ends_at_once() -> None:

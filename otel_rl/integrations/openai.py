@@ -43,6 +43,8 @@ class Call:
     def __init__(self, client: Any, options: Any, *, is_stream: bool) -> None:
         self.submitted = monotonic_ns()
         self.parent = CURRENT.get().get(SPAN_KEY)
+        self.training = state.training
+        """That of a forked child is another one: what it inherits is the parent's to count."""
         self.operation = OPERATIONS[options.url]
         self.has_events = options.url == "/responses"
         self.body = {**(options.json_data or {}), **(options.extra_json or {})}
@@ -94,14 +96,17 @@ class Stream(Reading):
 
     def read(self, answer: Any) -> None:
         """Its caller has read all of its bytes at once."""
-        if not self.is_over:
-            self.is_over = True
+        if self._ends():
             note(finished, self.call, monotonic_ns(), answer, parent=self.call.parent)
 
     def _over(self, now: int, error: BaseException | None) -> None:
-        if not self.is_over:
-            self.is_over = True
+        if self._ends():
             note(self.rows, now, None if error is None else ending(error), parent=self.call.parent)
+
+    def _ends(self) -> bool:
+        """Say whether it ends now and here."""
+        was_over, self.is_over = self.is_over, True
+        return not was_over and self.call.training is state.training
 
 
 def _with_context(headers: Any, client: Any) -> Any:

@@ -22,6 +22,7 @@ from otel_rl.current import CURRENT, SPAN_KEY
 from otel_rl.ids import random_bits
 from otel_rl.patching import Hook
 from otel_rl.requests import UNKNOWN, Request, note
+from otel_rl.runtime import state
 from otel_rl.watching import Ending, ending
 
 PACKAGE = "sglang"
@@ -41,32 +42,43 @@ Kwargs = dict[str, Any]
 class Call:
     """One ``generate_request``: one prompt or a batch, each with n sequences."""
 
-    __slots__ = ("begun", "finished", "model", "obj", "parent", "sample", "submitted")
+    __slots__ = ("begun", "finished", "model", "obj", "parent", "sample", "submitted", "training")
 
     def __init__(self, manager: Any, obj: Any) -> None:
         self.submitted = monotonic_ns()
         self.parent = CURRENT.get().get(SPAN_KEY)
+        self.training = state.training
+        """That of a forked child is another one: what it inherits is the parent's to count."""
         self.obj = obj
         self.model = getattr(manager, "served_model_name", None) or getattr(manager, "model_path", None)
         self.sample = 0
-        self.begun: dict[Any, int] = {}
+        self.begun: dict[Any, int] | None = {} if obj.stream else None
         """By id, when the first output of a streamed sequence came."""
         self.finished = 0
         """How many of its sequences are over."""
 
-    def item(self, value: Any) -> None:
+    def item(self, value: Any) -> bool:
         """See one output: of one sequence that goes on or is over, or of all sequences of a batch."""
         now = monotonic_ns()
-        for place, output in enumerate(value) if isinstance(value, list) else ((None, value),):
-            told = output["meta_info"]
-            first = self.begun.setdefault(told["id"], now) if self.obj.stream and told.get("completion_tokens") else 0
-            if told.get("finish_reason"):
-                self.finished += 1
-                note(_finished, self, dict(told), first, now, output.get("index", place), parent=self.parent)
+        if isinstance(value, list):
+            for place, output in enumerate(value):
+                self._see(output, place, now)
+        else:
+            self._see(value, None, now)
+        return self.begun is None and self.finished > 0  # what is not streamed comes at once
+
+    def _see(self, output: Any, place: int | None, now: int) -> None:
+        """See what is said of one sequence; nothing else of it is kept."""
+        told, first = output["meta_info"], 0
+        if self.begun is not None and told.get("completion_tokens"):
+            first = self.begun.setdefault(told["id"], now)
+        if told.get("finish_reason"):
+            self.finished += 1
+            note(_finished, self, told.copy(), first, now, output.get("index", place), parent=self.parent)
 
     def end(self, result: Any, error: BaseException | None) -> None:
         """Note the sequences that were not finished: of a caller that left, of an error."""
-        if error is not None:
+        if error is not None and self.training is state.training:
             note(_unfinished, self, self.finished, ending(error), monotonic_ns(), parent=self.parent)
 
 

@@ -28,10 +28,10 @@ from otel_rl.ids import random_bits
 from otel_rl.integrations import transformers_batching
 from otel_rl.patching import Hook
 from otel_rl.probes import deferred
-from otel_rl.records import Count, Labels, Later
-from otel_rl.requests import UNKNOWN, Noted, Request, note
+from otel_rl.records import Count, Labels, Later, Noted
+from otel_rl.requests import UNKNOWN, Request, note
 from otel_rl.runtime import state
-from otel_rl.spans import Stage
+from otel_rl.spans import Stage, current_stage
 
 PACKAGE = "transformers"
 SUPPORTS = ">=4.56,<6"
@@ -129,6 +129,8 @@ def _begin(args: Args, kwargs: Kwargs) -> None:
     if call is not None and not call.marks:
         call.depth += 1
     else:
+        if state.device is not None:
+            state.device.clock.generates(current_stage())
         generating.call = call = Call(call, args[0])
         generating.marks = call.marks
 
@@ -275,7 +277,7 @@ def _account(
     call: Call, plan: Plan, parent: Any, positions: int, is_known: bool, values: list[list[int]]
 ) -> Iterator[Noted | Count]:
     lengths = _lengths(values, positions, is_known)
-    yield Noted(_rows, (call, plan, lengths, values[1], values[2], is_known), parent)
+    yield Noted((_rows, parent, 6, call, plan, lengths, values[1], values[2], is_known))
     if plan.decoder == "_sample":
         labels: Labels = ((vocabulary.MODE, call.sampling.mode),) if call.sampling is not None else ()
         yield Count(vocabulary.SAMPLE_PADDING, positions * len(lengths) - sum(lengths), labels)

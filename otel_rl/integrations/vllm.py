@@ -31,7 +31,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from otel_rl import requests, vocabulary
 from otel_rl.current import CURRENT, SPAN_KEY
-from otel_rl.integrations.vllm_rows import Engine, Load, remembered, rows
+from otel_rl.integrations.vllm_rows import Load, is_session, remembered, rows
 from otel_rl.patching import Hook
 from otel_rl.records import Value
 from otel_rl.runtime import state
@@ -56,6 +56,8 @@ SUPPORTS = ">=0.8.5,<0.34"
 
 PROPAGATOR = TraceContextTextMapPropagator()
 LOAD_EVERY_NS = 10_000_000
+MOST_HELD = 18_000
+"""While so many pieces (9 a sequence) wait for the flusher, what is over is read at once, rather than kept as it is."""
 REPLICA: ContextVar[int] = ContextVar("otel_rl.vllm.replica", default=-1)
 """Which engine gave the outputs that this task handles: each frontend has a task for that."""
 NO_STATISTICS = (
@@ -74,17 +76,12 @@ def _taken(args: Args, kwargs: Kwargs, result: Any) -> None:
     request_id = request.request_id
     engine = (state.training.vllm or remembered()).engine(processor)
     sequence = processor.request_states.get(request_id)
-    if engine.is_copy or sequence is None or _is_session(sequence):
+    if engine.is_copy or sequence is None or is_session(sequence):
         return
     parent = CURRENT.get().get(SPAN_KEY)
     if sequence.queue is not None:
         parent = _of_caller(processor, request, sequence, parent)
     engine.take(request_id, sequence, request.arrival_time, parent)
-
-
-def _is_session(sequence: Any) -> bool:
-    """Tell a session by its queue of further input: its last request is not ``resumable``, and may end it unseen."""
-    return getattr(sequence, "input_chunk_queue", None) is not None
 
 
 def _of_caller(processor: Any, request: Any, sequence: Any, parent: Any) -> Any:
@@ -108,25 +105,19 @@ def _of_caller(processor: Any, request: Any, sequence: Any, parent: Any) -> Any:
     return parent
 
 
-def _finished(args: Args, kwargs: Kwargs, result: Any) -> None:
-    known = state.training.vllm or remembered()
-    engine = known.engines.get(id(args[0])) or known.engine(args[0])
-    if not (engine.is_copy or _is_session(args[1])):
-        _over(engine, args[1], args[2])
-
-
 def _iterated(args: Args, kwargs: Kwargs, result: Any) -> None:
-    engine = (state.training.vllm or remembered()).engine(args[0])
-    if engine.over:
-        _leave(engine)
+    """An iteration of the engine is through; what it has finished was gathered."""
+    gathered = state.training.gathered
+    if gathered:
+        finished = gathered[:]
+        del gathered[: len(finished)]  # another engine's thread may have added some
+        _leave(finished)
 
 
 def _aborted(args: Args, kwargs: Kwargs, result: list[str]) -> None:
     """The result names what was aborted; children of a parent were found by a call of their own already."""
-    engine = remembered().engine(args[0])
-    for sequence in [engine.open[request_id] for request_id in result if request_id in engine.open]:
-        _over(engine, sequence, "abort")
-    _leave(engine)
+    opened = remembered().engine(args[0]).open
+    _leave([(args[0], opened[request_id], "abort") for request_id in result if request_id in opened])
 
 
 def _engine_failed(args: Args, kwargs: Kwargs) -> None:
@@ -140,11 +131,11 @@ def _step_failed(args: Args, kwargs: Kwargs, error: BaseException) -> None:
         _fail(args[0].output_processor, error)
 
 
-def _fail(processor: Any, error: BaseException) -> None:
-    engine = remembered().engine(processor)
-    for sequence in list(engine.open.values()):
-        _over(engine, sequence, "error", type(error).__name__)
-    _leave(engine)
+def _fail(processor: Any, error: BaseException, queue: Any = None) -> None:
+    """End all that a processor has taken, or the request of one queue."""
+    _iterated((), {}, None)
+    inside = [one for one in remembered().engine(processor).open.values() if queue is None or one.queue is queue]
+    _leave([(processor, sequence, "error") for sequence in inside], type(error).__name__)
 
 
 def _shown(args: Args, kwargs: Kwargs) -> None:
@@ -153,39 +144,47 @@ def _shown(args: Args, kwargs: Kwargs) -> None:
     if known is None:
         return
     if isinstance(args[1], Exception):
-        for engine in known.engines.values():
-            for sequence in [sequence for sequence in engine.open.values() if sequence.queue is queue]:
-                _over(engine, sequence, "error", type(args[1]).__name__)
-            _leave(engine)
+        for engine in list(known.engines.values()):
+            _fail(engine.processor(), args[1], queue)
     elif known.firsts and known.firsts.get(queue) == 0:
         known.firsts[queue] = monotonic_ns()
 
 
-def _over(engine: Engine, sequence: Any, finish: Any, error: str = "") -> None:
-    """Keep what a sequence tells until the iteration is through: 0.45 us on the event loop, 0.9 with the hook."""
-    parent, arrival = engine.give(sequence.request_id)
-    queue, detokenizer = sequence.queue, sequence.detokenizer
-    firsts = state.training.vllm.firsts
-    first = firsts.pop(queue, 0) if firsts else 0
-    if detokenizer is None:
-        return  # it was pooled: nothing was generated
-    if parent is None and queue is not None:
-        # Never what is current here: the task that handles outputs was begun by the first of all callers.
-        parent = state.container or INVALID_SPAN
-    over = engine.over.get(parent)
-    if over is None:
-        over = engine.over[parent] = []
-    over += engine.fields(sequence)
-    tokens = len(detokenizer.output_token_ids)
-    over += (tokens, sequence.parent_req is not None, queue is not None, arrival, first, finish, error)
+def _leave(over: list[tuple[Any, ...]], error: str = "") -> None:
+    """Leave sequences that are over to the flusher. Cost: 0.4 us each.
 
-
-def _leave(engine: Engine) -> None:
-    """Leave what is over to the flusher."""
-    over, engine.over = engine.over, {}
+    Args:
+        over: output processor, sequence, vLLM's ``FinishReason`` or a word of ours, and what else there is.
+        error: class of the exception by which they failed.
+    """
+    known = state.training.vllm or remembered()
     replica, ended = REPLICA.get(), monotonic_ns()
-    for parent, ones in over.items():
-        requests.note(rows, engine, replica, ended, ones, parent=parent)
+    is_room = len(state.noted) < MOST_HELD
+    processor: Any = None
+    pieces: list[Any] = []
+    for one in over:
+        sequence = one[1]
+        if one[0] is not processor:
+            processor = one[0]
+            engine = known.engines.get(id(processor)) or known.engine(processor)
+            iteration = (engine, replica, ended, error)
+            is_copy, opened, parents, arrivals = engine.is_copy, engine.open, engine.parents, engine.arrivals
+        request_id, queue, detokenizer = sequence.request_id, sequence.queue, sequence.detokenizer
+        opened.pop(request_id, None)
+        parent = parents.pop(request_id, None)
+        arrival = arrivals.pop(request_id, 0.0) if arrivals else 0.0
+        first = known.firsts.pop(queue, 0) if known.firsts else 0
+        if detokenizer is None or is_copy:
+            continue  # it was pooled: nothing was generated
+        if parent is None:
+            # Never what is current where a queue is: the first of all callers began the task that handles outputs.
+            parent = requests.place() if queue is None else state.container or INVALID_SPAN
+        # The list is the caller's as well, who may change it. All else stays as it is.
+        tokens = len(detokenizer.output_token_ids)
+        held = sequence if is_room else engine.read(sequence)
+        pieces += (rows, parent, 6, iteration, held, tokens, arrival, first, one[2])
+    if pieces:
+        requests.note_many(pieces, len(over))
 
 
 # --- engines ----------------------------------------------------------------------------------------------------------
@@ -265,7 +264,7 @@ PROCESSOR = "vllm.v1.engine.output_processor:OutputProcessor"
 ASYNC = "vllm.v1.engine.async_llm:AsyncLLM"
 HOOKS = (
     Hook(target=f"{PROCESSOR}.add_request", after=_taken),
-    Hook(target=f"{PROCESSOR}._update_stats_from_finished", after=_finished),
+    Hook(target=f"{PROCESSOR}._update_stats_from_finished", gathers=True),
     Hook(target=f"{PROCESSOR}.process_outputs", after=_iterated),
     Hook(target=f"{PROCESSOR}.abort_requests", after=_aborted),
     Hook(target=f"{PROCESSOR}.propagate_error", before=_engine_failed),

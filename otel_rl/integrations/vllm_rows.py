@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import ref
 
 from otel_rl.guard import errors
@@ -19,29 +19,16 @@ FIELDS = (
     "request_id", "external_req_id", "prompt_len", "num_cached_tokens", "max_tokens_param", "weight_version_starts",
     "stats",
 )  # fmt: skip
-"""What is read of a finished sequence, where its version of vLLM has it: small, and nobody changes it any more."""
-
-
-class Over(NamedTuple):
-    """What the event loop leaves to the flusher of a sequence that is over, behind the engine's ``names``."""
-
-    output_tokens: int
-    is_child: bool
-    is_streamed: bool
-    arrival: float
-    first: int
-    """When the frontend got the first output, monotonic ns; 0 where nobody looked."""
-    finish: Any
-    """vLLM's ``FinishReason``, or a word of ours."""
-    error: str = ""
+"""What is read of a sequence that is over, where its version of vLLM has it: nobody changes it any more."""
+SIGNS = ("is_child", "is_streamed", "is_session")
+"""What its other fields say."""
 
 
 class Engine:
     """One engine: how it was built, and what is inside."""
 
     __slots__ = (
-        "arrivals", "fields", "is_copy", "is_shared", "model", "names", "open", "over", "parents", "processor",
-        "replica",
+        "arrivals", "fields", "is_copy", "is_shared", "model", "names", "open", "parents", "processor", "replica",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -53,23 +40,26 @@ class Engine:
         """Whether the engine core is on this host, so that its monotonic clock is ours."""
         self.is_copy = False
         """Whether another process counts all that is inside."""
-        # Plain dicts and one flat list: an object for each of 100,000 requests costs as much again in the collector.
+        # Plain dicts: an object for each of 100,000 requests costs as much again in the collector.
         self.open: dict[str, Any] = {}
         """The sequences inside (vLLM's ``RequestState``) by request id, oldest first."""
         self.parents: dict[str, Any] = {}
         """The callers' spans, by request id."""
         self.arrivals: dict[str, float] = {}
         """When the caller submitted a request (wall clock, s), by its id, where it has no statistics that tell."""
-        self.over: dict[Any, list[Any]] = {}
-        """By parent, what was over in this iteration: for each sequence the values of ``names``, then ``Over``."""
         self.names: tuple[str, ...] = ()
         self.fields: Callable[[Any], tuple[Any, ...]] = self._first
 
     def _first(self, sequence: Any) -> tuple[Any, ...]:
         """Read a sequence, and find out how all others are read in one go."""
-        self.names = tuple(name for name in FIELDS if hasattr(sequence, name))
-        self.fields = attrgetter(*self.names)
+        named = tuple(name for name in FIELDS if hasattr(sequence, name))
+        self.names, self.fields = (*named, *SIGNS), attrgetter(*named)
         return self.fields(sequence)
+
+    def read(self, sequence: Any) -> tuple[Any, ...]:
+        """Read the values of ``names``: small, while a sequence holds tokens and log-probabilities. Cost: 0.5 us."""
+        signs = sequence.parent_req is not None, sequence.queue is not None, is_session(sequence)
+        return (*self.fields(sequence), *signs)
 
     def describe(self, config: Any) -> None:
         """Read a ``VllmConfig``."""
@@ -103,6 +93,11 @@ class Engine:
         self.open.pop(request_id, None)
         arrival = self.arrivals.pop(request_id, 0.0) if self.arrivals else 0.0
         return self.parents.pop(request_id, None), arrival
+
+
+Iteration = tuple[Engine, int, int, str]
+"""What sequences have in common that ended together: their engine; index of the one that gave the last outputs (-1:
+unknown); when the frontend was through with them, monotonic ns; class of the exception by which they failed."""
 
 
 class Load:
@@ -162,34 +157,38 @@ def remembered() -> Remembered:
     return known
 
 
+def is_session(sequence: Any) -> bool:
+    """Tell a session by its queue of further input: its last request is not ``resumable``, and may end it unseen."""
+    return getattr(sequence, "input_chunk_queue", None) is not None
+
+
 # --- rows, on the flusher's thread ------------------------------------------------------------------------------------
 
 
-def rows(engine: Engine, replica: int, ended: int, over: list[Any]) -> Iterator[Request]:
-    """Make the rows of sequences that are over.
+def rows(iteration: Iteration, sequence: Any, tokens: int, arrival: float, first: int, reason: Any) -> list[Request]:
+    """Make the row of a sequence that is over; of a session none.
 
     Args:
-        engine: the one that they were in.
-        replica: index of the engine that gave the last outputs, -1 where nobody knows.
-        ended: when the frontend was through with them, monotonic ns.
-        over: as the engine has it.
+        iteration: the one that ended it.
+        sequence: vLLM's ``RequestState``, or what ``Engine.read`` gives of it.
+        tokens: of its output.
+        arrival: when the caller submitted it (wall clock, s); 0 where its statistics tell.
+        first: when the frontend got the first output, monotonic ns; 0 where nobody looked.
+        reason: vLLM's ``FinishReason``, or a word of ours.
     """
-    named = len(engine.names)
-    for begin in range(0, len(over), named + len(Over._fields)):
-        middle, end = begin + named, begin + named + len(Over._fields)
-        known = dict(zip(engine.names, over[begin:middle], strict=True))
-        yield _row(engine, str(replica) if replica >= 0 else engine.replica, ended, known, Over(*over[middle:end]))
-
-
-def _row(engine: Engine, replica: str, ended: int, known: dict[str, Any], one: Over) -> Request:
-    request_id, stats, finish = str(known["request_id"]), known["stats"], str(one.finish)
-    arrival = one.arrival or getattr(stats, "arrival_time", 0.0)
+    engine, replica, ended, error = iteration
+    values = sequence if type(sequence) is tuple else engine.read(sequence)
+    known = dict(zip(engine.names, values, strict=True))
+    if known["is_session"]:
+        return []
+    request_id, stats, finish = str(known["request_id"]), known["stats"], str(reason)
+    arrival = arrival or getattr(stats, "arrival_time", 0.0)
     submitted = int(arrival * 1e9) - state.clock.anchor if arrival else 0
-    times = _seen(one, finish, ended) if stats is None else _times(stats, submitted, ended, engine.is_shared)
-    if not one.output_tokens:
+    times = _seen(first, finish, ended) if stats is None else _times(stats, submitted, ended, engine.is_shared)
+    if not tokens:
         times[1:] = 0, 0  # what was taken for the first token was the word that it is over
     start, end = _policy(known.get("weight_version_starts"))
-    return Request(
+    row = Request(
         engine="vllm",
         submitted=submitted,
         ended=ended,
@@ -197,21 +196,22 @@ def _row(engine: Engine, replica: str, ended: int, known: dict[str, Any], one: O
         first_token=times[1],
         last_token=times[2],
         input_tokens=known["prompt_len"],
-        output_tokens=one.output_tokens,
+        output_tokens=tokens,
         cached_tokens=known.get("num_cached_tokens", UNKNOWN),
         finish=finish,
-        error=one.error,
+        error=error,
         preemptions=getattr(stats, "num_preemptions", UNKNOWN),
-        streamed=one.is_streamed,
+        streamed=known["is_streamed"],
         model=engine.model,
         id=request_id,
         # A child is called `<index>_<its parent>`; since 0.14 the caller's id is kept beside vLLM's own.
-        sample=str(known.get("external_req_id") or (request_id.partition("_")[2] if one.is_child else request_id)),
+        sample=str(known.get("external_req_id") or request_id.partition("_")[2] * known["is_child"] or request_id),
         policy_start=start,
         policy_end=end,
-        replica=replica,
+        replica=str(replica) if replica >= 0 else engine.replica,
         limit=UNKNOWN if known["max_tokens_param"] is None else known["max_tokens_param"],
     )
+    return [row]
 
 
 def _times(stats: Any, submitted: int, ended: int, is_shared: bool) -> list[int]:
@@ -228,9 +228,9 @@ def _times(stats: Any, submitted: int, ended: int, is_shared: bool) -> list[int]
     return [ended - last + ns if ns and last else 0 for ns in read]
 
 
-def _seen(one: Over, finish: str, ended: int) -> list[int]:
+def _seen(first: int, finish: str, ended: int) -> list[int]:
     """Without statistics only a streaming request shows its tokens: the last one at its end, unless it was cut."""
-    return [0, one.first, ended if one.first and finish in ("stop", "length", "repetition") else 0]
+    return [0, first, ended if first and finish in ("stop", "length", "repetition") else 0]
 
 
 def _policy(starts: list[tuple[str, int]] | None) -> tuple[int, int]:

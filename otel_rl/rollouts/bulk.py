@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
+from time import monotonic_ns
 from types import ModuleType
 from typing import Final
 
 from otel_rl.rollouts import bulk_plain
+from otel_rl.rollouts.columns import Derived, Table
 
 FEW: Final = 48
 """Below this numpy's calls cost more than what they save."""
@@ -23,3 +25,12 @@ def bulk(count: int) -> ModuleType:
     from otel_rl.rollouts import bulk_numpy
 
     return bulk_numpy
+
+
+def derive(table: Table) -> tuple[ModuleType, Derived]:
+    """Derive what follows from each request now; says which module did."""
+    module = bulk(len(table.rows))
+    try:
+        return module, module.derive(table, monotonic_ns())
+    except OverflowError:  # a number beyond 64 bits
+        return bulk_plain, bulk_plain.derive(table, monotonic_ns())

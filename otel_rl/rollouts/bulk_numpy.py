@@ -27,7 +27,7 @@ def derive(source: Table, now: int) -> Derived:
     wrong: Any = np.zeros(count, bool)
     times = {}
     for name in TIMES:
-        given = _array(getattr(table, name), count)
+        given = _array(source, name)
         impossible = (given < 0) | (given > now)
         wrong |= impossible
         times[name] = np.where(impossible, 0, given)
@@ -45,7 +45,7 @@ def derive(source: Table, now: int) -> Derived:
     duration, ttft, queue, prefill, decode, _ = (np.maximum(span, -1) for span in spans)
     (given, output, cached), wrong = _tokens(source, count)
     problems["tokens"] = int(wrong.sum())
-    preemptions = _array(table.preemptions, count)
+    preemptions = _array(source, "preemptions")
     derived = Derived(
         duration,
         ttft,
@@ -64,8 +64,11 @@ def derive(source: Table, now: int) -> Derived:
     return derived
 
 
-def _array(column: Any, count: int) -> Any:
-    return np.fromiter(column, np.int64, count)
+def _array(source: Table, name: str) -> Any:
+    made = source.arrays.get(name)
+    if made is not None:
+        return np.frombuffer(made, np.int64)
+    return np.fromiter(getattr(source.columns, name), np.int64, len(source.rows))
 
 
 def _between(begin: Any, end: Any, slack: int) -> Any:
@@ -75,13 +78,12 @@ def _between(begin: Any, end: Any, slack: int) -> Any:
 
 
 def _tokens(source: Table, count: int) -> tuple[tuple[Any, Any, Any], Any]:
-    table = source.columns
     least: Any = 1
     if source.has_failed():
         least = 1 - np.fromiter(map(is_failed, source.rows), np.int64, count)
-    given, wrong_input = _usable(_array(table.input_tokens, count), 1)
-    output, wrong_output = _usable(_array(table.output_tokens, count), least)
-    cached, wrong_cached = _usable(_array(table.cached_tokens, count), 0)
+    given, wrong_input = _usable(_array(source, "input_tokens"), 1)
+    output, wrong_output = _usable(_array(source, "output_tokens"), least)
+    cached, wrong_cached = _usable(_array(source, "cached_tokens"), 0)
     above = (given != UNKNOWN) & (cached > given)
     return (given, output, np.where(above, UNKNOWN, cached)), wrong_input | wrong_output | wrong_cached | above
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from dataclasses import dataclass
 from itertools import islice
 from operator import attrgetter
@@ -11,7 +12,7 @@ from typing import Any, Final
 
 from otel_rl.records import Labels
 from otel_rl.requests import Request
-from otel_rl.rollouts.columns import Column, Derived, Numbers, Table, is_failed
+from otel_rl.rollouts.columns import Column, Derived, Numbers, Table, cleaned, is_failed
 
 
 class Kept:
@@ -61,7 +62,8 @@ class Offered(dict[int, Kept]):
 
     def __missing__(self, place: int) -> Kept:
         table, numbers = self._table, self._derived.of(place)
-        made = Kept(self.first + place, table.rows[place], table.parents[place], numbers, self._labels)
+        row = cleaned(table.rows[place], Counter()) if table.arrays else table.rows[place]
+        made = Kept(self.first + place, row, table.parents[place], numbers, self._labels)
         self[place] = made
         return made
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter, index, itemgetter
 from typing import Any, Final, NamedTuple
@@ -25,7 +26,9 @@ KIND: Final = itemgetter(*map(Request._fields.index, ("operation", "engine", "mo
 """What tells the series of requests apart."""
 TIMES: Final = ("submitted", "ended", "scheduled", "first_token", "last_token")
 COUNTS: Final = ("input_tokens", "output_tokens", "cached_tokens", "preemptions")
-WHOLE: Final = frozenset((*TIMES, *COUNTS, "turn", "policy_start", "policy_end", "limit"))
+WHOLE: Final = (*TIMES, *COUNTS, "turn", "policy_start", "policy_end", "limit")
+FEW: Final = 48
+"""Below this a look at every value costs less than one at every column."""
 TYPES: Final = tuple(int if name in WHOLE else bool if name == "streamed" else str for name in Request._fields)
 
 
@@ -47,6 +50,9 @@ class Numbers(NamedTuple):
 
 
 _COLUMNS: Final = attrgetter(*Numbers._fields)
+_texts: Final = attrgetter(*(name for name, kind in zip(Request._fields, TYPES, strict=True) if kind is str))
+Arrays = Mapping[str, "array[int]"]
+NONE: Final[Arrays] = {}
 
 
 @dataclass(slots=True)
@@ -80,14 +86,23 @@ class Derived:
 class Table:
     """Rows and, once for all that look at them, their columns."""
 
-    __slots__ = ("columns", "finishes", "parents", "rows")
+    __slots__ = ("arrays", "columns", "finishes", "parents", "rows")
 
-    def __init__(self, rows: list[Request], parents: list[Any]) -> None:
-        """Turn clean rows, at least one, and the places that they belong to, into columns. Cost: 0.2 us a row."""
+    def __init__(self, rows: list[Request], parents: list[Any], columns: Any = None, arrays: Arrays = NONE) -> None:
+        """Turn clean rows, at least one, and the places that they belong to, into columns. Cost: 0.2 us a row.
+
+        Args:
+            rows: the requests.
+            parents: their places.
+            columns: those of the rows, where they are known already.
+            arrays: likewise.
+        """
         self.rows = rows
         self.parents = parents
-        self.columns: Any = Request._make(zip(*rows, strict=True))
+        self.columns: Any = columns or Request._make(zip(*rows, strict=True))
         """A ``Request`` whose fields are the columns."""
+        self.arrays = arrays
+        """Columns of numbers of 64 bits by their name, where they have been made."""
         self.finishes = Counter(self.columns.finish)
         """How many ended for which reason."""
 
@@ -137,24 +152,49 @@ def clean(rows: list[Request], parents: list[Any], problems: Counter[str]) -> Ta
         rows, parents = [row for row, _ in kept], [parent for _, parent in kept]
     if not rows:
         return None
+    if len(rows) >= FEW:
+        columns = Request._make(zip(*rows, strict=True))
+        arrays = attempt("look at", "requests", _arrays, columns)
+        if arrays:
+            return Table(rows, parents, columns, arrays)
     if not all(tuple(map(type, row)) == TYPES for row in rows):  # nothing is compared: what is odd may refuse that
-        rows = [_cleaned(row, problems) for row in rows]
+        rows = [cleaned(row, problems) for row in rows]
     return Table(rows, parents)
 
 
-def _cleaned(row: Request, problems: Counter[str]) -> Request:
+def _arrays(columns: Any) -> Arrays:
+    """Make arrays of the whole numbers, where each field of every row is as good as what it should be; else none.
+
+    A number may be of another type that Python takes for a whole number, such as numpy's; a text of a subclass of
+    Python's. Cost: 0.25 us a row, a third of a look at the type of every value.
+    """
+    try:
+        arrays = {name: array("q", getattr(columns, name)) for name in WHOLE}
+        bytes(columns.streamed)
+        for column in _texts(columns):
+            "".join(column)
+    except (TypeError, ValueError, OverflowError):
+        return NONE
+    return arrays
+
+
+def cleaned(row: Request, problems: Counter[str]) -> Request:
     """Give a row with the types that it should have; a value that cannot be read is not known."""
     changed: dict[str, Any] = {}
     is_wrong = False
     for name, kind, value in zip(Request._fields, TYPES, row, strict=True):
         if type(value) is kind:
             continue
-        read: Any = whole if kind is int else kind
+        read: Any = whole if kind is int else _text if kind is str else kind
         found = None if value is None else attempt("read", "a value of a request", read, value)
         is_wrong |= found is None and value is not None
         changed[name] = (0 if name in TIMES else UNKNOWN if kind is int else kind()) if found is None else found
     problems["not_a_number"] += is_wrong
     return row._replace(**changed)
+
+
+def _text(value: Any) -> str:
+    return str.__str__(value) if isinstance(value, str) else str(value)
 
 
 def whole(value: Any) -> int | None:

@@ -15,9 +15,12 @@ from otel_rl.requests import Request
 from otel_rl.runtime import Trace, state
 from otel_rl.spans import Stage
 
+CONTAINER: Final = f"{v.RANK_SPAN} "
+ROLLOUTS: Final = frozenset((v.SAMPLE, v.EVALUATE))
+"""Stages that are a rollout each; requests of other stages are judged with their whole step."""
 EVALUATION: Final[Labels] = ((v.MODE, "eval"),)
-KNOWN_STAGES: Final = 4_096
-"""Stages that have ended and whose parents are still known."""
+KNOWN_STAGES: Final = 16_384
+"""Stages whose parents are known: more than one cycle of the flusher takes, and about 3 MB."""
 DEEPEST: Final = 64
 
 
@@ -87,23 +90,28 @@ def place_of(parent: Any) -> Stage | Place | None:
     return None
 
 
+def key_of(place: Stage | Place | None) -> Any:
+    """Say which rollout a place belongs to: a stage that is one, else its step; all traces of others are together."""
+    if place is None or place.trace is None:
+        return None
+    if isinstance(place, Stage) and (place.name in ROLLOUTS or place.name.startswith(CONTAINER)):
+        return place
+    return place.trace if place.trace.step else place.trace.sampled
+
+
 class Stages:
-    """The stages that are open or have just ended, by span id: a stage itself knows only the id of its parent."""
+    """The stages that were seen last, by span id: a stage itself knows only the id of its parent."""
 
     def __init__(self) -> None:
-        self._ended: OrderedDict[int, Above] = OrderedDict()
-        self._open: dict[int, Above] = {}
-
-    def look(self) -> None:
-        """See what is open now."""
-        self._open = {one.span_id: _above(one) for one in tuple(state.open) if isinstance(one, Stage)}
+        self._known: OrderedDict[int, Above] = OrderedDict()
 
     def remember(self, stages: Iterable[Any]) -> None:
-        """Take note of stages that have ended, or may have when their requests are counted."""
-        known = self._ended
+        """Take note of the stages among what is open, or has ended; it says of itself what it does by now."""
+        known = self._known
         for stage in stages:
-            if isinstance(stage, Stage):
+            if stage.__class__ is Stage:
                 known[stage.span_id] = _above(stage)
+                known.move_to_end(stage.span_id)
         while len(known) > KNOWN_STAGES:
             known.popitem(last=False)
 
@@ -123,7 +131,7 @@ class Stages:
         return Purpose(EVALUATION if is_evaluation else (), is_judging)
 
     def _find(self, span_id: int) -> Above | None:
-        return self._open.get(span_id) or self._ended.get(span_id)
+        return self._known.get(span_id)
 
 
 def _above(stage: Stage) -> Above:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import weakref
 from contextlib import closing
 from pathlib import Path
@@ -48,6 +49,27 @@ def test_a_stream_that_is_left_is_aborted(client: openai.OpenAI, server: Server,
     (found,) = notes.untimed()
     assert row(id=found.id, sample=found.id, finish="abort") == found
     assert ("c-1" == found.id, how != "unread") == (how != "unread", notes.rows[0].first_token > 0)
+
+
+@pytest.mark.parametrize("how", ["close", "drop", "unread"])
+def test_a_stream_that_a_child_inherits_is_the_parents(
+    client: openai.OpenAI, server: Server, notes: Notes, how: str
+) -> None:
+    """Whatever the child does with it."""
+    server.answer = events(chunk(), chunk(content="a"), SILENCE)
+    stream = client.chat.completions.create(**STREAM)
+    if how != "unread":
+        next(stream)
+    child = os.fork()
+    if not child:
+        if how == "close":
+            stream.close()
+        del stream
+        gc.collect()
+        os._exit(len(notes.rows))
+    assert (child, 0) == os.waitpid(child, 0)
+    stream.close()
+    assert ["abort"] == [found.finish for found in notes.untimed()]
 
 
 PROGRAM = """

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import sys
 import weakref
 from collections.abc import AsyncGenerator, Callable, Iterator
@@ -282,6 +283,30 @@ def test_a_caller_that_leaves_aborts(notes: Notes) -> None:
 
     asyncio.run(leave())
     assert [("a", "abort", "")] == [(found.id, found.finish, found.error) for found in notes.rows]
+
+
+def test_a_stream_that_a_child_inherits_is_the_parents(notes: Notes) -> None:
+    """Though it is gone there, too."""
+    stream = Manager(out(finish_reason=None), out()).generate_request(Input(stream=True))
+
+    async def fork() -> None:
+        await stream.__anext__()
+        child = os.fork()
+        if not child:
+            stream.__del__()
+            os._exit(len(notes.rows))
+        assert (child, 0) == os.waitpid(child, 0)
+        await stream.aclose()
+
+    asyncio.run(fork())
+    assert ["abort"] == [found.finish for found in notes.rows]
+
+
+def test_what_is_over_cannot_fail_any_more(notes: Notes) -> None:
+    """Its generator is passed through behind its only output, whatever it does there."""
+    with pytest.raises(ValueError):
+        read(out(), ValueError())
+    assert ["stop"] == [found.finish for found in notes.rows]
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ With a real engine: ``tests/vllm``.
 
 from __future__ import annotations
 
+import weakref
 from collections import deque
 from types import SimpleNamespace
 from typing import Any
@@ -113,6 +114,35 @@ def test_a_finished_sequence_is_a_row(recording: Recording, version: str) -> Non
     )
     assert ([row], [stage]) == (taken.rows, taken.parents)
     assert ({}, {}, {}) == opened(processor)
+
+
+def test_what_is_over_is_read_later(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its tokens are counted at once, since the caller has their list; where much waits, nothing of it is kept."""
+    processor, rows = Processor("0.32.0"), []
+    for most in (10, 0):
+        monkeypatch.setattr(integration, "MOST_HELD", most)
+        sequence = processor.submit("7", wall(2.0), queue=Queue(), parent=Parent("7"))
+        assert sequence.detokenizer is not None
+        processor.process_outputs([(sequence.request_id, [1, 2, 3], FinishReason.STOP)])
+        sequence.detokenizer.token_ids.clear()
+        gone = weakref.ref(sequence)
+        del sequence
+        assert (most == 0) == (gone() is None)
+        rows += take().rows
+    assert [(3, "7", True)] * 2 == [(row.output_tokens, row.sample, row.streamed) for row in rows]
+    assert rows[0] == rows[1]
+
+
+@pytest.mark.guarded
+def test_an_iteration_that_fails_ends_what_it_had_finished(recording: Recording) -> None:
+    """With its own reason, though the engine is dead by then."""
+    processor = Processor("0.32.0")
+    for name in "78":
+        processor.submit(name, wall(2.0), queue=Queue())
+    with pytest.raises(TypeError):
+        processor.process_outputs([("7-5eed", [1], FinishReason.STOP), ("8-5eed", None, None)])  # type: ignore[list-item]
+    processor.propagate_error(EngineDeadError())
+    assert [("7", "stop"), ("8", "error")] == [(row.sample, row.finish) for row in take().rows]
 
 
 def opened(processor: Processor) -> tuple[Any, Any, Any]:

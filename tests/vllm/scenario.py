@@ -15,6 +15,7 @@ import otel_rl
 from otel_rl import guard, requests
 from otel_rl.journal.read import Run, open_run
 from otel_rl.requests import Request
+from tests.noted import parts
 
 ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
@@ -50,13 +51,14 @@ class Seen:
 @contextmanager
 def recorded(root: Path) -> Iterator[Seen]:
     """Record vLLM and nothing else, and look at what it hands on; no error of ours may be swallowed."""
-    seen, hand_on, hand_load = Seen(root), requests.note, requests.load
+    seen, hand_on, hand_load = Seen(root), requests.note_many, requests.load
 
-    def note(read: Any, *arguments: Any, parent: Any = None) -> None:
-        for row in read(*arguments):
-            seen.rows.append(row)
-            seen.parents[row.id] = parent
-        hand_on(read, *arguments, parent=parent)
+    def note_many(pieces: list[Any], number: int) -> None:
+        for read, parent, arguments in parts(pieces):
+            for row in read(*arguments):
+                seen.rows.append(row)
+                seen.parents[row.id] = parent
+        hand_on(pieces, number)
 
     def load(*values: Any) -> None:
         seen.loads.append(values)
@@ -67,7 +69,7 @@ def recorded(root: Path) -> Iterator[Seen]:
             patch.delenv(name)
         for name, value in {**ENVIRONMENT, "OTEL_RL_DIR": str(root)}.items():
             patch.setenv(name, value)
-        patch.setattr("otel_rl.requests.note", note)
+        patch.setattr("otel_rl.requests.note_many", note_many)
         patch.setattr("otel_rl.requests.load", load)
         guard.errors.clear()
         otel_rl.instrument(["vllm"])

@@ -1,0 +1,162 @@
+"""Finished requests while they wait for the flusher: none is lost or read twice, and few objects wait."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+import otel_rl
+from otel_rl import requests, vocabulary
+from otel_rl.requests import Request, note
+from otel_rl.runtime import state
+from tests.fixtures import Recording
+from tests.noted import parts
+from tests.test_requests import bad, counted, given, request
+
+
+class Between(int):
+    """A limit at which the flusher comes, before what is compared with it is added."""
+
+    def __gt__(self, other: int) -> bool:
+        assert otel_rl.flush()
+        return super().__gt__(other)
+
+
+def test_what_waits_is_one_list(recording: Recording) -> None:
+    """Reader, parent, number of arguments, arguments; queued once, and whole."""
+    with otel_rl.step(1) as step:
+        with otel_rl.stage("sample") as stage:
+            note(given, 3)
+            note(given)
+        note(given, 4, 5, parent=stage)
+        note(given, 6)
+        expected = [(given, stage, [3]), (given, stage, []), (given, stage, [4, 5]), (given, step, [6])]
+        assert expected == list(parts(state.noted))
+        assert [state.noted] == [record for record in state.queue if isinstance(record, list)]
+        state.noted.clear()
+
+
+def test_what_waits_is_nothing_to_the_garbage_collector(recording: Recording) -> None:
+    """It would walk over 100,000 of them again and again."""
+    with otel_rl.step(1):
+        note(given, "r0", 0)
+        before = len(gc.get_objects())
+        for number in range(1_000):
+            note(given, f"r{number}", number)
+        made = len(gc.get_objects()) - before
+        state.noted.clear()
+    assert made < 100
+
+
+def test_the_flusher_may_come_while_one_is_added(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is read all the same, and once."""
+    monkeypatch.setattr(requests, "MOST_PIECES", Between(requests.MOST_PIECES))
+    with otel_rl.step(1), otel_rl.stage("sample"):
+        recording.tick(20)
+        for number in range(4):
+            note(given, [request(recording, number)])
+    run = recording.stop()
+    assert ({"stop": 4}, {}) == (counted(run, vocabulary.REQUESTS, vocabulary.FINISH), bad(run))
+
+
+def test_threads_and_the_flusher_share_it(recording: Recording) -> None:
+    """Nothing is lost or read twice while all of them are at it."""
+    read: list[int] = []
+
+    def reader(row: Request, number: int) -> Iterable[Request]:
+        read.append(number)
+        return (row,)
+
+    def work(first: int) -> None:
+        for number in range(first, first + 3_000):
+            note(reader, row, number)
+
+    with otel_rl.step(1), otel_rl.stage("sample") as stage:
+        recording.tick(20)
+        row = request(recording, id="")
+        threads = [threading.Thread(target=work, args=(3_000 * number,)) for number in range(3)]
+        for thread in threads:
+            thread.start()
+        while any(thread.is_alive() for thread in threads):
+            assert otel_rl.flush()
+        note(given, [row], parent=stage)
+    run = recording.stop()
+    assert (list(range(9_000)), {"stop": 9_001}) == (sorted(read), counted(run, vocabulary.REQUESTS, vocabulary.FINISH))
+
+
+def test_a_long_row_of_them_is_read_in_parts(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In their order, and each part is freed before the next one."""
+    monkeypatch.setattr("otel_rl.rollouts.fold.PART", 10)
+    lengths = []
+
+    def reader(noted: list[Any], row: Request) -> Iterable[Request]:
+        lengths.append(len(noted))
+        return (row,)
+
+    with otel_rl.step(1), otel_rl.stage("sample"):
+        recording.tick(20)
+        for number in range(7):
+            note(reader, state.noted, request(recording, number))
+        assert otel_rl.flush()
+    assert [35, 35, 35, 20, 20, 20, 5] == lengths
+    assert {"stop": 7} == counted(recording.stop(), vocabulary.REQUESTS, vocabulary.FINISH)
+
+
+@pytest.mark.parametrize("module", ["runtime", "requests"])
+def test_too_many_are_dropped_and_counted(recording: Recording, monkeypatch: pytest.MonkeyPatch, module: str) -> None:
+    """By the length of the queue, or by their own; what waits is not disturbed."""
+    with otel_rl.step(1), otel_rl.stage("sample"):
+        recording.tick(20)
+        if module == "requests":
+            monkeypatch.setattr(requests, "MOST_PIECES", 12)
+        else:
+            monkeypatch.setattr(requests, "QUEUE_LIMIT", 0)
+        for number in range(5):
+            note(given, [request(recording, number)])
+        monkeypatch.undo()
+        kept = 3 if module == "requests" else 0
+        assert ({("traces", "queue_full"): 5 - kept}, 4 * kept) == (state.dropped, len(state.noted))
+        note(given, [request(recording, 5)])
+    run = recording.stop()
+    assert {"stop": kept + 1} == counted(run, vocabulary.REQUESTS, vocabulary.FINISH)
+
+
+def test_a_fork_leaves_what_waits_to_the_parent(recording: Recording) -> None:
+    """The child begins with none, and has its own read."""
+    with otel_rl.step(1), otel_rl.stage("sample"):
+        recording.tick(20)
+        note(given, [request(recording, 1)])
+        child = os.fork()
+        if not child:
+            note(given, [request(recording, 2)])
+            otel_rl.uninstrument()
+            os._exit(0)
+        os.waitpid(child, 0)
+        note(given, [request(recording, 3)])
+    assert 3 == sum(point.value for point in recording.stop().last_points(vocabulary.REQUESTS))
+
+
+@pytest.mark.guarded
+def test_a_reader_that_fails_takes_no_other_with_it(recording: Recording) -> None:
+    """Behind it and before it, wherever it fails."""
+
+    def failing(row: Request, error: BaseException, how: str) -> Iterable[Request]:
+        if how == "early":
+            raise error
+        return (row if one else row.nothing for one in (1, 0))  # type: ignore[attr-defined]
+
+    with otel_rl.step(1), otel_rl.stage("sample"):
+        recording.tick(20)
+        note(given, [request(recording, 0)])
+        for number, error in enumerate((ValueError(), StopIteration(), MemoryError())):
+            note(failing, request(recording, 1), error, "early")
+            note(given, [request(recording, 2 + number)])
+        note(failing, request(recording, 5), ValueError(), "late")
+        note(given, [request(recording, 6)])
+    run = recording.stop()
+    assert ({"unreadable": 4}, {"stop": 6}) == (bad(run), counted(run, vocabulary.REQUESTS, vocabulary.FINISH))
