@@ -14,6 +14,7 @@ from otel_rl.report.model import (
     CommRow,
     DamagedFile,
     Loss,
+    MemoryParts,
     MemoryPeak,
     OpenStage,
     Rank,
@@ -179,6 +180,47 @@ def test_launch_times_name_nobody(tmp_path: Path) -> None:
     """What a launch takes says nothing about the work."""
     found = next(one for one in report_of(tmp_path, Plan(host_clock=True)).balance if one.stage == v.FORWARD)
     assert (False, None) == (found.is_comparable, found.straggler)
+
+
+def test_times_of_the_device_take_the_place_of_launches(tmp_path: Path) -> None:
+    """Where every call has one: ranks can be compared by them, and the sentence may split the update."""
+    report = report_of(tmp_path, Plan(host_clock=True, device_ms=30.0))
+    forward, backward = row(report, v.FORWARD), row(report, v.BACKWARD)
+    assert pytest.approx((0.03, 0.3, 0.06)) == (forward.median_s, forward.total_s, backward.median_s)
+    assert (True, False) == (forward.is_device_clock, forward.is_host_clock)
+    assert next(one for one in report.balance if one.stage == v.FORWARD).is_comparable
+    assert "the policy update" in report.verdict.sentence
+    assert report.verdict.sentence.endswith("(mostly rl.train.backward).")
+
+
+def test_the_memory_of_a_device_has_parts(tmp_path: Path) -> None:
+    """Of the step at whose end most was reserved; what is read more seldom at its highest; unknown is null."""
+    found = report_of(tmp_path, Plan(device_memory=True)).memory_parts
+    expected = MemoryParts(
+        role="trainer",
+        rank=1,
+        allocated_bytes=5 * GIB,
+        reserved_bytes=10 * GIB,
+        active_bytes=None,
+        requested_bytes=5 * GIB // 2,
+        inactive_split_bytes=None,
+        fragmentation=None,
+        slack=0.5,
+        rounding=0.5,
+        non_torch_bytes=13 * MIB,
+        activation_bytes=None,
+        comm_estimate_bytes=None,
+    )
+    assert (2, expected) == (len(found), found[1])
+
+
+def test_the_parts_of_a_long_run_are_forgotten_but_for_the_largest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is kept does not grow with the steps."""
+    monkeypatch.setattr("otel_rl.report.memory_parts.MOST_STEPS", 3)
+    found = report_of(tmp_path, Plan(device_memory=True, steps=20)).memory_parts
+    assert [10 * GIB, 10 * GIB] == [one.reserved_bytes for one in found]
 
 
 def test_hidden_collectives_name_nobody(healthy: Report) -> None:

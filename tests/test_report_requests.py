@@ -95,7 +95,7 @@ def test_what_is_no_tail(recording: Recording, share: float, step_share: float |
     """A small part of the step, one that the requests have by their number, or one of an unknown step time."""
     report = recorded(recording)
     tails = [Tail(slowest=0.01, share=share, step_share=step_share)]
-    assert "stage" == verdict(report.steps, report.stages, report.balance, None, tails).kind
+    assert "stage" == verdict(report.steps, report.stages, report.efficiency, None, tails).kind
 
 
 def test_the_terminal_shows_them(recording: Recording) -> None:

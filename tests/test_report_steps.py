@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 
 import pytest
 
 from otel_rl import vocabulary as v
+from otel_rl.analysis.bubbles import Bubbles
 from otel_rl.analysis.stages import Comm, Slice
 from otel_rl.analysis.steps import Step
+from otel_rl.calls import Calls
 from otel_rl.report.average import Averaged, average
 from otel_rl.report.balance_rows import balance_rows
-from otel_rl.report.collect import StepRecord
+from otel_rl.report.collect import Collected, StepRecord
 from otel_rl.report.comm_rows import comm_rows
+from otel_rl.report.efficiency import efficiency
 from otel_rl.report.long_step import set_aside
 from otel_rl.report.model import BalanceRow, CommRow, LongStep, Rank, RankComm
 from otel_rl.report.pieces import Work
+from otel_rl.report.spent import NOTHING as NO_TIME
 from otel_rl.report.stage_rows import stage_rows
 
 MS = 1_000_000
 NOTHING = Comm(0, 0)
+NO_CALLS = Calls((), array("q"))
 
 
 def averaged(*ranks: Sequence[float], comm: Comm = NOTHING) -> Averaged:
@@ -35,14 +41,35 @@ def averaged(*ranks: Sequence[float], comm: Comm = NOTHING) -> Averaged:
             reward = Slice((round(ms * MS),), round(ms * MS), round(ms * MS), NOTHING, False, False)
             slices = {(v.REWARD,): reward} if ms else {}
             step = Step(now_ns, now_ns + time_ns, "train", number)
-            records.append(StepRecord("a", Rank("trainer", rank), step, time_ns, slices, comm, Work(), False))
+            calls = Calls((v.REWARD,), array("q", (round(ms * MS), 0, 0, 0, -1))) if ms else NO_CALLS
+            records.append(record(rank, step, slices, comm, calls))
             now_ns += time_ns
     return average(records)
 
 
+def record(
+    rank: int, step: Step, slices: dict[tuple[str, ...], Slice], comm: Comm = NOTHING, calls: Calls = NO_CALLS
+) -> StepRecord:
+    """Make a step of a rank in which everything lies under stages."""
+    return StepRecord(
+        attempt="a",
+        rank=Rank("trainer", rank),
+        step=step,
+        covered_ns=step.time_ns,
+        slices=slices,
+        direct_comm=comm,
+        work=Work(),
+        is_truncated=False,
+        calls=calls,
+        bubbles=Bubbles(step.time_ns, 0, 0, 0, 0),
+        spent=NO_TIME,
+    )
+
+
 def rewards(steps: Averaged) -> BalanceRow:
     """Compare the ranks in their rewards."""
-    return balance_rows(steps, stage_rows(steps))[0]
+    slow = efficiency(Collected(), steps).stragglers
+    return balance_rows(steps, stage_rows(steps), slow)[0]
 
 
 def test_own_time_is_a_median() -> None:
@@ -76,8 +103,7 @@ def test_one_long_step_is_left_aside() -> None:
 
 def test_steps_without_time_leave_nothing_aside() -> None:
     """A clock may stand still."""
-    still = StepRecord("a", Rank("trainer", 0), Step(0, 0, "train", 1), 0, {}, NOTHING, Work(), False)
-    steps = average([still])
+    steps = average([record(0, Step(0, 0, "train", 1), {})])
     assert (steps, None) == set_aside(steps)
 
 

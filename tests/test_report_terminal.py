@@ -25,6 +25,7 @@ PLANS = {
     "killed": Plan(killed_in=v.BACKWARD),
     "hanging": Plan(killed_in=v.BACKWARD, is_alive=True),
     "launches": Plan(host_clock=True, checkpoint=True),
+    "device": Plan(host_clock=True, device_ms=30.0, device_memory=True),
     "no step": Plan(steps=1, killed_in=v.SAMPLE),
     "long name": Plan(run_id="a-very-long-name-" * 6),
 }
@@ -71,6 +72,9 @@ def test_no_line_is_wider_than_the_terminal(tmp_path: Path, plan: Plan, width: i
         ("launches", "rl.train.comm     1 to 2  1.00 ms  11.0 ms"),
         ("many ranks", "collectives in  per step  shortest   median  longest\n"),
         ("many ranks", "rl.reward              1      0 us  10.0 ms  10.0 ms\n"),
+        ("device", "rl.train.backward and rl.train.forward: the device's times; where the host waits"),
+        ("device", "device      live  reserved     other  slack  round."),
+        ("device", "rank 1  5.00 GiB  10.0 GiB  13.0 MiB   50 %    50 %"),
         ("healthy", "in all steps  samples  prompt tok."),
         ("healthy", "rank 0  host rss  1.02 GiB  rl.sample, step 3"),
     ],
@@ -139,3 +143,9 @@ def test_a_role_is_shown_literally(tmp_path: Path) -> None:
     rows = [replace(row, own=[replace(one, role="[/a]") for one in row.own]) for row in report.balance]
     render(replace(report, ranks=[*report.ranks, *odd], balance=rows), Console(file=out, width=120))
     assert re.search(r"own time +\[/a\] 0 +\[/a\] 1 ", out.getvalue()) is not None
+
+
+def test_parts_of_memory_fit_into_the_terminal(tmp_path: Path) -> None:
+    """The last ones are left out."""
+    text = shown(tmp_path, PLANS["device"], 40)
+    assert "device      live  reserved     other\n" in text

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from otel_rl import vocabulary as v
-from otel_rl.report.model import BalanceRow, LongStep, Rank, RankSeconds, StageRow, StepTimes
+from otel_rl.report.efficiency_model import BubbleRow, Efficiency, RankTime, SlowCommunication, StragglerRow
+from otel_rl.report.model import LongStep, Rank, StageRow, StepTimes
 from otel_rl.report.verdict import verdict
 
 STEPS = StepTimes(recorded=12, averaged=10, warmup=2, first=1, last=12, median_s=1.0, p95_s=1.2, total_s=10.0)
@@ -26,21 +27,60 @@ def stage(name: str, share: float, *, comm: float = 0.0, host: bool = False, ins
         comm_share=comm,
         is_comm_hidden=False,
         is_host_clock=host,
+        is_device_clock=False,
     )
 
 
-def balance(name: str, own_s: list[float], excess_s: float, tied: int = 0) -> BalanceRow:
-    """Make a row whose last rank is slow, and so many before it."""
-    slow = len(own_s) - 1
-    return BalanceRow(
+def slow(name: str, rank: int, ratio: float, cost_s: float) -> StragglerRow:
+    """Make a slow rank; a step takes a second."""
+    return StragglerRow(
+        role="trainer",
+        rank=rank,
         stage=name,
-        own=[RankSeconds("trainer", rank, value) for rank, value in enumerate(own_s)],
-        is_comparable=True,
-        straggler=Rank("trainer", slow),
-        tied=[Rank("trainer", slow - number) for number in range(1, tied + 1)],
-        ratio=own_s[-1] / own_s[0],
-        excess_s=excess_s,
+        own_s=ratio * cost_s,
+        ratio=ratio,
+        cost_s=cost_s,
+        share=cost_s,
+        slow_steps=9,
+        steps=10,
     )
+
+
+def ranks(count: int, role: str = "trainer") -> list[RankTime]:
+    """Make ranks of which nothing is known."""
+    return [
+        RankTime(
+            role=role,
+            rank=rank,
+            steps=10,
+            step_s=1.0,
+            active_s=1.0,
+            wait_s=0.0,
+            transfer_s=0.0,
+            inseparable_s=0.0,
+            idle_s=0.0,
+            other_s=0.0,
+            train_tokens=0.0,
+            response_tokens=0.0,
+            relative_score=None,
+            individual_score=None,
+            slowdown=None,
+        )
+        for rank in range(count)
+    ]
+
+
+NOBODY = Efficiency(stragglers=[], slow_communication=[], ranks=ranks(3), slowdowns=[], bubbles=[], goodput=[])
+
+
+def stragglers(*rows: StragglerRow) -> Efficiency:
+    """Let the ranks be slow."""
+    return replace(NOBODY, stragglers=list(rows))
+
+
+def skewed(share: float) -> Efficiency:
+    """Let ranks wait for slower ones that are nobody in particular."""
+    return replace(NOBODY, bubbles=[BubbleRow(kind="skew", denominator="step", share=share, ranks=[])])
 
 
 TOP = [stage(v.SAMPLE, 0.6), stage(v.FORWARD, 0.1), stage(v.BACKWARD, 0.25), stage(v.OTHER, 0.05)]
@@ -48,43 +88,71 @@ TOP = [stage(v.SAMPLE, 0.6), stage(v.FORWARD, 0.1), stage(v.BACKWARD, 0.25), sta
 
 def test_a_straggler_goes_first() -> None:
     """It costs every other rank its time."""
-    found = verdict(STEPS, TOP, [balance(v.REWARD, [0.1, 0.1, 0.3], 0.2)])
+    found = verdict(STEPS, TOP, stragglers(slow(v.REWARD, 2, 3.0, 0.2)))
     expected = (
-        "Rank 2 holds the run back: rl.reward takes 3.0 times as long there as on the median of the other ranks, "
-        "200 ms or 20 % of the median step."
+        "Rank 2 holds the run back: rl.reward takes 3.0 times as long there as on the median of the other ranks, which "
+        "costs 200 ms per step, 20 % of the median step."
     )
-    assert ("straggler", expected, Rank("trainer", 2)) == (found.kind, found.sentence, found.rank)
+    assert ("straggler", expected, Rank("trainer", 2), 3.0) == (found.kind, found.sentence, found.rank, found.ratio)
 
 
-def test_the_costliest_straggler_is_named() -> None:
-    """The largest excess counts, not the largest ratio."""
-    rows = [balance(v.REWARD, [0.01, 0.08], 0.07), balance(v.SAMPLE, [0.4, 0.6], 0.2)]
-    assert verdict(STEPS, TOP, rows).stage == v.SAMPLE
+def test_two_ranks_have_but_one_other() -> None:
+    """And of several roles a rank is called by its own."""
+    both = replace(stragglers(slow(v.REWARD, 1, 2.0, 0.1)), ranks=[*ranks(2), *ranks(1, "rollout")])
+    expected = "Trainer 1 holds the run back: rl.reward takes 2.0 times as long there as on the other rank, "
+    assert verdict(STEPS, TOP, both).sentence.startswith(expected)
 
 
 def test_ranks_that_are_as_slow_are_all_named() -> None:
-    """Never the first one alone; many of them are counted."""
-    sentences = [verdict(STEPS, TOP, [balance(v.REWARD, [0.1] * 9, 0.2, tied)]).sentence for tied in (1, 5)]
-    expected = ["Ranks 8 and 7 hold the run back: rl.reward ", "Ranks 8, 7, 6 and 3 more hold the run back: rl.reward "]
+    """Never the first one alone; many of them are counted; one that costs less is not among them."""
+    rows = [slow(v.REWARD, rank, 2.0, 0.2 - rank / 1000) for rank in (2, 3, 5, 6, 7, 8, 50)]
+    sentences = [verdict(STEPS, TOP, stragglers(*rows[:count])).sentence for count in (2, 7)]
+    expected = ["Ranks 2 and 3 hold the run back: rl.reward ", "Ranks 2, 3, 5 and 3 more hold the run back: rl.reward "]
     assert expected == [sentence[: len(start)] for sentence, start in zip(sentences, expected, strict=True)]
 
 
 def test_stages_in_which_as_much_is_lost_are_all_named() -> None:
     """Less than 5 % between them."""
-    rows = [balance(v.REWARD, [0.1, 0.3], 0.2), balance(v.SAMPLE, [0.4, 0.595], 0.195), balance("x", [0.1, 0.2], 0.1)]
-    assert verdict(STEPS, TOP, rows).sentence.endswith(
-        "200 ms or 20 % of the median step; as much is lost by rank 1 in rl.sample."
+    rows = [slow(v.REWARD, 1, 3.0, 0.2), slow(v.SAMPLE, 2, 1.5, 0.195), slow("x", 1, 2.0, 0.1)]
+    assert verdict(STEPS, TOP, stragglers(*rows)).sentence.endswith(
+        "200 ms per step, 20 % of the median step; as much is lost by rank 2 in rl.sample."
     )
-
-
-def test_steps_without_time_have_no_straggler() -> None:
-    """A clock may stand still."""
-    assert "stage" == verdict(replace(STEPS, median_s=0.0), TOP, [balance(v.REWARD, [0.1, 0.3], 0.2)]).kind
 
 
 def test_a_cheap_straggler_is_not_the_verdict() -> None:
     """Below 5 % of the step other things hold the run back."""
-    assert verdict(STEPS, TOP, [balance(v.REWARD, [0.01, 0.05], 0.04)]).kind == "stage"
+    assert verdict(STEPS, TOP, stragglers(slow(v.REWARD, 2, 5.0, 0.04))).kind == "stage"
+
+
+def test_slow_communication_blames_no_rank() -> None:
+    """It takes long on the rank that waits least."""
+    rows = [
+        SlowCommunication(role="trainer", stage=stage, transfer_s=share, share=share)
+        for stage, share in ((v.BACKWARD, 0.41), (v.COMM, 0.3))
+    ]
+    found = verdict(STEPS, TOP, replace(NOBODY, slow_communication=rows))
+    expected = (
+        "Communication holds the run back: collectives take 410 ms inside rl.train.backward and 300 ms under no stage "
+        "per step, 71 % of the median step, on every rank alike, so no rank is to blame."
+    )
+    assert ("slow communication", expected, None, v.BACKWARD) == (found.kind, found.sentence, found.rank, found.stage)
+
+
+def test_a_straggler_goes_before_slow_communication() -> None:
+    """Who waits for it is in the collective, too."""
+    rows = [SlowCommunication(role="trainer", stage=v.BACKWARD, transfer_s=0.4, share=0.4)]
+    both = replace(stragglers(slow(v.REWARD, 2, 3.0, 0.2)), slow_communication=rows)
+    assert "straggler" == verdict(STEPS, TOP, both).kind
+
+
+def test_ranks_that_wait_for_each_other_in_turn() -> None:
+    """Time in collectives that is mostly waiting, and nobody is slow again and again."""
+    rows = [stage(v.SAMPLE, 0.6), stage(v.BACKWARD, 0.4, comm=0.9)]
+    expected = (
+        "Collectives hold the run back: the ranks spend 36 % of the step time in them: 36 % inside rl.train.backward"
+    )
+    waiting = f"{expected}; 20 % is waiting for the slowest, now one rank, now another."
+    assert [waiting, f"{expected}."] == [verdict(STEPS, rows, skewed(share)).sentence for share in (0.2, 0.1)]
 
 
 @pytest.mark.parametrize(
@@ -99,14 +167,14 @@ def test_a_cheap_straggler_is_not_the_verdict() -> None:
 )
 def test_the_rules_have_an_order(rows: list[StageRow], kind: str) -> None:
     """Waiting, then collectives, then unknown time, then the largest stage."""
-    assert kind == verdict(STEPS, rows, []).kind
+    assert kind == verdict(STEPS, rows, NOBODY).kind
 
 
 def test_stages_of_one_thing_are_taken_together() -> None:
     """The update is forward, backward, clipping and optimizer."""
     rows = [stage(v.SAMPLE, 0.4), stage(v.FORWARD, 0.2), stage(v.BACKWARD, 0.3)]
     assert (
-        verdict(STEPS, rows, []).sentence
+        verdict(STEPS, rows, NOBODY).sentence
         == "Most time goes into the policy update: 50 % of the mean step, 500 ms of 1.00 s (mostly rl.train.backward)."
     )
 
@@ -115,7 +183,7 @@ def test_launch_times_do_not_split_the_update() -> None:
     """On an accelerator nobody knows yet which part of the update is long."""
     rows = [stage(v.SAMPLE, 0.4), stage(v.FORWARD, 0.1, host=True), stage(v.BACKWARD, 0.4, host=True)]
     assert (
-        verdict(STEPS, rows, []).sentence
+        verdict(STEPS, rows, NOBODY).sentence
         == "Most time goes into the policy update: 50 % of the mean step, 500 ms of 1.00 s."
     )
 
@@ -125,7 +193,7 @@ def test_stages_that_take_as_much_are_all_named() -> None:
     rows = [stage(v.REWARD, 0.3), stage(v.SAMPLE, 0.31), stage(v.LOG, 0.29)]
     assert (
         "Most time goes into generating rollouts and computing rewards: 31 % of the mean step each, 310 ms of 1.00 s."
-        == verdict(STEPS, rows, []).sentence
+        == verdict(STEPS, rows, NOBODY).sentence
     )
 
 
@@ -135,15 +203,15 @@ def test_what_lies_between_the_stages_of_a_tiny_step_is_no_verdict() -> None:
     tiny = replace(STEPS, median_s=0.009, total_s=0.1)
     assert (
         "Most time goes into judging: 30 % of the mean step, 3.00 ms of 10.0 ms; 70 % lies under no stage."
-        == verdict(tiny, rows, []).sentence
+        == verdict(tiny, rows, NOBODY).sentence
     )
-    assert "other" == verdict(replace(tiny, median_s=0.01), rows, []).kind
+    assert "other" == verdict(replace(tiny, median_s=0.01), rows, NOBODY).kind
 
 
 def test_the_step_that_is_left_aside_is_named() -> None:
     """Whatever the rule that holds."""
     long_step = LongStep(step=57, time_s=10.2, ratio=102.0, stage=v.CHECKPOINT)
-    found = verdict(STEPS, TOP, [], long_step)
+    found = verdict(STEPS, TOP, NOBODY, long_step)
     assert found.sentence.endswith(
         ". Step 57 is left aside: it took 10.2 s, 102 times the median, above all in rl.checkpoint."
     )
@@ -153,13 +221,13 @@ def test_the_step_that_is_left_aside_is_named() -> None:
 def test_nested_stages_are_not_counted_twice() -> None:
     """A stage inside another one is part of it."""
     rows = [stage(v.REWARD, 0.6), stage("rl.reward slow", 0.6, inside=v.REWARD), stage(v.SAMPLE, 0.4)]
-    assert pytest.approx(0.6) == verdict(STEPS, rows, []).share
+    assert pytest.approx(0.6) == verdict(STEPS, rows, NOBODY).share
 
 
 def test_a_users_own_stage_stands_for_itself() -> None:
     """What is in no group is named as it is."""
     assert (
-        verdict(STEPS, [stage("judging", 0.7)], []).sentence
+        verdict(STEPS, [stage("judging", 0.7)], NOBODY).sentence
         == "Most time goes into judging: 70 % of the mean step, 700 ms of 1.00 s."
     )
 
@@ -167,5 +235,5 @@ def test_a_users_own_stage_stands_for_itself() -> None:
 @pytest.mark.parametrize("name", ["", " \t"])
 def test_a_stage_without_a_name_is_a_stage(name: str) -> None:
     """A blank name has no first word to judge by."""
-    found = verdict(STEPS, [stage(name, 0.9)], [])
+    found = verdict(STEPS, [stage(name, 0.9)], NOBODY)
     assert ("stage", name) == (found.kind, found.stage)

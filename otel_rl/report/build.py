@@ -12,10 +12,16 @@ from otel_rl.report.average import Averaged, average, step_times
 from otel_rl.report.balance_rows import balance_rows
 from otel_rl.report.collect import Bounds, Collected, collect
 from otel_rl.report.comm_rows import comm_rows
+from otel_rl.report.efficiency import efficiency
+from otel_rl.report.efficiency_model import Efficiency
 from otel_rl.report.health import damage_rows, loss_rows, open_rows
 from otel_rl.report.long_step import set_aside
 from otel_rl.report.memory import KEYS as MEMORY_KEYS
-from otel_rl.report.model import FORMAT, Attempt, BalanceRow, Rank, Rate, Report, StageRow, State, Verdict, WorkRow
+from otel_rl.report.memory_parts import NAMES as MEMORY_NAMES
+from otel_rl.report.memory_parts import Parts
+from otel_rl.report.model import FORMAT, Attempt, Rank, Rate, Report, StageRow, State, Verdict, WorkRow
+from otel_rl.report.model_rows import NAMES as FLOPS_NAMES
+from otel_rl.report.model_rows import flops, ledger
 from otel_rl.report.nothing import nothing
 from otel_rl.report.pieces import KEYS, Work, is_container, rank_of, text
 from otel_rl.report.request_model import Tail
@@ -23,6 +29,7 @@ from otel_rl.report.request_rows import NAMES as REQUEST_NAMES
 from otel_rl.report.request_rows import request_rows
 from otel_rl.report.series import NAMES, all_series, is_own, own_series
 from otel_rl.report.stage_rows import stage_rows
+from otel_rl.report.step_names import disagreements
 from otel_rl.report.verdict import verdict
 
 
@@ -40,9 +47,11 @@ def build_report(run: Run, now_ns: int) -> Report:
     _add_open(found, opened)
     averaged = average(found.steps)
     stages = stage_rows(averaged)
-    balance = balance_rows(averaged, stages)
+    times = efficiency(found, averaged)
+    balance = balance_rows(averaged, stages, times.stragglers)
     steps = step_times(averaged)
     points = _points(run)
+    losses = loss_rows(points.counts)
     resource = found.resources[list(found.attempts)[-1]] if found.attempts else {}
     requests = request_rows(points.requests, stages)
     begin_ns, end_ns = _bounds(found.attempts.values())
@@ -65,18 +74,23 @@ def build_report(run: Run, now_ns: int) -> Report:
         steps=steps,
         stages=stages,
         balance=balance,
+        efficiency=times,
         comm=comm_rows(averaged, stages),
         work=_work_rows(averaged),
         rates=_rates(averaged, stages),
         requests=requests,
+        flops=flops(points.flops, run.logs(v.FLOPS_NOTE)),
+        ledger=ledger(run),
         memory=found.peaks.rows(),
+        memory_parts=points.memory.rows(),
         series=all_series(points.series, found.steps),
         numbers=own_series(points.own, found.steps),
         failures=found.failures,
+        disagreements=disagreements(found.steps, run.journals, losses),
         open_stages=open_rows(opened, now_ns, found.longest_ns),
-        losses=loss_rows(points.counts),
+        losses=losses,
         damage=damage_rows(run.journals),
-        verdict=_verdict(averaged, stages, balance, requests.tails)
+        verdict=_verdict(averaged, stages, times, requests.tails)
         if steps.averaged
         else nothing(run, found, opened, is_counted=points.has_steps),
     )
@@ -90,6 +104,8 @@ class _Points:
     own: list[PointView] = field(default_factory=list)
     counts: list[PointView] = field(default_factory=list)
     requests: list[PointView] = field(default_factory=list)
+    memory: Parts = field(default_factory=Parts)
+    flops: list[PointView] = field(default_factory=list)
     has_steps: bool = False
 
 
@@ -101,6 +117,10 @@ def _points(run: Run) -> _Points:
             points.series.append(point)
         elif point.name in REQUEST_NAMES:
             points.requests.append(point)
+        elif point.name in FLOPS_NAMES:
+            points.flops.append(point)
+        elif point.name in MEMORY_NAMES:
+            points.memory.see(point)
         elif point.name in (v.SELF_DROPPED, v.SELF_ERRORS):
             points.counts.append(point)
         elif is_own(point):
@@ -109,13 +129,12 @@ def _points(run: Run) -> _Points:
     return points
 
 
-def _verdict(averaged: Averaged, stages: list[StageRow], balance: list[BalanceRow], tails: Sequence[Tail]) -> Verdict:
-    """Judge the averaged steps, without the one that would outweigh them."""
+def _verdict(averaged: Averaged, stages: list[StageRow], times: Efficiency, tails: Sequence[Tail]) -> Verdict:
+    """Judge the averaged steps, without the one that would outweigh them; medians it does not."""
     fair, long_step = set_aside(averaged)
     if long_step is not None:
         stages = stage_rows(fair)
-        balance = balance_rows(fair, stages)
-    return verdict(step_times(fair), stages, balance, long_step, tails)
+    return verdict(step_times(fair), stages, times, long_step, tails)
 
 
 def _add_open(found: Collected, opened: Iterable[OpenView]) -> None:

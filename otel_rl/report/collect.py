@@ -8,13 +8,30 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from otel_rl import vocabulary as v
+from otel_rl.analysis.bubbles import Bubbles, bubbles
+from otel_rl.analysis.goodput import Goodput
+from otel_rl.analysis.intervals import Interval
 from otel_rl.analysis.stages import Comm, Path, Slice, Tree
 from otel_rl.analysis.steps import Step
+from otel_rl.calls import Calls, Labels, calls_in
 from otel_rl.journal.read import SpanView
 from otel_rl.records import Value
 from otel_rl.report.memory import Peaks
 from otel_rl.report.model import Failure, Rank
-from otel_rl.report.pieces import Work, is_container, is_request, iteration_of, label, piece, rank_of, text, work_of
+from otel_rl.report.pieces import (
+    Work,
+    is_container,
+    is_derived,
+    is_request,
+    iteration_of,
+    label,
+    piece,
+    rank_of,
+    text,
+    work_of,
+)
+from otel_rl.report.slices import Places, Slices
+from otel_rl.report.spent import Wall, spent
 
 ERROR: Final = 2
 """OTLP's status code."""
@@ -41,6 +58,11 @@ class StepRecord:
     work: Work
     is_truncated: bool
     """Its writer died in it or an exception ended it, so its time is no step time."""
+    calls: Calls
+    bubbles: Bubbles
+    """Its own waits."""
+    spent: Goodput
+    """Of the container, which may end before the next step begins."""
 
     @property
     def key(self) -> StepKey:
@@ -88,6 +110,8 @@ class Collected:
     failures: list[Failure] = field(default_factory=list)
     longest_ns: dict[str, int] = field(default_factory=dict)
     """Longest finished call by the stage's label."""
+    walls: dict[tuple[str, Rank], Wall] = field(default_factory=dict)
+    """By attempt and rank."""
 
 
 def collect(spans: Iterable[SpanView]) -> Collected:
@@ -109,8 +133,12 @@ class _Collector:
         self._waiting: defaultdict[str, list[bytes]] = defaultdict(list)
         self._known: set[tuple[str, int]] = set()
         self._stepped: set[str] = set()
+        self._labels: dict[Labels, Labels] = {}
+        self._places: Places = {}
 
     def add(self, span: SpanView) -> None:
+        if is_derived(span):
+            return  # it lies over a collective that is here already, and its writer, the sidecar, is no rank
         writer = span.journal.identity.writer
         self._note(span)
         if is_request(span):
@@ -156,11 +184,27 @@ class _Collector:
             if not span.parent_id or (is_container(span.name) and iteration is None):
                 self._found.phases.append(_phase(span))
         for container in containers:
+            below = {child.key for child in tree.below(container.span_id)}
+            inside = [span for span in spans if span.span_id in below]
+            time = self._spend(container, inside, is_step=iteration is not None)
             if iteration is not None:
                 self._stepped.add(key[0])
-                self._found.steps.append(_step(container, iteration, tree, spans))
+                calls = calls_in(piece(container), tree, inside, self._labels)
+                slices = Slices(tree.slices(container.span_id), self._places)
+                self._found.steps.append(_step(container, iteration, tree, inside, slices, calls, time))
                 if container.status_code == ERROR:
                     self._found.failures.append(_failure(container, iteration, spans))
+
+    def _spend(self, container: SpanView, inside: list[SpanView], *, is_step: bool) -> Goodput:
+        """Split a container by kind."""
+        key = text(container.resource, v.ATTEMPT_ID), rank_of(container.resource)
+        begin_ns, end_ns = container.start_ns, max(container.start_ns, container.end_ns)
+        wall = self._found.walls.setdefault(key, Wall(begin_ns, end_ns))
+        wall.widen(begin_ns, end_ns)
+        parts = spent(container, inside, is_step=is_step)
+        if not is_step:
+            wall.phases.append(((begin_ns, end_ns), parts))
+        return parts
 
 
 def _phase(span: SpanView) -> Phase:
@@ -179,21 +223,45 @@ def _failure(container: SpanView, iteration: int, spans: list[SpanView]) -> Fail
     )
 
 
-def _step(container: SpanView, iteration: int, tree: Tree, spans: list[SpanView]) -> StepRecord:
-    evaluation = {span.span_id for span in spans if span.name == v.EVALUATE}
+def _step(
+    container: SpanView,
+    iteration: int,
+    tree: Tree,
+    inside: list[SpanView],
+    slices: Slices,
+    calls: Calls,
+    time: Goodput,
+) -> StepRecord:
+    evaluation = {span.span_id for span in inside if span.name == v.EVALUATE}
     inside_evaluation = {child.key for key in evaluation for child in tree.below(key)}
-    training = {child.key for child in tree.below(container.span_id)} - inside_evaluation
     work = Work()
-    for span in spans:
-        if span.span_id in training and (more := work_of(span)):
+    for span in inside:
+        if span.span_id not in inside_evaluation and (more := work_of(span)):
             work.add(more)
     return StepRecord(
         attempt=text(container.resource, v.ATTEMPT_ID),
         rank=rank_of(container.resource),
         step=Step(container.start_ns, container.end_ns, text(container.attributes, v.LOOP_NAME), iteration),
         covered_ns=tree.covered_ns(piece(container)),
-        slices=tree.slices(container.span_id),
+        slices=slices,
         direct_comm=tree.direct_comm(piece(container)),
         work=work,
         is_truncated=container.attributes.get(v.TRUNCATED) is True or container.status_code == ERROR,
+        calls=calls,
+        bubbles=_bubbles(container, inside),
+        spent=time,
+    )
+
+
+def _bubbles(container: SpanView, inside: list[SpanView]) -> Bubbles:
+    waits: dict[str, list[Interval]] = {}
+    for span in inside:
+        if span.name == v.IDLE:
+            waits.setdefault(text(span.attributes, v.IDLE_REASON), []).append((span.start_ns, span.end_ns))
+    return bubbles(
+        (container.start_ns, container.end_ns),
+        stages=(),
+        data=waits.get("data", ()),
+        queue=waits.get("queue", ()),
+        pipeline=waits.get("pipeline", ()),
     )

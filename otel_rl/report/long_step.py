@@ -23,16 +23,17 @@ def set_aside(averaged: Averaged) -> tuple[Averaged, LongStep | None]:
     steps: defaultdict[StepKey, list[StepRecord]] = defaultdict(list)
     for record in averaged.steady:
         steps[record.key].append(record)
-    if averaged.median_ns <= 0:  # clocks that stand still
+    median_ns = averaged.median_ns  # a million step times are sorted for it
+    if median_ns <= 0:  # clocks that stand still
         return averaged, None
-    long = [key for key, records in steps.items() if _longest(records).step.time_ns >= RATIO * averaged.median_ns]
+    long = [key for key, records in steps.items() if _longest(records).step.time_ns >= RATIO * median_ns]
     if len(long) != 1 or sum(one.step.time_ns for one in steps[long[0]]) < SHARE * averaged.time_ns:
         return averaged, None
     record = _longest(steps[long[0]])
     found = LongStep(
         step=record.step.iteration,
         time_s=record.step.time_ns / 1e9,
-        ratio=record.step.time_ns / averaged.median_ns,
+        ratio=record.step.time_ns / median_ns,
         stage=_main_stage(record),
     )
     return averaged.without(long[0]), found

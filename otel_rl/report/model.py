@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from otel_rl.report.computed_model import Flops, Ledger
+from otel_rl.report.efficiency_model import Efficiency
 from otel_rl.report.request_model import Requests
 
 FORMAT: Final = "otel_rl.report/1"
@@ -12,7 +14,7 @@ FORMAT: Final = "otel_rl.report/1"
 
 State = Literal["alive", "finished", "failed", "killed", "unknown"]
 Wall = Literal["step", "stage"]
-VerdictKind = Literal["nothing", "straggler", "idle", "comm", "other", "tail", "stage"]
+VerdictKind = Literal["nothing", "straggler", "slow communication", "idle", "comm", "other", "tail", "stage"]
 MemoryKind = Literal["host rss", "device allocated", "device reserved"]
 
 
@@ -63,6 +65,29 @@ class Failure:
     """Class of the exception."""
 
 
+@dataclass(frozen=True, slots=True)
+class RankStep:
+    """What one rank calls a step."""
+
+    rank: int
+    loop: str
+    iteration: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepDisagreement:
+    """Ranks of one role that call the same step, the k-th of each, by different numbers."""
+
+    attempt: str
+    role: str
+    steps: int
+    """So many steps have different numbers,"""
+    compared: int
+    """of so many."""
+    first: list[RankStep]
+    """The first such step."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTimes:
     """Step times in seconds over the averaged steps of all ranks."""
@@ -104,6 +129,8 @@ class StageRow:
     """Collectives run inside that cannot be separated, so own times are upper bounds and name nobody."""
     is_host_clock: bool
     """The times are those of launching device work, not of the work."""
+    is_device_clock: bool
+    """The times are those of the device; the stage in which the host waits for it (often `rl.log`) has them too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,13 +142,15 @@ class BalanceRow:
     is_comparable: bool
     """False where hidden collectives or launch times forbid to compare ranks."""
     straggler: Rank | None
-    """The slowest rank, where the rule of the verdict calls it slow."""
+    """The rank of the stage that `efficiency.stragglers` names first; null where it names none."""
     tied: list[Rank]
-    """The other ranks that are as slow: less than 5 % faster."""
+    """The other ranks that it names there."""
     ratio: float | None
-    """Longest own time over the median of the other ranks; null below two ranks or where that is 0."""
+    """Own time of that rank, or else the longest, over the median of the others; null below two ranks or where that is
+    0."""
     excess_s: float | None
-    """Longest own time minus that median, per step: times the part of the steps that have the stage."""
+    """What that rank costs per step; where none is named the longest own time minus the median of the others, times the
+    part of the steps that have the stage."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,6 +214,36 @@ class MemoryPeak:
     """The stage that last raised it by more than 0.1 %, as its own peak or its readings at both ends show."""
     iteration: int | None
     """Step in which that was; null outside of any step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryParts:
+    """What the device of one rank held at the end of the step at which most was reserved; null is not known."""
+
+    role: str
+    rank: int
+    allocated_bytes: int
+    """Live tensors."""
+    reserved_bytes: int
+    """Held by torch's allocator."""
+    active_bytes: int | None
+    """Live, or still in use by a stream."""
+    requested_bytes: int | None
+    """Live tensors as they were asked for."""
+    inactive_split_bytes: int | None
+    """Free parts of blocks that cannot be given back."""
+    fragmentation: float | None
+    """Inactive split over reserved."""
+    slack: float | None
+    """Reserved and not allocated, over reserved."""
+    rounding: float | None
+    """Allocated and not requested, over allocated."""
+    non_torch_bytes: int | None
+    """Highest of the run: in use below torch, by whatever process."""
+    activation_bytes: int | None
+    """Highest of the run: of one micro-batch, a lower bound unless its span says that it is exact."""
+    comm_estimate_bytes: int | None
+    """Estimate: by what non-torch memory grew while process groups were made and first used."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -319,16 +378,22 @@ class Report:
     steps: StepTimes
     stages: list[StageRow]
     balance: list[BalanceRow]
+    efficiency: Efficiency
     comm: list[CommRow]
     work: list[WorkRow]
     rates: list[Rate]
     requests: Requests
+    flops: Flops
+    ledger: Ledger
     memory: list[MemoryPeak]
+    memory_parts: list[MemoryParts]
     series: list[Series]
     numbers: list[Series]
     """What the training recorded by itself with `otel_rl.record`."""
     failures: list[Failure]
     """Exceptions that ended steps; such a step is not finished."""
+    disagreements: list[StepDisagreement]
+    """Empty where the ranks agree about their steps, and where lost spans leave it open."""
     open_stages: list[OpenStage]
     losses: list[Loss]
     damage: list[DamagedFile]

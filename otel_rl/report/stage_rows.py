@@ -37,6 +37,7 @@ def _row(averaged: Averaged, path: Path) -> StageRow:
         comm_share=sum(part.comm.time_ns for _, part in found) / 1e9 / durations.total if durations.total else 0.0,
         is_comm_hidden=any(part.is_hidden for _, part in found),
         is_host_clock=any(part.is_host_clock for _, part in found),
+        is_device_clock=bool(found) and all(part.is_device_clock for _, part in found),
     )
 
 
@@ -54,6 +55,7 @@ def _other(averaged: Averaged) -> StageRow:
         comm_share=0.0,
         is_comm_hidden=False,
         is_host_clock=False,
+        is_device_clock=False,
     )
 
 

@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from otel_rl import vocabulary as v
-from otel_rl.report.format import count, percent, plural, seconds
+from otel_rl.report.format import count, listed, percent, plural, seconds
 from otel_rl.report.model import Report, StageRow
 from otel_rl.report.style import BAR, NOTE, plain_table
 
@@ -64,4 +64,7 @@ def _note(report: Report) -> str:
     more = ["Calls: all ranks; total: their mean"] if len(report.ranks) > 1 else []
     if hidden := sum(not _is_shown(row) for row in report.stages):
         more.append(f"{plural(hidden, 'nested row')} below {percent(NESTED_SHARE)} left out")
-    return f"{text}." + (f"\n{'; '.join(more)}." if more else "")
+    lines = [f"{text}.", *([f"{'; '.join(more)}."] if more else [])]
+    if timed := list(dict.fromkeys(row.stage for row in report.stages if row.is_device_clock)):
+        lines.append(f"{listed(timed)}: the device's times; where the host waits for it they count again.")
+    return "\n".join(lines)

@@ -11,11 +11,16 @@ from rich.text import Text
 from otel_rl.report.balance_table import balance_table
 from otel_rl.report.comm_table import comm_table
 from otel_rl.report.format import clock, count, plural, printable, seconds
+from otel_rl.report.goodput_table import goodput_table
 from otel_rl.report.model import Report
+from otel_rl.report.model_table import flops_table, ledger_lines
 from otel_rl.report.open_lines import open_lines
+from otel_rl.report.parts_table import parts_table
+from otel_rl.report.rank_table import rank_table
 from otel_rl.report.request_table import request_table
 from otel_rl.report.series_table import numbers_table, series_table
 from otel_rl.report.stage_table import stage_table
+from otel_rl.report.step_names import disagreement_lines
 from otel_rl.report.style import GOOD, HEADING, NOTE, WARNING, rank_name
 from otel_rl.report.work_table import memory_table, rate_lines, work_table
 
@@ -43,15 +48,21 @@ def document(report: Report, width: int) -> RenderableType:
         _header(report, width),
         _sentence(report),
         _failures(report),
+        ledger_lines(report),
+        disagreement_lines(report),
         open_lines(report),
         stage_table(report, width),
         balance_table(report, width),
+        rank_table(report, width),
         comm_table(report, width),
+        goodput_table(report),
+        flops_table(report),
         request_table(report),
         series_table(report, width),
         numbers_table(report, width),
         work_table(report),
         memory_table(report),
+        parts_table(report, width),
         _trust(report),
         Text(report.path, style=NOTE, overflow="fold"),
     ]

@@ -8,14 +8,15 @@ from typing import Final
 
 from otel_rl import vocabulary as v
 from otel_rl.analysis.balance import TIE_SHARE
+from otel_rl.analysis.stragglers import COMM_SHARE
+from otel_rl.report.efficiency_model import Efficiency, SlowCommunication, StragglerRow
 from otel_rl.report.format import listed, percent, seconds, times
-from otel_rl.report.model import BalanceRow, LongStep, Rank, StageRow, StepTimes, Verdict, VerdictKind
+from otel_rl.report.model import LongStep, Rank, StageRow, StepTimes, Verdict, VerdictKind
 from otel_rl.report.request_model import Tail
 
 STRAGGLER_SHARE: Final = 0.05
 """A slow rank is the verdict when being as fast as the others would save this share of the median step time."""
 IDLE_SHARE: Final = 0.2
-COMM_SHARE: Final = 0.3
 OTHER_SHARE: Final = 0.2
 TINY_STEP_S: Final = 0.01
 """Of shorter steps what runs between the stages is always a large part."""
@@ -42,7 +43,7 @@ GROUPS: Final = {
 def verdict(
     steps: StepTimes,
     stages: Sequence[StageRow],
-    balance: Sequence[BalanceRow],
+    efficiency: Efficiency,
     long_step: LongStep | None = None,
     tails: Sequence[Tail] = (),
 ) -> Verdict:
@@ -51,12 +52,18 @@ def verdict(
     Args:
         steps: at least one is averaged.
         stages: of the same steps.
-        balance: likewise.
+        efficiency: who is slow, in which stage.
         long_step: the step that is not among them; the sentence says so.
         tails: of the rollouts of all steps.
     """
     top = [row for row in stages if row.inside is None]
-    found = _straggler(balance, steps.median_s) or _waits(top, steps.median_s) or _tail(tails) or _largest(top, steps)
+    found = (
+        _straggler(efficiency)
+        or _slow_communication(efficiency.slow_communication)
+        or _waits(top, efficiency, steps.median_s)
+        or _tail(tails)
+        or _largest(top, steps)
+    )
     if long_step is None:
         return found
     aside = (
@@ -66,30 +73,51 @@ def verdict(
     return replace(found, sentence=f"{found.sentence} {aside}", long_step=long_step)
 
 
-def _straggler(balance: Sequence[BalanceRow], step_s: float) -> Verdict | None:
-    slow = [row for row in balance if row.straggler and (row.excess_s or 0.0) >= STRAGGLER_SHARE * step_s]
-    slow.sort(key=lambda row: -(row.excess_s or 0.0))
-    if not slow or not step_s:
+def _straggler(efficiency: Efficiency) -> Verdict | None:
+    slow = [row for row in efficiency.stragglers if row.share >= STRAGGLER_SHARE]
+    if not slow:
         return None
-    row, *others = slow
-    ratio, excess_s = row.ratio or 0.0, row.excess_s or 0.0
-    ranks = _ranks(row)
-    against = "on the other rank" if len(row.own) == 2 else "on the median of the other ranks"
-    ties = [f"{_ranks(one)} in {one.stage}" for one in others if _ties(one.excess_s or 0.0, excess_s)]
+    worst = slow[0]
+    alike = [row for row in slow if (row.role, row.stage) == (worst.role, worst.stage)]
+    named = [row for row in alike if _ties(row.cost_s, worst.cost_s)]
+    num_peers = sum(one.role == worst.role for one in efficiency.ranks)
+    against = "on the other rank" if num_peers == 2 else "on the median of the other ranks"
+    who = _ranks(named, efficiency)
+    elsewhere = [row for row in slow if row not in alike and _ties(row.cost_s, worst.cost_s)]
+    ties = [f"{_ranks([row], efficiency)} in {row.stage}" for row in elsewhere]
     sentence = (
-        f"{ranks[0].upper()}{ranks[1:]} {'hold' if row.tied else 'holds'} the run back: {row.stage} takes "
-        f"{times(ratio)} as long there as {against}, {seconds(excess_s)} or {percent(excess_s / step_s)} of the median "
-        f"step{f'; as much is lost by {listed(ties)}' if ties else ''}."
+        f"{who[0].upper()}{who[1:]} {'hold' if len(named) > 1 else 'holds'} the run back: {worst.stage} takes "
+        f"{times(worst.ratio)} as long there as {against}, which costs {seconds(worst.cost_s)} per step, "
+        f"{percent(worst.share)} of the median step{f'; as much is lost by {listed(ties)}' if ties else ''}."
     )
-    return replace(_verdict("straggler", sentence, row.stage, excess_s / step_s), rank=row.straggler, ratio=ratio)
+    found = _verdict("straggler", sentence, worst.stage, worst.share)
+    return replace(found, rank=Rank(worst.role, worst.rank), ratio=worst.ratio)
 
 
-def _ranks(row: BalanceRow) -> str:
-    slow: list[Rank] = [*([row.straggler] if row.straggler else []), *row.tied]
-    return f"{'ranks' if len(slow) > 1 else 'rank'} {listed([str(one.rank) for one in slow])}"
+def _ranks(rows: Sequence[StragglerRow], efficiency: Efficiency) -> str:
+    """Name ranks of one role; by the role where there are several."""
+    word = rows[0].role if len({one.role for one in efficiency.ranks}) > 1 else "rank"
+    return f"{word}{'s' if len(rows) > 1 else ''} {listed([str(row.rank) for row in rows])}"
 
 
-def _waits(top: Sequence[StageRow], step_s: float) -> Verdict | None:
+def _slow_communication(slow: Sequence[SlowCommunication]) -> Verdict | None:
+    """Name collectives that take long on the rank that waits least, too."""
+    if not slow:
+        return None
+    share = sum(row.share for row in slow)
+    where = [f"{seconds(row.transfer_s)} {_inside(row.stage)}" for row in slow]
+    sentence = (
+        f"Communication holds the run back: collectives take {listed(where)} per step, {percent(share)} of the median "
+        "step, on every rank alike, so no rank is to blame."
+    )
+    return _verdict("slow communication", sentence, slow[0].stage, share)
+
+
+def _inside(stage: str) -> str:
+    return "under no stage" if stage == v.COMM else f"inside {stage}"
+
+
+def _waits(top: Sequence[StageRow], efficiency: Efficiency, step_s: float) -> Verdict | None:
     idle = sum(row.share for row in top if _kind(row.stage) == v.IDLE)
     if idle >= IDLE_SHARE:
         sentence = f"Waiting holds the run back: {percent(idle)} of the step time is {v.IDLE}."
@@ -97,9 +125,17 @@ def _waits(top: Sequence[StageRow], step_s: float) -> Verdict | None:
     comm = sum(row.share * row.comm_share for row in top)
     if comm >= COMM_SHARE:
         most = sorted(top, key=lambda row: row.share * row.comm_share, reverse=True)[:3]
-        parts = [f"{percent(row.share * row.comm_share)} inside {row.stage}" for row in most if row.stage != v.COMM]
+        parts = [
+            f"{percent(row.share * row.comm_share)} inside {row.stage}"
+            for row in most
+            if row.stage != v.COMM and row.comm_share
+        ]
         where = f": {', '.join(parts)}" if parts else ""
-        sentence = f"Collectives hold the run back: the ranks spend {percent(comm)} of the step time in them{where}."
+        skew = sum(row.share for row in efficiency.bubbles if row.kind == "skew")
+        waits = f"; {percent(skew)} is waiting for the slowest, now one rank, now another" if 2 * skew >= comm else ""
+        sentence = (
+            f"Collectives hold the run back: the ranks spend {percent(comm)} of the step time in them{where}{waits}."
+        )
         return _verdict("comm", sentence, v.COMM, comm)
     other = _other(top)
     if other >= OTHER_SHARE and step_s >= TINY_STEP_S:

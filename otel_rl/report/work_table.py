@@ -12,6 +12,7 @@ from otel_rl.report.model import Rate, Report, Wall
 from otel_rl.report.style import NOTE, plain_table, rank_name
 
 WORK_NOTE: Final = "As generated for training; padding and trained tok. of all training forwards."
+
 WALLS: Final[dict[Wall, str]] = {"step": "per step time", "stage": "per rollout time"}
 
 

@@ -1,0 +1,48 @@
+"""Where the time went: every step of all ranks together, once."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from otel_rl.analysis.stragglers import waits_in
+from otel_rl.calls import matched
+from otel_rl.report.average import Averaged
+from otel_rl.report.collect import Collected, StepKey, StepRecord
+from otel_rl.report.efficiency_model import Efficiency
+from otel_rl.report.goodput_rows import Goodputs
+from otel_rl.report.rank_times import RankTimes
+
+
+def efficiency(found: Collected, averaged: Averaged) -> Efficiency:
+    """Fold the steps: goodput takes all of them, everything else those that averages are made of.
+
+    Peers are the ranks of one role.
+    """
+    steady = set(map(id, averaged.steady))
+    times, goodputs = RankTimes(), Goodputs(found)
+    for record in found.steps:
+        if record.is_truncated:
+            goodputs.add(record, {})
+    for records in _peers(averaged):
+        calls = matched({record.rank.rank: record.calls for record in records})
+        waits_ns = waits_in(calls)
+        for record in records:
+            goodputs.add(record, waits_ns.get(record.rank.rank, {}))
+        if all(id(record) in steady for record in records):
+            times.add(records, calls, waits_ns)
+    return Efficiency(
+        stragglers=times.stragglers(averaged.median_ns / 1e9),
+        slow_communication=times.slow_communication(),
+        ranks=times.ranks(),
+        slowdowns=times.slowdowns(),
+        bubbles=times.bubbles(),
+        goodput=goodputs.rows(),
+    )
+
+
+def _peers(averaged: Averaged) -> list[list[StepRecord]]:
+    """Part the steps by number and role."""
+    groups: defaultdict[tuple[StepKey, str], list[StepRecord]] = defaultdict(list)
+    for record in averaged.finished:
+        groups[record.key, record.rank.role].append(record)
+    return list(groups.values())

@@ -1,0 +1,152 @@
+"""Where the time went, as data: slow ranks, slow communication, what each rank did, bubbles, goodput."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+BubbleKind = Literal["data", "queue", "pipeline", "skew"]
+GoodputKind = Literal["productive", "overhead", "idle", "wasted", "other"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StragglerRow:
+    """A rank that is slow in a stage again and again; peers are the ranks of its role."""
+
+    role: str
+    rank: int
+    stage: str
+    own_s: float
+    """Its own time in the stage, median of the averaged steps that have it."""
+    ratio: float
+    """That over the median of the other ranks."""
+    cost_s: float
+    """Own time minus the median of the other ranks in the same step, per step: median of the steps that have the stage,
+    times the part of the steps that have it."""
+    share: float
+    """Cost over the median step time."""
+    slow_steps: int
+    """Averaged steps in which it was the slowest, or as slow."""
+    steps: int
+    """Averaged steps that have the stage."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlowCommunication:
+    """Collectives that take long on every rank alike, so that no rank is to blame."""
+
+    role: str
+    stage: str
+    """`rl.train.comm`: those under no stage."""
+    transfer_s: float
+    """Per step, median: time in the collectives of the rank that waited least."""
+    share: float
+    """Of the step, median."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankTime:
+    """What one rank did, mean per averaged step; the parts add up to the step time where stages do not overlap."""
+
+    role: str
+    rank: int
+    steps: int
+    step_s: float
+    active_s: float
+    """In stages, without the collectives inside them."""
+    wait_s: float
+    """In collectives, beyond the time of the peer that was in those of the same call for the shortest time."""
+    transfer_s: float
+    """The remainder of the time in collectives."""
+    inseparable_s: float
+    """In stages that hide collectives or measure launches only."""
+    idle_s: float
+    """In `rl.idle`."""
+    other_s: float
+    """Under no stage."""
+    train_tokens: float
+    """Tokens of every training forward."""
+    response_tokens: float
+    """Generated for training."""
+    relative_score: float | None
+    """Against the fastest peer in each stage, weighted by time: 1 as fast, 0.5 takes twice as long; below 0.75 it is
+    slow by the measure of nvidia-resiliency-ext. Null without peers, or where no stage is comparable."""
+    individual_score: float | None
+    """The last tenth of the steps against its own best tenth, likewise; null below ten steps."""
+    slowdown: float | None
+    """Step time if this rank were as it is and its peers ideal, over the ideal one; null where it cannot be told."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slowdown:
+    """The steps of one role against ideal ones, in which every rank takes the mean of the ranks."""
+
+    role: str
+    steps: int
+    """Averaged steps of which it can be told: every rank has the same calls, and their collectives can be separated."""
+    actual_s: float
+    """Time under stages per step, waits included."""
+    ideal_s: float
+    slowdown: float
+    """Actual over ideal: 1 for a balanced job."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankBubble:
+    """One bubble of one rank, mean per averaged step."""
+
+    role: str
+    rank: int
+    time_s: float
+    share: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BubbleRow:
+    """Waiting of one kind, over the averaged steps."""
+
+    kind: BubbleKind
+    """`data`, `queue`, `pipeline`: the reason of `rl.idle`; `skew`: in collectives, for slower peers."""
+    denominator: Literal["step"]
+    """What the shares are of: the step time."""
+    share: float
+    """Of all ranks."""
+    ranks: list[RankBubble]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GoodputPart:
+    """Time of one kind."""
+
+    kind: GoodputKind
+    time_ns: int
+    share: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GoodputRow:
+    """The wall time of all ranks by kind: of each from the begin of its first container to the end of its last one."""
+
+    attempt: str | None
+    """Null for all attempts together."""
+    ranks: int
+    wall_ns: int
+    """Of the ranks together: the parts add up to it exactly."""
+    parts: list[GoodputPart]
+    padding_share: float | None
+    """Padding positions of all positions of the training forwards: shown beside the parts, it is none of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Efficiency:
+    """Where the time went."""
+
+    stragglers: list[StragglerRow]
+    """The costliest first."""
+    slow_communication: list[SlowCommunication]
+    ranks: list[RankTime]
+    slowdowns: list[Slowdown]
+    bubbles: list[BubbleRow]
+    """Those that take any time."""
+    goodput: list[GoodputRow]
+    """One for each attempt, the last one for all; empty where no time was recorded."""

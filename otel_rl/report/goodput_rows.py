@@ -1,0 +1,125 @@
+"""Goodput: the wall time of every attempt by kind."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from otel_rl.analysis.goodput import Goodput, redone, total
+from otel_rl.analysis.intervals import Interval
+from otel_rl.report.collect import Collected, StepRecord
+from otel_rl.report.efficiency_model import GoodputKind, GoodputPart, GoodputRow
+from otel_rl.report.model import Rank
+from otel_rl.report.spent import NOTHING, moved, twice, whole, without
+
+KINDS: Final[tuple[GoodputKind, ...]] = ("productive", "overhead", "idle", "wasted", "other")
+StepOfRank = tuple[str, Rank, int, int]
+"""Attempt, rank, begin and number of a step."""
+
+
+class Goodputs:
+    """The wall time of each rank and attempt; takes every step, also those that averages leave out."""
+
+    def __init__(self, found: Collected) -> None:
+        """Find the steps that were made again.
+
+        Args:
+            found: with the steps that will be added.
+        """
+        self._found = found
+        self._again = _redone(found)
+        self._twice = _twice(found)
+        self._steps: defaultdict[tuple[str, Rank], Goodput] = defaultdict(lambda: NOTHING)
+        self._padding: Counter[str] = Counter()
+        self._positions: Counter[str] = Counter()
+
+    def add(self, record: StepRecord, waits_ns: Mapping[str, int]) -> None:
+        """Take a step of a rank in.
+
+        Args:
+            record: the step.
+            waits_ns: for slower peers, by stage.
+        """
+        key = record.attempt, record.rank
+        begin_ns = record.step.begin_ns
+        parts = self._once(key, (begin_ns, begin_ns + record.spent.wall_ns), record.spent)
+        if _key(record) in self._again:
+            parts = Goodput(0, 0, 0, parts.wall_ns, 0)
+        elif waits_ns:
+            parts = moved(parts, waits_ns.items())
+        self._steps[key] = total([self._steps[key], parts])
+        self._padding[record.attempt] += record.work.padding_tokens
+        self._positions[record.attempt] += record.work.padding_tokens + record.work.train_tokens
+
+    def _once(self, key: tuple[str, Rank], interval: Interval, parts: Goodput) -> Goodput:
+        """Leave out what an earlier container has."""
+        twice_ns = self._twice.get(key, {}).get(interval, 0)
+        return without(parts, twice_ns) if twice_ns else parts
+
+    def rows(self) -> list[GoodputRow]:
+        """Make a row for each attempt, and one for all; none where no time was recorded."""
+        by_attempt: defaultdict[str, list[Goodput]] = defaultdict(list)
+        for key, wall in self._found.walls.items():
+            phases = [self._once(key, interval, parts) for interval, parts in wall.phases]
+            by_attempt[key[0]].append(whole(wall, [*phases, self._steps[key]]))
+        names = [name for name in self._found.attempts if name in by_attempt]
+        rows = [self._row([name], total(by_attempt[name]), len(by_attempt[name])) for name in names]
+        everything = total(part for parts in by_attempt.values() for part in parts)
+        ranks = len({rank for _, rank in self._found.walls})
+        return [*rows, self._row(names, everything, ranks, is_all=True)] if everything.wall_ns else []
+
+    def _row(self, attempts: Sequence[str], parts: Goodput, ranks: int, *, is_all: bool = False) -> GoodputRow:
+        wall_ns = parts.wall_ns
+        times_ns = (parts.productive_ns, parts.overhead_ns, parts.idle_ns, parts.wasted_ns, parts.other_ns)
+        positions = sum(self._positions[name] for name in attempts)
+        return GoodputRow(
+            attempt=None if is_all else attempts[0],
+            ranks=ranks,
+            wall_ns=wall_ns,
+            parts=[
+                GoodputPart(kind=kind, time_ns=time_ns, share=time_ns / wall_ns if wall_ns else 0.0)
+                for kind, time_ns in zip(KINDS, times_ns, strict=True)
+            ],
+            padding_share=sum(self._padding[name] for name in attempts) / positions if positions else None,
+        )
+
+
+def _key(record: StepRecord) -> StepOfRank:
+    return record.attempt, record.rank, record.step.begin_ns, record.step.iteration
+
+
+def _twice(found: Collected) -> dict[tuple[str, Rank], dict[Interval, int]]:
+    """Find the containers of each rank that overlap: of two loops at once, or of two processes that are one rank."""
+    intervals = {key: [interval for interval, _ in wall.phases] for key, wall in found.walls.items()}
+    for record in found.steps:
+        begin_ns = record.step.begin_ns
+        intervals[record.attempt, record.rank].append((begin_ns, begin_ns + record.spent.wall_ns))
+    return {key: twice(of_rank) for key, of_rank in intervals.items()}
+
+
+def _redone(found: Collected) -> set[StepOfRank]:
+    """Find the steps that a later attempt did again; for a rank that it lacks, any rank of the role did."""
+    if len(found.attempts) < 2:
+        return set()
+    roles: dict[str, dict[str, defaultdict[Rank, list[StepRecord]]]] = {}
+    for record in found.steps:
+        attempts = roles.setdefault(record.rank.role, {name: defaultdict(list) for name in found.attempts})
+        attempts[record.attempt][record.rank].append(record)
+    return {
+        key
+        for attempts in roles.values()
+        for rank in {rank for ranks in attempts.values() for rank in ranks}
+        for key in _redone_by(rank, attempts.values())
+    }
+
+
+def _redone_by(rank: Rank, attempts: Iterable[Mapping[Rank, list[StepRecord]]]) -> set[StepOfRank]:
+    rows = [ranks.get(rank) or [one for records in ranks.values() for one in records] for ranks in attempts]
+    intervals = set(redone([[record.step for record in row] for row in rows]))
+    return {
+        _key(record)
+        for row in rows
+        for record in row
+        if record.rank == rank and (record.step.begin_ns, record.step.end_ns) in intervals
+    }

@@ -1,0 +1,48 @@
+"""Goodput in the terminal verdict."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from otel_rl.report.efficiency_model import GoodputRow
+from otel_rl.report.format import percent, plural, seconds
+from otel_rl.report.model import Report
+from otel_rl.report.style import NOTE, plain_table
+
+NOTE_TEXT: Final = (
+    "productive: rollout to update; overhead: set-up, weight sync, checkpoints, evaluation, logs; idle: waits; wasted: "
+    "steps made again, skipped updates; other: under no stage."
+)
+MOST_ATTEMPTS: Final = 4
+"""Attempts that have a column of their own, the last ones."""
+
+
+def goodput_table(report: Report) -> RenderableType | None:
+    """Show the wall time of all ranks by kind; None where no time was recorded."""
+    rows = report.efficiency.goodput
+    if not rows:
+        return None
+    *attempts, whole = rows
+    shown = attempts[-MOST_ATTEMPTS:] if len(attempts) > 1 else []
+    table = plain_table()
+    table.add_column("goodput", no_wrap=True)
+    for name in (
+        "time",
+        "share",
+        *(f"attempt {len(attempts) - len(shown) + place}" for place in range(1, len(shown) + 1)),
+    ):
+        table.add_column(name, justify="right", no_wrap=True)
+    for place, part in enumerate(whole.parts):
+        if part.time_ns:
+            shares = [percent(row.parts[place].share) for row in shown]
+            table.add_row(part.kind, seconds(part.time_ns / 1e9), percent(part.share), *shares)
+    return Group(table, Text(_note(whole), style=NOTE))
+
+
+def _note(whole: GoodputRow) -> str:
+    ranks = f" of {plural(whole.ranks, 'rank')} together" if whole.ranks > 1 else ""
+    padding = f" {percent(whole.padding_share)} of the trained positions are padding." if whole.padding_share else ""
+    return f"Wall time{ranks}: {seconds(whole.wall_ns / 1e9)}; {NOTE_TEXT}{padding}"

@@ -1,0 +1,90 @@
+"""What each rank did, who holds the others up and what it costs, in the terminal verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from otel_rl import vocabulary as v
+from otel_rl.report.efficiency_model import BubbleRow, RankTime
+from otel_rl.report.format import count, percent, plural, seconds
+from otel_rl.report.model import Report
+from otel_rl.report.style import NOTE, WARNING, plain_table, rank_name
+
+MOST_RANKS: Final = 16
+"""Of more ranks those are shown that waited least: for them the others wait."""
+COLUMNS: Final[tuple[tuple[str, Callable[[RankTime], float | None], Callable[[float], str]], ...]] = (
+    ("active", lambda row: row.active_s, seconds),
+    ("wait", lambda row: row.wait_s, seconds),
+    ("transfer", lambda row: row.transfer_s, seconds),
+    ("hidden", lambda row: row.inseparable_s, seconds),
+    ("idle", lambda row: row.idle_s, seconds),
+    ("other", lambda row: row.other_s, seconds),
+    ("score", lambda row: row.relative_score, "{:.2f}".format),
+    ("S", lambda row: row.slowdown, "{:.2f}".format),
+)
+"""Heading, number, how it is written. A column without any number, or of zeros only, is left out; the last ones also
+where the terminal is too narrow."""
+HEADING: Final = "mean step"
+WIDTH: Final = 9
+"""Of a column with its padding."""
+NOTES: Final = {
+    "wait": "wait: in collectives, for slower ranks",
+    "transfer": "transfer: in collectives, all ranks there",
+    "hidden": "hidden: in stages that hide collectives or measure launches only",
+    "score": "score: own times against the fastest rank, 0.5 takes twice as long",
+    "S": "S: a step with this rank as it is and the others balanced, over a balanced one",
+}
+
+
+def rank_table(report: Report, width: int) -> RenderableType | None:
+    """Show where the time of each rank went, and the bubbles; None where there is nothing to compare or to say."""
+    times = report.efficiency
+    parts: list[RenderableType] = []
+    if len(times.ranks) > 1:
+        parts.append(_times(report, times.ranks, width))
+    parts += [Text(line, style=WARNING) for line in _slow(report)]
+    if any(row.share >= 0.0005 for row in times.bubbles):
+        parts.append(Text(f"Bubbles of the step time: {', '.join(map(_bubble, times.bubbles))}."))
+    return Group(*parts) if parts else None
+
+
+def _times(report: Report, rows: list[RankTime], width: int) -> RenderableType:
+    shown = sorted(sorted(rows, key=lambda row: row.wait_s)[:MOST_RANKS], key=lambda row: (row.role, row.rank))
+    names = [rank_name(report, row.role, row.rank) for row in shown]
+    most = (width - max(map(len, (HEADING, *names)))) // WIDTH
+    columns = [column for column in COLUMNS if any(column[1](row) for row in rows)][:most]
+    table = plain_table()
+    table.add_column(HEADING, no_wrap=True)
+    for name, _, _ in columns:
+        table.add_column(name, justify="right", no_wrap=True)
+    for name, row in zip(names, shown, strict=True):
+        cells = ["-" if (value := read(row)) is None else write(value) for _, read, write in columns]
+        table.add_row(name, *cells)
+    notes = [NOTES[name] for name, _, _ in columns if name in NOTES]
+    if len(shown) < len(rows):
+        notes.insert(0, f"{plural(len(rows) - len(shown), 'rank')} that waited longer left out")
+    return Group(table, Text(f"{'; '.join(notes)}." if notes else "", style=NOTE))
+
+
+def _slow(report: Report) -> list[str]:
+    """Say who is slow, how often, and what that costs."""
+    times = report.efficiency
+    lines = [
+        f"{rank_name(report, row.role, row.rank)} costs {seconds(row.cost_s)} per step in {row.stage}, "
+        f"{percent(row.share)} of the median step: slow in {count(row.slow_steps)} of {plural(row.steps, 'step')}"
+        for row in times.stragglers
+    ]
+    lines += [
+        f"Collectives {'under no stage' if row.stage == v.COMM else f'inside {row.stage}'} take "
+        f"{seconds(row.transfer_s)} per step, {percent(row.share)}, on every rank alike: slow communication"
+        for row in times.slow_communication
+    ]
+    return [f"{line[0].upper()}{line[1:]}." for line in lines]
+
+
+def _bubble(row: BubbleRow) -> str:
+    return f"{row.kind} {percent(row.share)}"

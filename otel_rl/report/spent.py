@@ -1,0 +1,111 @@
+"""The wall time of a rank by kind: each container as it is read, then the whole of each attempt."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from otel_rl import vocabulary as v
+from otel_rl.analysis.goodput import Goodput, Kind, goodput, kind_of, total
+from otel_rl.analysis.intervals import Interval, clip
+from otel_rl.journal.read import SpanView
+
+UPDATE: Final = frozenset((v.TRAIN, v.FORWARD, v.BACKWARD, v.CLIP, v.OPTIMIZER))
+"""What an update that was skipped has made in vain."""
+NOTHING: Final = Goodput(0, 0, 0, 0, 0)
+
+
+@dataclass(slots=True)
+class Wall:
+    """The time of one rank in one attempt."""
+
+    begin_ns: int
+    """Of its first container."""
+    end_ns: int
+    """Of its last one."""
+    phases: list[tuple[Interval, Goodput]] = field(default_factory=list)
+    """The containers that are no step."""
+
+    def widen(self, begin_ns: int, end_ns: int) -> None:
+        """Take another container in."""
+        self.begin_ns, self.end_ns = min(self.begin_ns, begin_ns), max(self.end_ns, end_ns)
+
+
+def spent(container: SpanView, inside: Sequence[SpanView], *, is_step: bool) -> Goodput:
+    """Split a container by kind.
+
+    Args:
+        container: of a step, of set-up or of tear-down.
+        inside: the spans in it, directly or not.
+        is_step: all of set-up and tear-down is overhead.
+    """
+    within = container.start_ns, container.end_ns
+    times = [(kind_of(span.name), (span.start_ns, span.end_ns)) for span in inside if not _is_background(span)]
+    wasted = [(Kind.WASTED, interval) for interval in skipped(inside, container.start_ns)]
+    around = [] if is_step else [(Kind.OVERHEAD, within)]
+    return goodput([*times, *wasted, *around], *within)
+
+
+def skipped(spans: Iterable[SpanView], begin_ns: int) -> Iterator[Interval]:
+    """Give what was done for updates that the optimizer skipped: the update since its last step.
+
+    Args:
+        spans: of one step.
+        begin_ns: of the step.
+    """
+    update = [span for span in spans if span.name in UPDATE]
+    for optimizer in sorted((span for span in update if span.name == v.OPTIMIZER), key=lambda span: span.end_ns):
+        if optimizer.attributes.get(v.OPTIMIZER_SKIPPED) is True:
+            yield from clip(((span.start_ns, span.end_ns) for span in update), begin_ns, optimizer.end_ns)
+        begin_ns = max(begin_ns, optimizer.end_ns)
+
+
+def moved(parts: Goodput, waits_ns: Iterable[tuple[str, int]]) -> Goodput:
+    """Let waits in collectives count as idle.
+
+    Args:
+        parts: of one step.
+        waits_ns: stage, and how long it waited for slower peers; those of an update that was skipped stay wasted.
+    """
+    left = {Kind.PRODUCTIVE: parts.productive_ns, Kind.OVERHEAD: parts.overhead_ns, Kind.OTHER: parts.other_ns}
+    idle_ns = parts.idle_ns
+    for stage, wait_ns in waits_ns:
+        kind = kind_of(stage)
+        if kind in left and not (parts.wasted_ns and stage in UPDATE):
+            taken = min(left[kind], wait_ns)
+            left[kind] -= taken
+            idle_ns += taken
+    return Goodput(left[Kind.PRODUCTIVE], left[Kind.OVERHEAD], idle_ns, parts.wasted_ns, left[Kind.OTHER])
+
+
+def without(parts: Goodput, twice_ns: int) -> Goodput:
+    """Take away what another container of the rank has already; which kind it was is not known, so other goes first."""
+    left: list[int] = []
+    for part in (parts.other_ns, parts.productive_ns, parts.overhead_ns, parts.idle_ns, parts.wasted_ns):
+        left.append(max(0, part - twice_ns))
+        twice_ns -= part - left[-1]
+    other, productive, overhead, idle, wasted = left
+    return Goodput(productive, overhead, idle, wasted, other)
+
+
+def whole(wall: Wall, containers: Iterable[Goodput]) -> Goodput:
+    """Add up a rank's attempt; what lies between its containers is other."""
+    parts = total(containers)
+    return total([parts, Goodput(0, 0, 0, 0, wall.end_ns - wall.begin_ns - parts.wall_ns)])
+
+
+def twice(intervals: Iterable[Interval]) -> dict[Interval, int]:
+    """Say of the containers of a rank that overlap earlier ones by how much, ns."""
+    found: dict[Interval, int] = {}
+    reached: int | None = None
+    for begin, end in sorted(intervals):
+        if reached is not None and begin < reached:
+            found[begin, end] = max(0, min(end, reached) - begin)
+        reached = end if reached is None else max(reached, end)
+    return found
+
+
+def _is_background(span: SpanView) -> bool:
+    """Whether it holds nobody up: the writing part of an asynchronous checkpoint."""
+    return span.name == v.CHECKPOINT and span.attributes.get(v.CHECKPOINT_ASYNC) is True

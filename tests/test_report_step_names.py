@@ -1,0 +1,58 @@
+"""Ranks that call their steps by different numbers, and when nothing can be said of that."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from otel_rl.journal.read import Run, open_run
+from otel_rl.report.collect import StepRecord, collect
+from otel_rl.report.model import Loss, RankStep, StepDisagreement
+from otel_rl.report.pieces import KEYS
+from otel_rl.report.step_names import disagreements
+from tests.runs import Plan, write_run
+
+Off = tuple[Run, list[StepRecord]]
+
+
+@pytest.fixture
+def off(tmp_path: Path) -> Off:
+    """Three steps of three ranks, of which the last one is one ahead."""
+    run = open_run(write_run(tmp_path, Plan(steps=3, ranks=3)))
+    records = collect(run.closed_spans(KEYS)).steps
+    return run, [
+        replace(record, step=replace(record.step, iteration=record.step.iteration + (record.rank.rank == 2)))
+        for record in records
+    ]
+
+
+def test_the_first_step_with_two_names_is_given(off: Off) -> None:
+    """And how many there are."""
+    run, records = off
+    first = [RankStep(0, "train", 1), RankStep(1, "train", 1), RankStep(2, "train", 2)]
+    expected = StepDisagreement(attempt="a" * 32, role="trainer", steps=3, compared=3, first=first)
+    assert [expected] == disagreements(records, run.journals, [])
+
+
+def test_ranks_that_agree(off: Off) -> None:
+    """Nothing is said."""
+    run, _ = off
+    assert [] == disagreements(collect(run.closed_spans(KEYS)).steps, run.journals, [])
+
+
+def test_lost_spans_leave_it_open(off: Off) -> None:
+    """The k-th step that is there may not be the k-th that was; lost metrics do not matter."""
+    run, records = off
+    dropped = Loss(what="dropped", signal="traces", reason="journal_full", count=1)
+    assert [] == disagreements(records, run.journals, [dropped])
+    assert [] != disagreements(records, run.journals, [replace(dropped, signal="metrics")])
+
+
+def test_damage_leaves_it_open(off: Off) -> None:
+    """So does a file of which a part cannot be read."""
+    run, records = off
+    file = next(run.path.glob("trainer-2-*.traces.*"))
+    file.write_bytes(file.read_bytes()[:-1])
+    assert [] == disagreements(records, open_run(run.path).journals, [])
