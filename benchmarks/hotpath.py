@@ -24,6 +24,7 @@ import otel_rl
 from otel_rl.collectives import Collective
 from otel_rl.guard import guard
 from otel_rl.metrics import gauge
+from otel_rl.observing import book
 from otel_rl.patching import Hook, wrap
 from otel_rl.runtime import state
 from otel_rl.spans import Stage
@@ -67,6 +68,27 @@ def with_guard() -> None:
     """The guard around nothing."""
     with guard("measure"):
         pass
+
+
+def observing(rows: int, columns: int) -> dict[str, Callable[[int], None]]:
+    """Show a micro-batch of the host, and beside it copy its tensors, which is the least that can be done."""
+    import torch
+
+    ids = torch.ones(rows, columns, dtype=torch.long)
+    logprobs = torch.zeros(rows, columns)
+    batch = {"completion_ids": ids, "completion_mask": ids, "logprobs": logprobs, "rollout_logprobs": logprobs}
+    model = torch.nn.Linear(2, 2)
+
+    def observe() -> None:
+        otel_rl.observe(model=model, batch=batch)
+        state.queue.clear()  # as if the flusher had read it: its memory serves again
+        book().done_bytes = book().taken_bytes
+
+    shape = f"{rows} x {columns}"
+    return {
+        f"copies of four tensors, {shape}": repeat(lambda: [one.clone() for one in batch.values()]),
+        f"otel_rl.observe of them, {shape}": repeat(observe),
+    }
 
 
 def host(value: Any = None) -> Any:
@@ -125,6 +147,9 @@ def main() -> None:
                     "the guard": repeat(with_guard),
                 },
                 options.count,
+            ),
+            "a micro-batch that is observed": side_by_side(
+                {**observing(4, 64), **observing(8, 1024)}, options.count // 4
             ),
         }
     for title, figures in tables.items():

@@ -8,8 +8,9 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+from otel_rl import comm_buffers
 from otel_rl.collectives import Collective
-from otel_rl.groups import group_of, is_outside
+from otel_rl.groups import group_of
 from otel_rl.guard import attempt
 from otel_rl.runtime import state
 
@@ -42,6 +43,7 @@ def around_collective(
     if name == "wait" and type(original).__name__ == METHOD:
         return around_method(target, before, original)
     call: _Call | _Wait = _Wait(name) if name in WAITS else _Call(target, name, position, original)
+    begin, end = call.begin, call.end
 
     @functools.wraps(original)
     def around(*args: Any, **kwargs: Any) -> Any:
@@ -49,21 +51,25 @@ def around_collective(
             return original(*args, **kwargs)
         if before is not None:
             attempt("begin", target, before, args, kwargs)
+        inside = state.in_collective
         # A trainer of one process calls two dozen collectives a step.
-        if state.identity.world_size < 2 or state.in_collective.active:
+        if state.identity.world_size < 2 or inside.active:
             return original(*args, **kwargs)
-        row = attempt("open", target, call.begin, args, kwargs)
+        row = attempt("open", target, begin, args, kwargs)
         if row is None:
             return original(*args, **kwargs)
-        state.in_collective.active = True
+        inside.active = True
         try:
             result = original(*args, **kwargs)
         except BaseException:
-            state.in_collective.active = False
+            inside.active = False
             attempt("close", target, row.close)
             raise
-        state.in_collective.active = False
-        attempt("close", target, call.end, row, args, kwargs, result)
+        inside.active = False
+        if row.goes_on or state.comm.before_making is not None:
+            attempt("close", target, end, row, result)
+        else:
+            attempt("close", target, row.close)
         return result
 
     return around
@@ -116,34 +122,42 @@ class _Call:
         """Open the row of a call; None where this rank is not in the group."""
         position, name = self.group
         given = args[position] if len(args) > position else kwargs.get(name)
-        if given is None and not self.has_names:  # a function of C++ names its arguments nowhere
-            given = next((value for value in args if hasattr(value, "group_name")), None)
-        if is_outside(given):
+        if given is None:
+            if not self.has_names:  # a function of C++ names its arguments nowhere
+                given = next((value for value in args if hasattr(value, "group_name")), None)
+        elif given.__class__ is int:  # so torch says that this rank is outside, and returns at once
             return None
         group = group_of(given)
         position, name = self.input
         value = args[position] if len(args) > position else kwargs.get(name)
-        sequence = group.next() if group is not None and self.is_counted else 0
-        return Collective(self.operation, input_bytes(value), group, sequence)
-
-    def end(self, row: Collective, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        """Close the row; one that was only launched is kept until somebody waits for it."""
+        sequence = 0
+        if group is not None and self.is_counted:
+            sequence = group.sequence = group.sequence + 1
+            if sequence == 1 and state.device is not None:  # most communicators are made by their first collective
+                comm_buffers.begin()
+        row = Collective(self.operation, input_bytes(value), group, sequence)
         position, name = self.asynchronous
-        if args[position] if len(args) > position else kwargs.get(name):
-            row.forget()
-            if hasattr(type(result), "wait"):  # what coalesced collectives give refuses to be asked itself
-                _remember(result, row)
-            return
+        is_asynchronous = args[position] if len(args) > position else kwargs.get(name)
+        if is_asynchronous or self.is_functional:
+            row.goes_on = True
+        return row
+
+    def end(self, row: Collective, result: Any) -> None:
+        """Close the row; one that was only launched is kept until somebody waits for it."""
+        if state.comm.before_making is not None:
+            comm_buffers.end()
         launched: list[Any] = []
         if self.is_functional:
             results = result if type(result) is list else (result,)
             launched = [one.elem for one in results if hasattr(one, "elem")]
-        if not launched:
+        elif hasattr(type(result), "wait"):  # what coalesced collectives give refuses to be asked itself
+            launched = [result]
+        if not row.goes_on or (self.is_functional and not launched):
             row.close()
             return
         row.forget()
-        for tensor in launched:
-            _remember(tensor, row)
+        for waited in launched:
+            _remember(waited, row)
 
 
 class _Wait:
@@ -163,7 +177,7 @@ class _Wait:
         size, launched.bytes = launched.bytes, 0  # several tensors of one collective count its bytes once
         return Collective(launched.operation, size, launched.group, launched.sequence, is_wait=True)
 
-    def end(self, row: Collective, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+    def end(self, row: Collective, result: Any) -> None:
         """Close the row."""
         row.close()
 
@@ -177,16 +191,12 @@ def _remember(waited: Any, row: Collective) -> None:
 def input_bytes(value: Any) -> int:
     """Sum the bytes of a tensor or of a list of them; 0 where there are none.
 
-    Reads shapes, never data. Cost: 0.4 us for a tensor.
+    Reads shapes, never data. Cost: 0.3 us for a tensor.
     """
     if isinstance(value, (list, tuple)):
-        return sum(map(_bytes, value[:MOST_TENSORS]))
-    return _bytes(value)
-
-
-def _bytes(tensor: Any) -> int:
+        return sum(map(input_bytes, value[:MOST_TENSORS]))
     try:
-        nbytes = getattr(tensor, "nbytes", 0)
+        nbytes = getattr(value, "nbytes", 0)
     except RuntimeError:  # a sparse tensor refuses to say
         return 0
     return nbytes if isinstance(nbytes, int) else 0

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import heapq
 import sys
+from bisect import bisect_left
+from itertools import repeat
 from time import monotonic_ns
 from typing import cast
 
@@ -11,6 +13,7 @@ from otel_rl import vocabulary
 from otel_rl.current import CURRENT, SPAN_KEY
 from otel_rl.groups import Group
 from otel_rl.ids import random_bits
+from otel_rl.metrics import Fold
 from otel_rl.records import Labels, Value
 from otel_rl.runtime import state
 from otel_rl.spans import Stage
@@ -21,7 +24,7 @@ SPANS_PER_STAGE = 32
 class Collective:
     """One call of a collective on this rank, from its begin; cheaper than a stage, since most never become a span."""
 
-    __slots__ = ("began", "bytes", "ended", "group", "is_wait", "operation", "sequence", "span_id", "stage")
+    __slots__ = ("began", "bytes", "ended", "goes_on", "group", "is_wait", "operation", "sequence", "span_id", "stage")
 
     def __init__(
         self, operation: str, size: int, group: Group | None = None, sequence: int = 0, *, is_wait: bool = False
@@ -34,6 +37,8 @@ class Collective:
         """Which collective of its group this is, from 1; 0 where that is not known."""
         self.is_wait = is_wait
         """The wait for one that was launched before: what computing beside it did not hide."""
+        self.goes_on = False
+        """Whether it may go on when its call has ended."""
         span = CURRENT.get().get(SPAN_KEY)
         self.stage: Stage | None = span if span.__class__ is Stage else _stage_of_bare_thread()
         state.comm.seen_in = self.stage
@@ -88,6 +93,36 @@ class Collective:
         self.span_id = span.span_id = self.span_id or random_bits(64) or 1
         span.began, span.ended = self.began, self.ended
         return span
+
+
+class Totals:
+    """What one cycle of the flusher counts of collectives: histograms take many values at once for less."""
+
+    def __init__(self) -> None:
+        self._rows: dict[tuple[str, str, bool], tuple[list[float], list[int], Labels]] = {}
+        """By what tells series apart: durations, bytes and labels."""
+
+    def add(self, collective: Collective) -> None:
+        """Take in one that ended."""
+        group = collective.group
+        key = collective.operation, group.kind if group is not None else "", collective.is_wait
+        row = self._rows.get(key)
+        if row is None:
+            row = self._rows[key] = [], [], collective.labels
+        row[0].append((collective.ended - collective.began) / 1e9)
+        row[1].append(collective.bytes)
+
+    def fold(self, fold: Fold) -> None:
+        """Hand them over to the metrics, and begin anew."""
+        rows, self._rows = self._rows, {}
+        boundaries = vocabulary.METRICS[vocabulary.COMM_DURATION].boundaries
+        for seconds, sizes, labels in rows.values():
+            counts = [0] * (len(boundaries) + 1)
+            for place in map(bisect_left, repeat(boundaries), seconds):
+                counts[place] += 1
+            fold.merge(vocabulary.COMM_DURATION, labels, counts, (sum(seconds), min(seconds), max(seconds)))
+            if any(sizes):
+                fold.count(vocabulary.COMM_IO, sum(sizes), labels)
 
 
 class InStage:

@@ -23,17 +23,17 @@ from otel_rl.guard import guard
 from otel_rl.records import Value
 from otel_rl.runtime import state
 
-OPERATION = "ddp_all_reduce"
-"""All reductions of one backward together, as far as they are waited for."""
+OPERATION = vocabulary.DDP_ALL_REDUCE
 
 
 class _Backward:
     """One backward whose end is watched."""
 
-    __slots__ = ("ended", "handle", "is_split", "model", "over")
+    __slots__ = ("ended", "group", "handle", "is_split", "over")
 
-    def __init__(self, model: Any) -> None:
-        self.model = model
+    def __init__(self, group: Any) -> None:
+        self.group = group
+        """The process group that DDP reduces in."""
         self.handle: Any = None
         self.is_split = False
         """A backward ran inside it: DDP may have waited in the middle."""
@@ -86,8 +86,9 @@ def watch(tensors: Any) -> None:
 
     Args:
         tensors: what the backward begins at. Only one tensor is watched, and only on the host: on a device the wait is
-            one of its streams, which no clock of the host can see. Nor where several models could be meant: which of
-            them takes part, and so the group, is not known.
+            one of its streams, which no clock of the host can see. Nor where models of several process groups could be
+            meant: which of them takes part is not known. Models of one group are no matter: DDP waits for each of them
+            between our two callbacks.
     """
     cancel()
     if state.identity.world_size < 2 or not state.comm.wrapped or _is_compiled_backward():
@@ -96,10 +97,10 @@ def watch(tensors: Any) -> None:
         if len(tensors) != 1:
             return
         tensors = tensors[0]
-    models = _reducing()
-    if len(models) != 1 or not getattr(tensors, "requires_grad", False) or tensors.device.type != "cpu":
+    groups = {id(model.process_group): model.process_group for model in _reducing()}
+    if len(groups) != 1 or not getattr(tensors, "requires_grad", False) or tensors.device.type != "cpu":
         return
-    backward = _Backward(models[0])
+    backward = _Backward(*groups.values())
     backward.handle = tensors.register_hook(backward.begin)
     _open.backward = backward
 
@@ -135,7 +136,7 @@ def describe(stage: Any) -> dict[str, Value] | None:
         return {vocabulary.COMM_HIDDEN: True}
     if state.comm.seen_in is stage:  # not DDP's: FSDP2 ends the backward of another model with collectives of its own
         return None
-    group = group_of(backward.model.process_group)
+    group = group_of(backward.group)
     # Without a number: whether a rank sees its wait may differ between ranks, and all that follow would be misnumbered.
     row = Collective(OPERATION, 0, group, is_wait=True)
     row.began, row.ended = backward.over, backward.ended

@@ -1,32 +1,26 @@
-"""The flusher: one thread that folds, encodes and journals what the hot threads recorded."""
+"""The flusher: one thread that encodes and journals what the hot threads recorded."""
 
 from __future__ import annotations
 
 import os
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
-from time import monotonic, monotonic_ns
-from typing import Any, cast
+from collections.abc import Callable
+from time import monotonic
+from typing import Any
 
 from otel_rl import directories, vocabulary
-from otel_rl.collectives import Collective, InStage
-from otel_rl.complete import clock_attributes, memory_attributes
-from otel_rl.guard import attempt, errors, guard, say
+from otel_rl.guard import errors, guard, say
 from otel_rl.identity import folder_name
+from otel_rl.intake import Intake
 from otel_rl.journal.encode import Request, SpanEncoder
 from otel_rl.journal.identity import WriterIdentity
 from otel_rl.journal.write import Writer
 from otel_rl.metrics import Fold
-from otel_rl.open_stages import OpenStages
 from otel_rl.probes.memory import use_memory_reader
-from otel_rl.records import Count, Late, Later, Log, Point, Value
-from otel_rl.requests import Load, Noted
-from otel_rl.rollouts.fold import RequestFold
 from otel_rl.runtime import state
 from otel_rl.sidecar.start import make_keeper
 from otel_rl.spans import Stage
-from otel_rl.stage_metric import StageMetrics
 from otel_rl.steps import report_alone
 from otel_rl.version import __version__
 from otel_rl.wake import Wake
@@ -42,8 +36,6 @@ HEARTBEAT_S = 5.0
 FREEZE_S = 10.0
 """So long after the first record the resource is final even without a step. Set-up itself may take longer: importing
 torch and TRL on a cold machine does, and only then is it known what trains."""
-LATE_LIMIT_NS = 10_000_000_000
-"""A stage waits so long for numbers of its device, and then goes without them."""
 HOLD_LIMIT = 20_000
 """Spans that may wait for the attempt to become known; then a rank above 0 reports alone."""
 
@@ -83,12 +75,7 @@ class Flusher:
         self._held: list[Stage] = []
         self._is_asked = False
         """Somebody waits for this cycle: what was recorded must be on disk behind it."""
-        self._late: list[Stage] = []
-        """Finished stages that wait for numbers of their device."""
-        self._in_stage: dict[Stage | None, InStage] = {}
-        self.opened = OpenStages()
-        self._metrics_of = StageMetrics()
-        self.requests = RequestFold(self.fold)
+        self.intake = Intake(self.fold)
         self._keeper = make_keeper(is_forbidden=not state.config.sidecar)
         """Keeps the process alive that sends the records; None where nothing is to be sent."""
         self._first = 0.0
@@ -176,28 +163,18 @@ class Flusher:
             self._done += 1
 
     def _cycle(self) -> None:
-        """Journal what was recorded until now; one record that cannot be handled takes no other with it."""
+        """Journal what was recorded until now."""
         encoder, writer = self._target()
         opened, records = self._drain()
-        spans: list[Stage] = []
-        logs: list[Log] = []
-        foreign: list[Any] = []
-        late, self._late = self._late, []
-        waiting = iter([*late, *records])
-        while not self._take_all(waiting, spans, logs, foreign):
-            pass  # behind the record that could not be counted
-        with guard("count collectives"):
-            self._sweep(spans)
-        with guard("count requests"):
-            if len(records) < SLICE:  # no record of a stage that has ended waits behind
-                self.requests.sweep(opened, self._late, spans, is_last=self._stopping)
+        taken = self.intake.take(
+            opened, records, is_asked=self._is_asked, is_all=len(records) < SLICE, is_last=self._stopping
+        )
         with guard("journal log records"):
-            logs += self.opened.logs(opened, records) + self.opened.logs(self._late, [])
-            self._write(writer, encoder.encode_logs(logs))
+            self._write(writer, encoder.encode_logs(taken.logs))
         with guard("journal spans"):  # they ended before what they are in: the journal gets parents first
-            self._write(writer, encoder.encode(reversed(self._release(spans))))
+            self._write(writer, encoder.encode(reversed(self._release(taken.spans))))
         with guard("journal spans and metrics of others"):
-            self._write(writer, self._foreign(foreign, state.identity.resource(state.config.service)))
+            self._write(writer, self._foreign(taken.foreign, state.identity.resource(state.config.service)))
         if self._metrics_due():
             with guard("journal metrics"):
                 self._count_self(writer, encoder)
@@ -206,41 +183,6 @@ class Flusher:
         if self._keeper is not None and self._identity.known and writer.stats.frames and not self._stopping:
             with guard("keep the sidecar alive"):
                 self._keeper.look(writer.stats.directory.absolute(), writer.identity)
-
-    def _take_all(self, records: Iterator[Any], spans: list[Stage], logs: list[Log], foreign: list[Any]) -> bool:
-        """Take records until one fails or none is left; say whether none is left."""
-        with guard("count a record"):
-            for record in records:
-                if type(record) is Stage:
-                    self._finish(record, spans)
-                else:
-                    self._take(record, spans, logs, foreign)
-            return True
-        return False
-
-    def _take(self, record: Any, spans: list[Stage], logs: list[Log], foreign: list[Any]) -> None:
-        kind = type(record)
-        if kind is Later:
-            keep = self.fold.point
-            for made in record.function(*record.arguments):
-                if type(made) is Point:
-                    keep(made)
-                else:
-                    self._take(made, spans, logs, foreign)
-        elif kind is Collective:
-            self._collective(record)
-        elif kind is Count:
-            self.fold.count(*record)
-        elif kind is Point:
-            self.fold.point(record)
-        elif kind is Log:
-            logs.append(record)
-        elif kind is Noted:
-            self.requests.read(record, hurry=self._is_asked)
-        elif kind is Load:
-            self.requests.load(record)
-        else:
-            foreign.append(record)
 
     def _drain(self) -> tuple[tuple[Any, ...], list[Any]]:
         """Take the open stages and the finished ones so that the parent of a finished one is in either.
@@ -257,56 +199,6 @@ class Flusher:
             if len(queue) == waiting:
                 break
         return opened, [queue.popleft() for _ in range(min(waiting, len(queue), SLICE))]
-
-    def _finish(self, stage: Stage, spans: list[Stage]) -> None:
-        """Count a finished stage and, if its step is sampled, complete its span."""
-        if stage.attributes.__class__ is Late and self._is_late(stage):
-            self._late.append(stage)
-            return
-        self.opened.ended(stage)
-        metric, labels = self._metrics_of.of(stage)
-        if metric:
-            self.fold.duration(metric, (stage.ended - stage.began) / 1e9, labels)
-        told = attempt("count", "requests", self.requests.ended, stage, spans) or {}
-        inside = self._in_stage.pop(stage, None) if self._in_stage else None
-        if stage.trace is None or not stage.trace.sampled:
-            return
-        complete: dict[str, Value] = {**(stage.attributes or {}), **told}
-        if stage.after is not None and (stage.coarse or stage.before is not stage.after):
-            complete.update(memory_attributes(stage.before, stage.after))
-            if stage.after[1] is not None:
-                complete.update(clock_attributes(stage.name))
-        if inside is not None:
-            complete.update(inside.attributes())
-            spans.extend(inside.spans())
-        stage.attributes = complete
-        spans.append(stage)
-
-    def _is_late(self, stage: Stage) -> bool:
-        """Whether to wait for attributes that are on their way from a device; as an open stage it is journaled."""
-        if cast("Late", stage.attributes).is_complete or self._is_asked:
-            return False
-        return monotonic_ns() - stage.ended < LATE_LIMIT_NS
-
-    def _collective(self, collective: Collective) -> None:
-        label = collective.labels
-        self.fold.duration(vocabulary.COMM_DURATION, (collective.ended - collective.began) / 1e9, label)
-        if collective.bytes:
-            self.fold.count(vocabulary.COMM_IO, collective.bytes, label)
-        self.opened.ended(collective)
-        inside = self._in_stage.get(collective.stage)
-        if inside is None:
-            inside = self._in_stage[collective.stage] = InStage()
-        inside.add(collective)
-
-    def _sweep(self, spans: list[Stage]) -> None:
-        """Emit collectives whose stage ended before them (another thread's), instead of keeping them for ever."""
-        late = set(self._late)
-        over = [stage for stage in self._in_stage if stage is None or (stage.ended and stage not in state.open)]
-        for stage in [stage for stage in over if stage not in late]:
-            inside = self._in_stage.pop(stage)
-            if stage is not None and stage.trace is not None and stage.trace.sampled:
-                spans.extend(inside.spans())
 
     # --- attempt, resource, journal -----------------------------------------------------------------------------------
 

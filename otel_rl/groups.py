@@ -34,11 +34,6 @@ class Group:
         self.size = size
         self.sequence = 0
 
-    def next(self) -> int:
-        """Count one more collective."""
-        self.sequence += 1
-        return self.sequence
-
 
 def group_of(value: Any) -> Group | None:
     """Find the group that an argument of a collective means; None where there is none, or it cannot be known.
@@ -59,11 +54,6 @@ def group_of(value: Any) -> Group | None:
         value = _resolve(value)
         known = groups.get(id(value))
     return known[1] if known is not None else _meet(value)
-
-
-def is_outside(value: Any) -> bool:
-    """Whether an argument says that this rank is not in the group: torch returns at once."""
-    return value.__class__ is int
 
 
 def _resolve(value: Any) -> Any:

@@ -41,6 +41,11 @@ def root_id(attempt: str, loop: str, number: int) -> int:
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big")
 
 
+def idle_id(trace: bytes, collective: bytes) -> int:
+    """Derive the span id of a rank's wait in a collective, so that whoever finds the wait again makes the same span."""
+    return int.from_bytes(hashlib.blake2b(b"idle" + trace + collective, digest_size=8).digest(), "big")
+
+
 def instance_id(*parts: object) -> str:
     """Derive ``service.instance.id`` (UUIDv5) from what tells one process of an attempt from another."""
     return str(uuid.uuid5(NAMESPACE, " ".join(map(str, parts))))

@@ -16,7 +16,7 @@ from otel_rl import guard, ids
 from otel_rl.clock import Clock, process_start_ns
 from otel_rl.config import Config
 from otel_rl.identity import Identity, found_attempt, from_launcher
-from otel_rl.records import Attributes, Log
+from otel_rl.records import Attributes, Log, Noted
 from otel_rl.wake import Wake
 
 QUEUE_LIMIT = 200_000
@@ -96,6 +96,8 @@ class Training:
     """Which of a trainer's own metrics have been read."""
     vllm: Any = None
     """The engines of vLLM and the requests that they have taken."""
+    gathered: list[tuple[Any, ...]] = field(default_factory=list)
+    """Arguments of calls of vLLM that are looked at together; hooks of the kind ``gathers`` append to it."""
     sampling: Any = None
     """What the trainer says of the requests of its open rollout: policy version, samples, groups."""
     sampled: int = 0
@@ -111,6 +113,8 @@ class Training:
     """By thread, the asynchronous checkpoint that its call is staging."""
     heard: dict[Any, bool] = field(default_factory=dict)
     """By an event of the framework and the classes of its callbacks, whether any listens to it."""
+    observed: Any = None
+    """What has been observed of models and batches, once something has."""
     deferred: deque[Any] = field(default_factory=deque)
     """Numbers on their way from a device."""
     resolving: Any = field(default_factory=threading.Lock)
@@ -131,6 +135,10 @@ class Communication:
     """By ``id()`` of what is to be waited for: a weak reference to it, and the collective."""
     seen_in: Any = None
     """The stage in which a collective was seen last."""
+    before_making: Any = None
+    """What of the device was in use before the communicator that is being made."""
+    buffers: int = 0
+    """Estimate of what communicators take of the device, bytes."""
     wrapped: WeakSet[Any] = field(default_factory=WeakSet)
     """Models whose gradients DDP reduces."""
 
@@ -156,6 +164,8 @@ class Runtime:
 
     queue: deque[Any] = field(default_factory=deque)
     """Finished stages, collectives, logs and numbers on their way to the flusher."""
+    noted: Noted = field(default_factory=Noted)
+    """Finished requests on their way to the flusher; it is queued while it is not empty."""
     open: set[Any] = field(default_factory=set)
     """Stages and collectives that have begun and not ended."""
     dropped: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -174,6 +184,8 @@ class Runtime:
     """Set-up or tear-down: what is open while no step is."""
     open_setup: Callable[[], None] = _nothing
     """Opens the set-up trace when the first span needs a place."""
+    inherited: Trace | None = None
+    """Of the step in which this process was forked: it ends in the parent."""
     loops: int = 0
     """How many training loops this process has begun."""
     training: Training = field(default_factory=Training)
@@ -190,6 +202,8 @@ class Runtime:
     """When it was read, monotonic."""
     fresh_ns: int = 0
     """How long a reading serves again at the ends of coarse stages, ns; shorter once a device is in use."""
+    device: Any = None
+    """What is done on a device at both ends of a stage; None until the process uses one."""
     exhausted: int = 0
     """The id of the out-of-memory error that passes through the open stages; it is logged by the innermost only."""
 
@@ -263,7 +277,7 @@ class Runtime:
 state = Runtime()
 
 
-_of_parents: list[deque[Any]] = []
+_of_parents: list[Any] = []
 """Events and pinned memory of devices that a fork inherited: to free them would use the parent's device."""
 
 
@@ -275,6 +289,7 @@ def after_fork_in_child() -> None:
     ids.reseed()
     guard.errors.clear()
     state.queue = deque()
+    state.noted = Noted()
     state.open = set()
     state.dropped = Counter()
     state.identity = state.identity.in_child()
@@ -283,7 +298,9 @@ def after_fork_in_child() -> None:
     state.wake_again_ns = 0
     if state.container is None and state.training.loop is not None:
         state.training.loop.resume()
-    _of_parents.append(state.training.deferred)
+    state.inherited = state.container and state.container.trace
+    _of_parents.append((state.training.deferred, state.device))
+    state.device = None
     state.training = Training()
     state.comm = Communication()
     state.reading = None

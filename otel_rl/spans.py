@@ -137,6 +137,8 @@ class Stage(Span):
             state.probe_ns = now = monotonic_ns()
             self.began = begin or now
         self.before = state.reading
+        if state.device is not None:
+            state.device.begin(self)
 
     def close(self, end: int, described: dict[str, Value] | None = None) -> None:
         """End at ``end`` (monotonic, ns); a second call does nothing, nor does one in a forked child.
@@ -155,14 +157,16 @@ class Stage(Span):
         if self not in state.open:
             return
         self.ended = end if end > self.began else self.began
-        if end - state.probe_ns > (state.fresh_ns if self.coarse else FRESH_NS):
-            state.reading = state.read_memory()
-            state.probe_ns = end
-        self.after = state.reading
         if isinstance(described, dict):
             if self.attributes:
                 described.update({key: value for key, value in self.attributes.items() if key not in described})
             self.attributes = described
+        if state.device is not None:
+            state.device.end(self)
+        if end - state.probe_ns > (state.fresh_ns if self.coarse else FRESH_NS):
+            state.reading = state.read_memory()
+            state.probe_ns = end
+        self.after = state.reading
         # First this: at every moment the flusher finds it in the queue or among the open ones.
         if state.awake and len(state.queue) < QUEUE_LIMIT:
             state.queue.append(self)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterator
 from contextvars import Token
+from threading import get_ident
 from time import monotonic_ns
 from types import TracebackType
 from typing import cast
@@ -13,10 +14,11 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Span
 
 from otel_rl import ids, vocabulary
+from otel_rl.complete import device_points
 from otel_rl.current import CURRENT, SPAN_KEY
 from otel_rl.guard import attempt, errors, guard, say
 from otel_rl.probes.memory import Reading, host, peak_rss
-from otel_rl.records import Later, Point, Value
+from otel_rl.records import Later, Noted, Point, Value
 from otel_rl.runtime import Trace, state
 from otel_rl.spans import Stage
 
@@ -77,6 +79,7 @@ class Tree:
         if error is not None:
             self.container.fail(error)
         self.container.close(end, {vocabulary.RSS_PEAK: peak, vocabulary.RSS_PEAK_EXACT: peak > self.peak})
+        state.noted = Noted()  # requests that come from now on are late: behind the end of the step in the queue, too
         if self.root is not None:
             if error is not None:
                 self.root.fail(error)
@@ -153,6 +156,8 @@ class Loop:
         """When the open step was left (monotonic, ns); 0 while it goes on."""
         self.began = 0
         """When the step that is not counted yet began (monotonic, ns); 0 where there is none."""
+        self.thread = get_ident()
+        """The thread on which the last step began."""
         self.at_end: list[Callable[[int, int], None]] = []
         """Called with begin and end (monotonic, ns) of every step; integrations add what they count."""
 
@@ -161,6 +166,8 @@ class Loop:
 
         A number that is open already goes on: its batch was asked for twice, because an epoch ended.
         """
+        if get_ident() != self.thread:
+            self.change_thread()
         if self.tree is not None and number == self.number:
             return
         now = monotonic_ns()
@@ -179,6 +186,14 @@ class Loop:
         self.tree = self.last = tree
         tree.make_current()
         self.number, self.began, self.left = number, now, 0
+
+    def change_thread(self) -> None:
+        """Follow a program that trains on another thread now, and say it once if the last step is still going on."""
+        self.thread = get_ident()
+        if self.tree is not None and not self.left:
+            errors["begin a step while one of another thread is open"] += 1
+            if errors["begin a step while one of another thread is open"] == 1:
+                say("otel_rl: two threads of this process train at once, so their steps are mixed; use two processes")
 
     def leave(self, now: int) -> None:
         """Let what follows have its own context; the step lasts until the next one begins, or ends here as the last."""
@@ -204,7 +219,8 @@ class Loop:
         """Record the numbers of the step that lasted until ``now``."""
         began, self.began = self.began, 0
         if began:
-            state.add(Later(_step_points, (began, now, state.clock.anchor, state.reading)))
+            usage = None if state.device is None else state.device.usage_now_and_then()
+            state.add(Later(_step_points, (began, now, state.clock.anchor, state.reading, usage)))
             for at_end in self.at_end:
                 attempt("count", "a step", at_end, began, now)
 
@@ -218,7 +234,9 @@ class Loop:
             state.phase.open(vocabulary.TEARDOWN, state.loops, now)
 
 
-def _step_points(began: int, ended: int, anchor: int, reading: Reading | None) -> Iterator[Point]:
+def _step_points(
+    began: int, ended: int, anchor: int, reading: Reading | None, usage: tuple[int, int] | None
+) -> Iterator[Point]:
     """Say how long a step lasted, and what the process and its device held at its end; runs in the flusher."""
     time_ns = ended + anchor
     yield Point(vocabulary.STEP_TIME, (ended - began) / 1e9, time_ns)
@@ -230,8 +248,7 @@ def _step_points(began: int, ended: int, anchor: int, reading: Reading | None) -
         yield Point(vocabulary.VMS, virtual, time_ns)
     device = reading[1]
     if device is not None:
-        yield Point(vocabulary.ALLOCATED, device.allocated, time_ns)
-        yield Point(vocabulary.RESERVED, device.reserved, time_ns)
+        yield from device_points(device, usage, time_ns)
 
 
 class step:
@@ -268,6 +285,8 @@ class step:
             loop = state.training.loop
             if loop is None or self.number <= loop.number:
                 if loop is not None:
+                    if get_ident() != loop.thread:
+                        loop.change_thread()
                     loop.end()
                 loop = state.training.loop = Loop()
             loop.begin(self.number)

@@ -45,6 +45,10 @@ class Plan:
     metrics: bool = True
     host_clock: bool = False
     """The update measures launches of device work."""
+    device_ms: float = 0.0
+    """With ``host_clock``: how long the device takes for the forward, and twice that for the backward; 0: not known."""
+    device_memory: bool = False
+    """Each step tells what the memory of its device consists of; most is reserved in the fifth."""
     checkpoint: bool = False
     """Rank 0 alone writes one of 10 ms in every step; the others wait in a collective."""
 
@@ -212,8 +216,9 @@ def _update(plan: Plan, clock: Clock, rank: int, trace: int, container: int) -> 
     clock.stage(v.COMM, trace, container, 1, {v.COMM_OPERATION: "all_gather"})
     tokens: Attributes = {v.TOKENS: 240, v.TOKENS_PADDING: 32, v.MODE: "train", v.COMM_TIME: 0.0}
     launched: Attributes = {v.CLOCK: "host"} if plan.host_clock else {}
-    clock.stage(v.FORWARD, trace, container, 8, {**tokens, **launched})
-    clock.stage(v.BACKWARD, trace, container, 16, {v.COMM_HIDDEN: True, v.COMM_TIME: 0.0, **launched})
+    timed: list[Attributes] = [{v.DEVICE_TIME: plan.device_ms * n / 1e3} if plan.device_ms else {} for n in (1, 2)]
+    clock.stage(v.FORWARD, trace, container, 8, {**tokens, **launched, **timed[0]})
+    clock.stage(v.BACKWARD, trace, container, 16, {v.COMM_HIDDEN: True, v.COMM_TIME: 0.0, **launched, **timed[1]})
     clock.stage(v.CLIP, trace, container, 1, {v.COMM_TIME: 0.0})
     clock.stage(v.OPTIMIZER, trace, container, 4, {v.COMM_TIME: 0.0})
     clock.stage(v.LOG, trace, container, 1, {v.COMM_TIME: 0.0})
@@ -263,6 +268,16 @@ def _points(plan: Plan, rank: int, number: int, time_ns: int, step_s: float) -> 
         (v.RESPONSE_LENGTH, 10.0 + rank, {v.STATISTIC: "mean"}),
         (v.LEARNING_RATE, 1e-6, {}),
     ]
+    if plan.device_memory:
+        reserved = (10 - abs(number - 5)) * GIB
+        values += [
+            (v.ALLOCATED, reserved / 2, {}),
+            (v.RESERVED, reserved, {}),
+            (v.REQUESTED, reserved / 4, {}),
+            (v.SLACK, 0.5, {}),
+            (v.ROUNDING, 0.5, {}),
+            (v.NON_TORCH, (number + rank) * MIB, {}),
+        ]
     return [
         MetricPoints(name, "gauge", v.METRICS[name].unit, "", [Number(time_ns, value, attributes)])
         for name, value, attributes in values

@@ -105,9 +105,23 @@ def test_what_cannot_be_told_is_hidden(ranks: Recording) -> None:
     assert [{v.COMM_HIDDEN: True}] * 2 == backwards(ranks)
 
 
-def test_of_several_models_none_is_taken_for_the_one(ranks: Recording) -> None:
-    """Each may have a group of its own; while only one reduces, it is that one."""
-    actor, critic, layer = wrapped(), wrapped(), torch.nn.Linear(4, 1)
+def test_several_models_of_one_group_are_waited_for_together(ranks: Recording) -> None:
+    """An actor and a critic: whichever of them takes part, and both in one backward."""
+    actor, critic = wrapped(), wrapped()
+    with otel_rl.step(1):
+        actor(torch.ones(2, 4)).sum().backward()
+        ranks.tick(1)
+        (actor(torch.ones(2, 4)) + critic(torch.ones(2, 4))).sum().backward()
+        ranks.tick(1)
+        with critic.no_sync():
+            actor(torch.ones(2, 4)).sum().backward()
+    assert [{v.COMM_WAIT: 0.0, v.COMM_COUNT: 1}] * 3 == backwards(ranks)
+
+
+def test_of_models_of_several_groups_none_is_taken_for_the_one(ranks: Recording) -> None:
+    """Which group a rank waits for is not known; while only one reduces, it is that one's."""
+    actor, layer = wrapped(), torch.nn.Linear(4, 1)
+    critic = DistributedDataParallel(torch.nn.Linear(4, 1), process_group=dist.new_group([0]))
     with otel_rl.step(1):
         actor(torch.ones(2, 4)).sum().backward()
         ranks.tick(1)

@@ -12,6 +12,7 @@ import pytest
 
 from otel_rl import vocabulary
 from otel_rl.journal.read import open_run
+from tests.programs import launch
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
@@ -50,3 +51,26 @@ def test_grpo(tmp_path: Path) -> None:
     actual = run_example("grpo.py", tmp_path)
 
     assert dict.fromkeys(stages, 20) == {name: actual[name] for name in stages}
+
+
+@pytest.mark.slow
+def test_fsdp2_grpo(tmp_path: Path) -> None:
+    """A sharded loop without a framework: every stage of four ranks, FLOPs, a reward that rises, no fault."""
+    printed = launch.run(
+        tmp_path, "-W", "ignore", *launch.launcher(4), str(EXAMPLES / "fsdp2_grpo.py"), OTEL_RL_RUN_ID="example"
+    )
+    directory = tmp_path / "runs" / "example"
+    assert f"otel-rl report {directory}" in printed
+    run = open_run(directory)
+    once = [vocabulary.IDLE, vocabulary.SAMPLE, vocabulary.REWARD, vocabulary.LOGPROB, vocabulary.ADVANTAGE]
+    twice = [vocabulary.FORWARD, vocabulary.BACKWARD, vocabulary.CLIP, vocabulary.OPTIMIZER]
+    spans = Counter(span.name for span in run.spans())
+    assert {vocabulary.LOOP: 25, **dict.fromkeys(once, 100), **dict.fromkeys(twice, 200)} == {
+        name: spans[name] for name in (vocabulary.LOOP, *once, *twice)
+    }
+    rewards = sorted((point.time_ns, point.value) for point in run.points(vocabulary.REWARD_SCORE))
+    assert rewards[0][1] + 0.3 < rewards[-1][1]
+    stages = {point.attributes[vocabulary.FLOPS_STAGE] for point in run.last_points(vocabulary.FLOPS)}
+    assert {vocabulary.LOGPROB, vocabulary.FORWARD} <= stages
+    assert [] == list(run.logs(vocabulary.LEDGER_MISMATCH))
+    assert [] == [point.attributes for point in run.points(vocabulary.SELF_ERRORS)]

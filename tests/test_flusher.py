@@ -65,7 +65,7 @@ def test_what_fails_about_requests_takes_no_span_along(recording: Recording, mon
         raise ValueError("as the test wants")
 
     assert otel_rl.flush()
-    monkeypatch.setattr(entry._parts.flusher.requests, "ended", fail)
+    monkeypatch.setattr(entry._parts.flusher.intake.requests, "ended", fail)
     with otel_rl.step(1), otel_rl.stage("sample"):
         pass
     names = {span.name for span in recording.stop().spans()}
@@ -241,7 +241,7 @@ def test_a_stage_found_in_the_queue_and_among_the_open_is_a_span(recording: Reco
         assert otel_rl.flush()
         state.open.discard(stage)
         assert otel_rl.flush()
-        assert stage not in recording.flusher.opened
+        assert stage not in recording.flusher.intake.opened
     assert 0 == sum(log.body == "rl.reward" for log in recording.stop().logs())
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from otel_rl import groups
-from otel_rl.groups import Group, group_of, is_outside
+from otel_rl.groups import Group, group_of
 from otel_rl.runtime import state
 from tests.fixtures import Recording
 
@@ -85,7 +85,7 @@ def test_without_a_process_group_there_is_none(recording: Recording, monkeypatch
 def test_a_group_is_not_kept_alive(recording: Recording) -> None:
     """It holds communicators; the next one may have its address and is another."""
     process_group = ProcessGroup("5")
-    assert 1 == group_of(process_group).next()  # type: ignore[union-attr]
+    assert 0 == group_of(process_group).sequence  # type: ignore[union-attr]
     assert 1 == len(state.comm.groups)
     del process_group
     gc.collect()
@@ -98,8 +98,3 @@ def test_descriptions_of_metrics_are_few(recording: Recording) -> None:
     kinds = {group_of(one).kind for one in alive}  # type: ignore[union-attr]
     assert groups.KINDS + 1 == len(kinds)
     assert "other" in kinds
-
-
-def test_a_rank_outside_of_a_group_is_told_by_a_number() -> None:
-    """As torch does."""
-    assert (True, False, False) == (is_outside(-100), is_outside(None), is_outside(ProcessGroup("0")))

@@ -72,7 +72,8 @@ def test_no_target_belongs_to_two_integrations() -> None:
 def test_a_row_has_a_purpose(name: str, hook: Hook) -> None:
     """It records something, and a collective is no stage."""
     others = (hook.stage, hook.before, hook.capture, hook.after, hook.failed)
-    assert hook.marks == (others == (None,) * 5 and hook.collective is None and hook.watch is None)
+    is_kept = hook.marks or hook.gathers
+    assert is_kept == (others == (None,) * 5 and hook.collective is None and hook.watch is None)
     assert hook.watch is None or (*others, hook.collective) == (None,) * 6
     assert hook.collective is None or (hook.stage, hook.capture, hook.after, hook.failed) == (None,) * 4
 
@@ -124,7 +125,7 @@ def failing(hook: Hook) -> Hook:
         return replace(hook, before=fails)
     if hook.watch is not None:
         return replace(hook, watch=fails)
-    return replace(hook, during="", marks=False, before=fails, capture=fails, after=fails, failed=fails)
+    return replace(hook, during="", marks=False, gathers=False, before=fails, capture=fails, after=fails, failed=fails)
 
 
 def rows_of(name: str) -> Iterator[Hook]:
@@ -186,7 +187,7 @@ def test_a_coroutine_is_the_hosts(quiet: Recording, name: str) -> None:
     async def call_all() -> None:
         for hook in rows_of(name):
             wrapped = wrap(hook, host)
-            is_passed = hook.collective is not None or hook.marks
+            is_passed = hook.collective is not None or hook.marks or hook.gathers
             assert is_passed or inspect.iscoroutinefunction(wrapped), hook.target
             assert await wrapped(False) is result, hook.target
             with pytest.raises(ValueError) as caught:

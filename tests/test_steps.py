@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,46 @@ def test_steps_tile_the_loop(recording: Recording) -> None:
         step_tree(0, 15, Tree("rl.evaluate", 12, 15)),
         step_tree(15, 30, Tree("rl.evaluate", 27, 30)),
     ] == loop_trees(recording.trees())
+
+
+@pytest.mark.guarded
+@pytest.mark.parametrize("second", [1, 2])
+def test_two_threads_that_train_at_once_are_said_once(
+    recording: Recording, caplog: pytest.LogCaptureFixture, second: int
+) -> None:
+    """Their steps are mixed, whether they count alike or not; it is counted each time, and training goes on."""
+
+    def train() -> None:
+        for _ in range(2):
+            with otel_rl.step(second):
+                pass
+
+    with otel_rl.step(1):
+        thread = threading.Thread(target=train)
+        thread.start()
+        thread.join()
+        thread = threading.Thread(target=otel_rl.step(9).__enter__)
+        thread.start()
+        thread.join()
+        with otel_rl.step(10):
+            pass
+    said = caplog.text.count("two threads of this process train at once")
+    assert (1, 2) == (said, guard.errors["begin a step while one of another thread is open"])
+    assert recording.stop()
+
+
+def test_steps_may_move_from_thread_to_thread(recording: Recording, caplog: pytest.LogCaptureFixture) -> None:
+    """One after the other, as a pool calls them."""
+    for number in range(3):
+
+        def train(number: int = number) -> None:
+            with otel_rl.step(number):
+                recording.tick(1)
+
+        thread = threading.Thread(target=train)
+        thread.start()
+        thread.join()
+    assert ([step_tree(at, at + 1) for at in range(3)], []) == (loop_trees(recording.trees()), caplog.records)
 
 
 def test_the_last_step_ends_with_its_block(recording: Recording) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 from pathlib import Path
+from pkgutil import iter_modules
 
 import pytest
 
@@ -13,7 +15,7 @@ from otel_rl import vocabulary
 from otel_rl.vocabulary import ATTRIBUTES, EVENTS, METRICS, ROWS, SHORT_NAMES, STAGES, Attribute, Metric
 
 PACKAGE = Path(otel_rl.__file__).parent
-UNITS = {"s", "By", "1", "nat", "Cel", "Hz", "W"}
+UNITS = {"s", "By", "1", "nat", "Cel", "Hz", "J", "W"}
 FILES = sorted(path for path in PACKAGE.rglob("*.py") if path.parent.name != "vocabulary")
 NAMES = {*ATTRIBUTES, *METRICS, *EVENTS, *STAGES} - {"rl.train", "rl.rank"}
 """All names but two that are a beginning of others."""
@@ -23,6 +25,15 @@ def test_no_name_is_there_twice() -> None:
     """Within its kind; a metric and a span may be called alike."""
     kinds = (ATTRIBUTES, METRICS, EVENTS, STAGES)
     assert len(ROWS) == sum(len(kind) for kind in kinds)
+
+
+def test_no_file_hides_a_name_of_another() -> None:
+    """``vocabulary.NAME`` means one thing, in whichever file it is spelled."""
+    modules = [
+        importlib.import_module(f"{vocabulary.__name__}.{found.name}") for found in iter_modules(vocabulary.__path__)
+    ]
+    meant = {(name, str(value)) for module in modules for name, value in vars(module).items() if name.isupper()}
+    assert len({name for name, _ in meant}) == len(meant)
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: getattr(row, "key", None) or row.name)

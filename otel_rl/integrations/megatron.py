@@ -3,7 +3,9 @@
 Runs in every rank. Source: megatron-core 0.8 to 0.16, ``core/pipeline_parallel/schedules.py`` (its backward calls the
 engine of autograd itself where outputs are freed, so ``torch.autograd.backward`` does not see it),
 ``core/optimizer/optimizer.py`` and ``core/timers.py``; lines in the facts on training, section 1.6. Its collectives are
-those of ``torch.distributed``, their waits those of ``Work.wait``: rows already.
+those of ``torch.distributed``, their waits those of ``Work.wait``: rows already. All messages of a pipeline go through
+``_communicate`` of ``core/pipeline_parallel/p2p_communication.py``; where it overlaps them with computing, the schedule
+waits by ``Work.wait`` alone: a row, and no ``rl.idle``.
 """
 
 from __future__ import annotations
@@ -23,12 +25,29 @@ SUPPORTS = ">=0.8,<1"
 
 SCHEDULES = "megatron.core.pipeline_parallel.schedules"
 OPTIMIZER = "megatron.core.optimizer.optimizer"
+P2P = "megatron.core.pipeline_parallel.p2p_communication"
+REASONS = {
+    "batch-generator": "data",
+    **dict.fromkeys(
+        (
+            "forward-recv",
+            "backward-recv",
+            "forward-send-backward-recv",
+            "backward-send-forward-recv",
+            "forward-send-forward-recv",
+            "backward-send-backward-recv",
+            "forward-backward-send-forward-backward-recv",
+        ),
+        "pipeline",
+    ),
+}
+"""Timers of Megatron that are waits, and for what."""
 STAGES = {
+    **dict.fromkeys(REASONS, vocabulary.IDLE),
     "forward-compute": vocabulary.FORWARD,
     "backward-compute": vocabulary.BACKWARD,
     "optimizer": vocabulary.OPTIMIZER,
     "optimizer-clip-main-grad": vocabulary.CLIP,
-    "batch-generator": vocabulary.IDLE,
     "save-checkpoint": vocabulary.CHECKPOINT,
 }
 """Timers of Megatron that are stages of the vocabulary; the others keep their own name."""
@@ -44,7 +63,22 @@ def _describe_step(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -
     return {vocabulary.OPTIMIZER_SKIPPED: is_skipped}
 
 
+def _receiving(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+    """A wait only where it receives from a neighbour and does not leave the waiting to its caller."""
+    is_receiving = kwargs.get("recv_prev") or kwargs.get("recv_next")
+    return vocabulary.IDLE if is_receiving and kwargs.get("wait_on_reqs", True) else None
+
+
 HOOKS = (
+    *(
+        Hook(
+            target=f"{P2P}:{name}",
+            stage=_receiving,
+            attributes=((vocabulary.IDLE_REASON, "pipeline"),),
+            optional=True,  # the function until 0.13, the method since 0.14
+        )
+        for name in ("_communicate", "P2PCommunicator._communicate")
+    ),
     Hook(target=f"{SCHEDULES}:forward_step", stage=vocabulary.FORWARD),
     Hook(target=f"{SCHEDULES}:backward_step", stage=vocabulary.BACKWARD),
     *(
@@ -58,7 +92,7 @@ HOOKS = (
 class Timers:
     """A drop-in for the timers of a Megatron configuration: ``config.timers = Timers()``.
 
-    Every timer of the schedules becomes a stage, also those of communication in a pipeline (``forward-recv``, ...).
+    Every timer of the schedules becomes a stage; those that receive in a pipeline (``forward-recv``, ...) are waits.
     Megatron's own timers wait for the device and, where asked, for all ranks, at both ends; these never wait.
     """
 
@@ -78,6 +112,7 @@ class Timer:
 
     def __init__(self, name: str) -> None:
         self.name = STAGES.get(name, name)
+        self._reason = REASONS.get(name)
         self._stage: Stage | None = None
 
     def start(self, barrier: bool = False) -> None:
@@ -86,8 +121,8 @@ class Timer:
             around = current_stage()
             is_open = self._stage is not None or (around is not None and around.name == self.name)
             if state.on and not is_open:
-                attributes = {vocabulary.IDLE_REASON: "data"} if self.name == vocabulary.IDLE else None
-                self._stage = Stage(self.name, dict(attributes) if attributes else None, coarse=True).__enter__()
+                attributes: dict[str, Value] | None = {vocabulary.IDLE_REASON: self._reason} if self._reason else None
+                self._stage = Stage(self.name, attributes, coarse=True).__enter__()
 
     def stop(self, barrier: bool = False) -> None:
         """End the stage."""

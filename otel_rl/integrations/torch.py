@@ -15,12 +15,14 @@ from typing import Any
 
 from opentelemetry.context import get_current
 
-from otel_rl import ddp_wait, vocabulary
+from otel_rl import comm_buffers, ddp_wait, vocabulary
 from otel_rl.collective_calls import around_collective, around_method
 from otel_rl.current import SPAN_KEY
 from otel_rl.guard import guard, say
 from otel_rl.integrations import torch_collectives
+from otel_rl.integrations.torch_memory import exact_peaks
 from otel_rl.patching import Attachment, Hook
+from otel_rl.probes.device import DeviceInUse
 from otel_rl.probes.memory import cuda_reader, use_memory_reader
 from otel_rl.records import Value
 from otel_rl.runtime import state
@@ -35,6 +37,7 @@ ATTEMPT_LIMIT_S = 5.0
 
 DCP = "torch.distributed.checkpoint"
 DATA = ((vocabulary.IDLE_REASON, "data"),)
+PIPELINE = ((vocabulary.IDLE_REASON, "pipeline"),)
 
 
 # --- what the hooks record --------------------------------------------------------------------------------------------
@@ -95,6 +98,17 @@ def _wrapped_by_ddp(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) 
     ddp_wait.wrapped(args[0])
 
 
+def _data_stage(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+    """No wait where another thread than that of the steps fetches ahead: it holds nobody up."""
+    loop = state.training.loop
+    return vocabulary.IDLE if loop is None or loop.thread == threading.get_ident() else None
+
+
+def _pipeline_stage(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+    """No wait for nothing: schedules ask at every place where there might have been something."""
+    return vocabulary.IDLE if any(args) or any(kwargs.values()) else None
+
+
 def _save_stage(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
     """No stage for what a thread without a place writes while a checkpoint is open: it writes a part of that one."""
     is_bare = get_current().get(SPAN_KEY) is None
@@ -149,7 +163,12 @@ def _async_save_failed(args: tuple[Any, ...], kwargs: dict[str, Any], error: Bas
         span.close(monotonic_ns())
 
 
+def _process_group_begins(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    comm_buffers.begin()
+
+
 def _process_group_made(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+    comm_buffers.end()
     join_process_group()
 
 
@@ -188,8 +207,12 @@ def join_process_group() -> None:
 
 
 HOOKS = (
-    Hook(target="torch.distributed.distributed_c10d:init_process_group", after=_process_group_made),
-    Hook(target="torch.distributed:init_process_group", after=_process_group_made),
+    Hook(
+        target="torch.distributed.distributed_c10d:init_process_group",
+        before=_process_group_begins,
+        after=_process_group_made,
+    ),
+    Hook(target="torch.distributed:init_process_group", before=_process_group_begins, after=_process_group_made),
     Hook(
         target="torch.autograd:backward",
         stage=_backward_stage,
@@ -219,8 +242,14 @@ HOOKS = (
     ),
     Hook(
         target="torch.utils.data.dataloader:_BaseDataLoaderIter.__next__",
-        stage=vocabulary.IDLE,
+        stage=_data_stage,
         attributes=DATA,
+    ),
+    Hook(  # with gloo the wait itself; on a device that of its stream, and the host goes on
+        target="torch.distributed.pipelining.schedules:_wait_batch_p2p",
+        stage=_pipeline_stage,
+        attributes=PIPELINE,
+        optional=True,
     ),
     *torch_collectives.HOOKS,
 )
@@ -228,20 +257,38 @@ HOOKS = (
 
 
 def _know_compiling(torch: ModuleType) -> Callable[[], object]:
-    """Keep out of compiled regions, and read device memory once there is a device."""
+    """Keep out of compiled regions, and know CUDA and ROCm."""
     before = state.is_compiling
     state.is_compiling = torch.compiler.is_compiling
-    backend = next(
-        (getattr(torch, name) for name in ("cuda", "npu") if hasattr(getattr(torch, name, None), "memory")), None
-    )
-    if backend is not None and hasattr(backend.memory, "memory_stats_as_nested_dict"):
-        use_memory_reader(cuda_reader(backend))
+    leave = _know_device("cuda", getattr(torch, "cuda", None))
 
     def detach() -> None:
         state.is_compiling = before
-        use_memory_reader()
+        leave()
 
     return detach
+
+
+def _know_ascend(torch_npu: ModuleType) -> Callable[[], object]:
+    return _know_device("npu", getattr(torch_npu, "npu", None))
+
+
+def _know_device(kind: str, device: Any) -> Callable[[], object]:
+    """Read the memory of a device, and time stages on it, once the process uses one."""
+    if not hasattr(getattr(device, "memory", None), "memory_stats_as_nested_dict"):
+        return lambda: None
+    peaks, undo_peaks = exact_peaks(kind, device)
+
+    def in_use() -> None:
+        state.device = DeviceInUse(device, peaks)
+
+    use_memory_reader(cuda_reader(device, in_use))
+
+    def leave() -> None:
+        undo_peaks()
+        use_memory_reader()
+
+    return leave
 
 
 def _time_optimizers(module: ModuleType) -> Callable[[], object]:
@@ -257,12 +304,15 @@ def _time_optimizers(module: ModuleType) -> Callable[[], object]:
             stage = current_stage()
             inside = stage is not None and stage.name in (vocabulary.OPTIMIZER, vocabulary.BACKWARD)
             begun.at = 0 if inside or not state.on or state.is_compiling() else monotonic_ns()
+            begun.on_device = state.device.clock.start() if begun.at and state.device is not None else None
 
     def after(optimizer: Any, args: Any, kwargs: Any) -> None:
         with guard("end an optimizer step"):
             at, begun.at = getattr(begun, "at", 0), 0
             if at:
-                record_finished(vocabulary.OPTIMIZER, at, monotonic_ns())
+                end, on_device = monotonic_ns(), begun.on_device
+                described = state.device.clock.stop(on_device, None) if on_device and state.device is not None else None
+                record_finished(vocabulary.OPTIMIZER, at, end, described)
 
     handles = module.register_optimizer_step_pre_hook(before), module.register_optimizer_step_post_hook(after)
     return lambda: [handle.remove() for handle in handles]
@@ -293,6 +343,7 @@ def _pass_frames_over(module: ModuleType) -> Callable[[], object]:
 ATTACHMENTS = (
     Attachment("torch._dynamo.eval_frame", _pass_frames_over),
     Attachment("torch", _know_compiling),
+    Attachment("torch_npu", _know_ascend),
     Attachment("torch.optim.optimizer", _time_optimizers),
     Attachment("torch.distributed.distributed_c10d", _join_existing),
 )

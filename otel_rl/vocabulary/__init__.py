@@ -12,7 +12,10 @@ from typing import Final
 
 from otel_rl.vocabulary.attributes import *
 from otel_rl.vocabulary.comm import *
+from otel_rl.vocabulary.efficiency import *
+from otel_rl.vocabulary.flops import *
 from otel_rl.vocabulary.hardware import *
+from otel_rl.vocabulary.ledger import *
 from otel_rl.vocabulary.numbers import *
 from otel_rl.vocabulary.own import *
 from otel_rl.vocabulary.requests import *

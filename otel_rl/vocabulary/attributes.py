@@ -14,7 +14,13 @@ LOOP_NAME: Final = attribute(
 )
 ROLLOUT_ID: Final = attribute("rl.rollout.id", "string", "span", "the rollout that a stage makes or consumes")
 MODE: Final = attribute("rl.mode", "string", "span", "`train` or `eval`")
-IDLE_REASON: Final = attribute("rl.idle.reason", "string", "span", "`data`: waiting for the data loader")
+IDLE_REASON: Final = attribute(
+    "rl.idle.reason",
+    "string",
+    "span",
+    "for what: `data`, the data loader; `queue`, samples, a slot or an answer; `pipeline`, what a neighbour computes; "
+    "`skew`, slower peers",
+)
 LOGPROB_KIND: Final = attribute(
     "rl.logprob.kind", "string", "span", "`old` (policy at rollout) or `ref` (reference model)"
 )
@@ -82,13 +88,28 @@ ALLOCATED_PEAK: Final = attribute(
     "rl.memory.device.allocated.peak", "int", "span", "peak of live bytes; a lower bound unless `.exact` is true"
 )
 ALLOCATED_PEAK_EXACT: Final = attribute(
-    "rl.memory.device.allocated.peak.exact", "boolean", "span", "true where the stage raised the process's own peak"
+    "rl.memory.device.allocated.peak.exact",
+    "boolean",
+    "span",
+    "true where the stage raised the process's own peak, and everywhere with OTEL_RL_MEMORY_PEAK=exact",
 )
 RESERVED_PEAK: Final = attribute(
     "rl.memory.device.reserved.peak", "int", "span", "peak of reserved bytes; a lower bound unless `.exact` is true"
 )
 RESERVED_PEAK_EXACT: Final = attribute(
-    "rl.memory.device.reserved.peak.exact", "boolean", "span", "true where the stage raised the process's own peak"
+    "rl.memory.device.reserved.peak.exact",
+    "boolean",
+    "span",
+    "true where the stage raised the process's own peak, and everywhere with OTEL_RL_MEMORY_PEAK=exact",
+)
+ACTIVATION_PEAK: Final = attribute(
+    "rl.memory.device.activation.peak",
+    "int",
+    "span",
+    "on backwards: peak of live bytes within the forward and the backward, less what was live at the forward's begin",
+)
+ACTIVATION_PEAK_EXACT: Final = attribute(
+    "rl.memory.device.activation.peak.exact", "boolean", "span", "false: a lower bound"
 )
 TRUNCATED: Final = attribute(
     "rl.truncated", "boolean", "span", "true where a reader closed a span that its writer left open"
@@ -96,10 +117,26 @@ TRUNCATED: Final = attribute(
 CLOCK: Final = attribute(
     "rl.clock", "string", "span", "`host` where the duration of asynchronous device work is its launch"
 )
-SCOPE_KEY: Final = attribute(
-    "rl.scope", "string", "metric", "`global`: already reduced over ranks; `rank`: this rank's own"
+DEVICE_TIME: Final = attribute(
+    "rl.device.time",
+    "double",
+    "span",
+    "seconds from when the device came to the stage's begin until it came to its end, on the stream that was current",
 )
-ERROR_TYPE: Final = attribute("error.type", "string", "span", "class of the exception that ended the stage", SEMCONV)
+SCOPE_KEY: Final = attribute(
+    "rl.scope",
+    "string",
+    "metric",
+    "`global`: already reduced over ranks; `rank`: this rank's own; `node`, `run`: found by comparing the ranks whose "
+    "journals could be read, those of a node or all",
+)
+ERROR_TYPE: Final = attribute(
+    "error.type",
+    "string",
+    "span",
+    "class of the exception that ended the stage; of `hw.errors` what became of the error",
+    SEMCONV,
+)
 EXCEPTION_TYPE: Final = attribute("exception.type", "string", "span", "class of the exception", SEMCONV)
 EXCEPTION_MESSAGE: Final = attribute(
     "exception.message", "string", "span", "its text; content, so only with OTEL_RL_CAPTURE_CONTENT", SEMCONV

@@ -31,3 +31,5 @@ COMM_WAIT: Final = attribute(
     "span",
     "seconds at the end of a backward in which this rank only waited for DDP's reduction; part of `rl.comm.time`",
 )
+DDP_ALL_REDUCE: Final = "ddp_all_reduce"
+"""`rl.comm.operation` of a rank's wait for DDP at the end of a backward: all reductions of it together."""

@@ -12,7 +12,9 @@ DURATION_BOUNDARIES: Final = (
 )  # fmt: skip
 """Half a millisecond to three hours: an RL stage lasts from one optimizer step to one long rollout."""
 
-STAGE: Final = attribute("rl.stage", "string", "metric", "name of a user's own stage")
+STAGE: Final = attribute(
+    "rl.stage", "string", "metric", "name of a user's own stage; of any stage in `rl.device.duration`"
+)
 TOKEN_KIND: Final = attribute("rl.token.kind", "string", "metric", "`prompt`, `response` or `padding`")
 WORK: Final = attribute("rl.work", "string", "metric", "what was counted: `rollout` or `train`")
 WALL: Final = attribute("rl.wall", "string", "metric", "the wall time a rate was divided by: `step`")
@@ -71,3 +73,38 @@ ALLOCATED: Final = metric(
     "rl.memory.device.allocated", "gauge", "By", "bytes of live tensors on the device at step end"
 )
 RESERVED: Final = metric("rl.memory.device.reserved", "gauge", "By", "bytes held by the device allocator at step end")
+ACTIVE: Final = metric(
+    "rl.memory.device.active", "gauge", "By", "live bytes and those that a stream still uses, at step end"
+)
+REQUESTED: Final = metric("rl.memory.device.requested", "gauge", "By", "live bytes as they were asked for, at step end")
+INACTIVE_SPLIT: Final = metric(
+    "rl.memory.device.inactive_split", "gauge", "By", "free parts of blocks that cannot be given back, at step end"
+)
+NON_TORCH: Final = metric(
+    "rl.memory.device.non_torch",
+    "gauge",
+    "By",
+    "of the device in use below torch (communication, context, an engine's pool, other processes), at step end; at "
+    "most once a second",
+)
+FRAGMENTATION: Final = metric("rl.memory.device.fragmentation", "gauge", "1", "inactive split / reserved")
+SLACK: Final = metric("rl.memory.device.slack", "gauge", "1", "(reserved - allocated) / reserved")
+ROUNDING: Final = metric("rl.memory.device.rounding", "gauge", "1", "1 - requested / allocated")
+ACTIVATION: Final = metric(
+    "rl.memory.device.activation", "gauge", "By", "highest activation peak of the step's micro-batches"
+)
+COMM_BUFFERS: Final = metric(
+    "rl.memory.device.comm.estimate",
+    "gauge",
+    "By",
+    "estimate of the buffers of communicators: what non-torch memory grew by while process groups were made and first "
+    "used",
+)
+DEVICE_DURATION: Final = metric(
+    "rl.device.duration",
+    "histogram",
+    "s",
+    "time on the device of every such stage (`rl.device.time`), by `rl.stage`",
+    OURS,
+    DURATION_BOUNDARIES,
+)

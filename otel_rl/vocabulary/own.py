@@ -21,13 +21,16 @@ SELF_SHIPPED: Final = metric(
 )
 SELF_WAITING: Final = metric("otel_rl.ship.waiting", "gauge", "By", "journaled bytes that are still to be sent")
 SELF_OLDEST: Final = metric("otel_rl.ship.oldest_age", "gauge", "s", "age of the oldest record that waits to be sent")
+SELF_DERIVED: Final = metric(
+    "otel_rl.derive.steps", "counter", "{step}", "steps of a role that the sidecar compared over ranks, by outcome"
+)
 
 OUTCOME: Final = attribute(
     "otel_rl.outcome",
     "string",
     "metric",
-    "`shipped`, `rejected` (partial success), `refused`, `left_out` (beyond the share of a trace, or the end of a "
-    "stage that had been closed) or `damaged`",
+    "of records: `shipped`, `rejected` (partial success), `refused`, `left_out` (beyond the share of a trace, or the "
+    "end of a stage that had been closed) or `damaged`; of steps: `derived`, or why not: a word of docs/failures.md",
 )
 
 OPEN: Final = event("rl.stage.open", "a stage that was open when the journal was written; its end, if any, is its span")

@@ -10,6 +10,8 @@ PROPOSAL: Final = "OpenTelemetry rl.* proposal (#88)"
 SEMCONV: Final = "OpenTelemetry semantic conventions"
 OURS: Final = "otel_rl"
 
+AttributeType = Literal["string", "int", "double", "boolean", "string[]", "int[]", "double[]"]
+
 ROWS: Final[list[Attribute | Stage | Metric | Event]] = []
 """Every row of the vocabulary in the order of definition; the catalogue is generated from it."""
 
@@ -19,7 +21,7 @@ class Attribute:
     """One attribute key of a span, a resource, a log record or a metric point."""
 
     key: str
-    type: Literal["string", "int", "double", "boolean", "string[]"]
+    type: AttributeType
     where: Literal["resource", "span", "metric", "log"]
     meaning: str
     source: str = OURS
@@ -63,7 +65,7 @@ class Event:
 
 def attribute(
     key: str,
-    type: Literal["string", "int", "double", "boolean", "string[]"],
+    type: AttributeType,
     where: Literal["resource", "span", "metric", "log"],
     meaning: str,
     source: str = OURS,

@@ -123,7 +123,7 @@ def test_megatrons_timers_become_stages(recording: Recording) -> None:
     config = SimpleNamespace(timers=megatron.Timers())
     with otel_rl.step(1):
         config.timers("forward-backward", log_level=1).start(barrier=True)
-        for name in ("forward-compute", "backward-compute", "forward-recv"):
+        for name in ("forward-compute", "backward-compute", "forward-send", "forward-recv"):
             config.timers(name, log_level=2).start()
             recording.tick(1)
             config.timers(name).stop()
@@ -136,9 +136,52 @@ def test_megatrons_timers_become_stages(recording: Recording) -> None:
         config.timers("never started").stop()
         config.timers("batch-generator").reset()
     step = next(tree for tree in recording.trees() if tree.name == "rl.loop").below[0]
-    inside = (Tree(v.FORWARD, 0, 1), Tree(v.BACKWARD, 1, 2), Tree("forward-recv", 2, 3))
-    assert (Tree("forward-backward", 0, 3, inside), Tree(v.IDLE, 3, 4)) == step.below
+    inside = (Tree(v.FORWARD, 0, 1), Tree(v.BACKWARD, 1, 2), Tree("forward-send", 2, 3), Tree(v.IDLE, 3, 4))
+    assert (Tree("forward-backward", 0, 4, inside), Tree(v.IDLE, 4, 5)) == step.below
     assert set() == state.open
+
+
+class Communicator:
+    """What Megatron's communicator of a pipeline has: all that it does goes through one method."""
+
+    def __init__(self, recording: Recording, timers: megatron.Timers) -> None:
+        self.recording, self.timers = recording, timers
+
+    def _communicate(self, *, recv_prev: bool, recv_next: bool, wait_on_reqs: bool = True) -> tuple[Any, ...]:
+        self.recording.tick(2)
+        return recv_prev, recv_next, wait_on_reqs
+
+    def recv_forward(self) -> Any:
+        """Receive from the previous rank."""
+        self.timers("forward-recv", log_level=2).start()
+        received = self._communicate(recv_prev=True, recv_next=False)
+        self.timers("forward-recv").stop()
+        return received
+
+    def send_forward(self) -> Any:
+        """Send to the next one."""
+        return self._communicate(recv_prev=False, recv_next=False)
+
+    def send_backward_recv_backward(self, overlap: bool) -> Any:
+        """Send to the previous rank and receive from the next one."""
+        return self._communicate(recv_prev=False, recv_next=True, wait_on_reqs=not overlap)
+
+
+def test_megatrons_pipeline_waits_for_a_neighbour(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where it receives and waits, once, with and without the drop-in; what it sends or waits for later is no wait."""
+    (hook,) = [hook for hook in megatron.HOOKS if hook.target.endswith("P2PCommunicator._communicate")]
+    monkeypatch.setattr(Communicator, "_communicate", wrap(hook, Communicator._communicate))
+    communicator = Communicator(recording, megatron.Timers())
+    with otel_rl.step(1):
+        assert (True, False, True) == communicator.recv_forward()
+        assert (False, False, True) == communicator.send_forward()
+        assert (False, True, True) == communicator.send_backward_recv_backward(overlap=False)
+        assert (False, True, False) == communicator.send_backward_recv_backward(overlap=True)
+    run = recording.stop()
+    waits = [span for span in run.spans(None) if span.name == v.IDLE]
+    assert [{v.IDLE_REASON: "pipeline"}] * 2 == [dict(span.attributes) for span in waits]
+    (share,) = run.points(v.BUBBLE_RATIO)
+    assert (0.5, "pipeline") == (share.value, share.attributes[v.IDLE_REASON])
 
 
 def test_a_timer_inside_the_hook_of_its_name_is_no_second_stage(recording: Recording) -> None:

@@ -232,6 +232,41 @@ def test_waiting_for_data_is_idle(recorded: Callable[[], Recorded]) -> None:
     ]
 
 
+def test_fetching_ahead_holds_nobody_up(recorded: Callable[[], Recorded]) -> None:
+    """On another thread than that of the steps; without steps nobody knows better."""
+    loader = torch.utils.data.DataLoader([1, 2])
+    with otel_rl.step(1):
+        thread = threading.Thread(target=lambda: list(loader))
+        thread.start()
+        thread.join()
+        with otel_rl.stage("reward"):
+            next(iter(loader))
+    assert [v.REWARD, f"  {v.IDLE}"] == recorded().steps()[1].outline()
+
+
+def test_a_pipeline_waits_for_its_neighbours(recorded: Callable[[], Recorded]) -> None:
+    """Where torch's schedules wait for messages; for none they wait as well, and that is no wait."""
+    schedules = pytest.importorskip("torch.distributed.pipelining.schedules")
+    if not hasattr(schedules, "_wait_batch_p2p"):
+        pytest.skip("an older torch waits in each schedule by itself")
+
+    class Work:
+        waited = 0
+
+        def wait(self) -> None:
+            self.waited += 1
+
+    works = [Work(), Work()]
+    with otel_rl.step(1):
+        schedules._wait_batch_p2p([])
+        schedules._wait_batch_p2p(works)
+        schedules._wait_batch_p2p(work=works)
+    assert [2, 2] == [work.waited for work in works]
+    assert [(v.IDLE, "pipeline")] * 2 == [
+        (node.name, node.attributes[v.IDLE_REASON]) for node in recorded().steps()[1].children
+    ]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_loader_workers_record_for_themselves(tmp_path: Path, method: str) -> None:

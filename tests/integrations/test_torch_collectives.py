@@ -91,8 +91,8 @@ def test_what_dtensor_reduces_is_seen(done: Done) -> None:
 
 
 def test_the_others_wait_for_the_rank_whose_backward_is_slow(done: Done) -> None:
-    """The slow one waits least and has the longest time of its own; nothing of DDP's is hidden."""
-    for number in (3, 4, 5):
+    """The slow one waits least and has the longest time of its own; nothing of DDP's is hidden, also of two models."""
+    for number in (3, 4, 5, 12):
         backwards = [
             next(child for child in done.recorded.steps(rank)[number].children if child.name == v.BACKWARD)
             for rank in range(done.ranks)
@@ -157,7 +157,7 @@ def test_the_same_number_is_the_same_collective(done: Done) -> None:
 def test_a_group_made_anew_is_another(done: Done) -> None:
     """Torch calls it as the first; its order begins anew."""
     for rank in range(done.ranks):
-        (stage,) = done.recorded.steps(rank)[12].children
+        (stage,) = done.recorded.steps(rank)[13].children
         assert [("barrier", "default_pg of world 2", 1)] == [described(one) for one in rows(stage)]
 
 

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +113,13 @@ def groups(rank: int, size: int) -> None:
     dist.barrier()
 
 
+def on_a_thread(function: Callable[[], object]) -> None:
+    """Call a function on a thread of its own."""
+    thread = threading.Thread(target=function)
+    thread.start()
+    thread.join()
+
+
 def train(rank: int, size: int) -> dict[str, Any]:
     """Do every part in a step of its own and give what happened."""
     truth: dict[str, Any] = {}
@@ -148,11 +156,12 @@ def train(rank: int, size: int) -> dict[str, Any]:
     with otel_rl.step(9), otel_rl.stage("groups"):
         groups(rank, size)
     with otel_rl.step(10), otel_rl.stage("on a thread"):
-        thread = threading.Thread(target=dist.barrier)
-        thread.start()
-        thread.join()
+        on_a_thread(dist.barrier)
     with otel_rl.step(11):
         truth["compiled"] = compiled()
+    critic = DistributedDataParallel(layers(seed=1))
+    with otel_rl.step(12):
+        replicated(critic, rank, slow=1)  # beside another model that is wrapped
     return truth
 
 
@@ -166,7 +175,7 @@ def main() -> None:
     store = dist.PrefixStore("again", dist.distributed_c10d._get_default_store())
     dist.destroy_process_group()
     dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
-    with otel_rl.step(12), otel_rl.stage("again"):
+    with otel_rl.step(13), otel_rl.stage("again"):
         dist.barrier()
     otel_rl.uninstrument()
     truth["restored"] = (

@@ -222,6 +222,19 @@ def exhausted(job: dict[str, Any]) -> None:
     make(job, max_steps=1).train()
 
 
+def corrupted(job: dict[str, Any]) -> None:
+    """Move the tokens of the second micro-batch by one, behind the rollout's back."""
+    trainer = make(job)
+
+    def spoil(_: Any, args: Any, state: Any, control: Any, **__: Any) -> None:
+        if state.global_step == 1:
+            inputs = trainer._buffered_inputs[1]
+            inputs["completion_ids"] = inputs["completion_ids"].roll(1, 1)
+
+    trainer.add_callback(type("Spoil", (type(callback()),), {"on_step_begin": spoil})())
+    trainer.train()
+
+
 def with_noisy_threads(job: dict[str, Any]) -> None:
     """Train while another thread records stages as fast as it can."""
     import otel_rl

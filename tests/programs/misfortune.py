@@ -1,0 +1,42 @@
+"""Two gloo ranks to which something happens in the middle of the run.
+
+    torchrun --standalone --nproc-per-node=2 misfortune.py hang|disagree
+
+``hang``: in step 6 each rank is in a collective that the other does not call, for ever. ``disagree``: rank 1 counts its
+steps from 3 on, rank 0 from 1.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import torch
+import torch.distributed as dist
+
+import otel_rl
+
+STEPS = 6
+
+
+def main() -> None:
+    """Do as many steps as there is time for."""
+    what = sys.argv[1]
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    pair = dist.new_group([0, 1], group_desc="pair")
+    otel_rl.instrument()
+    first = 3 if what == "disagree" and rank else 1
+    for number in range(first, first + STEPS):
+        is_last = number == first + STEPS - 1
+        with otel_rl.step(number):
+            with otel_rl.stage("reward"):
+                if what == "hang" and is_last and rank:
+                    dist.barrier(group=pair)
+                dist.all_reduce(torch.ones(1))
+            with otel_rl.stage("advantage"):
+                dist.barrier(group=pair)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,99 @@
+"""Two real ranks that hang in collectives, of which one is killed; and two that count their steps differently."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from subprocess import TimeoutExpired
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+from otel_rl.journal.read import open_run
+from tests.programs.launch import HERE, launcher, run, start
+
+pytestmark = pytest.mark.slow
+
+LIMIT_S = 240
+
+
+def report(directory: Path) -> dict[str, Any]:
+    """Ask for the report as a script would."""
+    found: dict[str, Any] = json.loads(run(directory, "-m", "otel_rl", "report", "misfortune", "--json"))
+    return found
+
+
+def text(directory: Path) -> str:
+    """Ask for the report as a person would; lines may break anywhere."""
+    return " ".join(run(directory, "-m", "otel_rl", "report", "misfortune").split())
+
+
+def wait_until_hanging(directory: Path) -> dict[str, Any]:
+    """Look again and again until the report says that both ranks hang."""
+    deadline = time.monotonic() + LIMIT_S
+    while time.monotonic() < deadline:
+        time.sleep(2)
+        if (directory / "runs" / "misfortune").exists():
+            found = report(directory)
+            if [True, True] == [stage["is_hanging"] for stage in found["open_stages"]]:
+                return found
+    raise AssertionError("the report named no hang")
+
+
+def collectives(found: dict[str, Any]) -> dict[int, tuple[Any, ...]]:
+    """Say of each rank that is in a collective in which one, and in which stage and step."""
+    keys = ("operation", "sequence", "group", "group_size")
+    return {
+        stage["rank"]: (*(stage["collective"][key] for key in keys), stage["inside"], stage["iteration"])
+        for stage in found["open_stages"]
+    }
+
+
+def test_a_hang_shows_while_it_lasts_and_after_a_kill(tmp_path: Path) -> None:
+    """Each rank is in a collective that the other never calls: which one, since when; then one dies by SIGKILL."""
+    started_ns = time.time_ns()
+    process = start(
+        tmp_path, *launcher(2), str(HERE / "misfortune.py"), "hang", OTEL_RL_RUN_ID="misfortune", COLUMNS="300"
+    )
+    try:
+        hanging = wait_until_hanging(tmp_path)
+        said = text(tmp_path)
+        victim = next(s for s in open_run(tmp_path / "runs" / "misfortune").open_stages() if s.resource["rl.rank"] == 1)
+        os.kill(victim.journal.identity.pid, signal.SIGKILL)
+        output, _ = process.communicate(timeout=LIMIT_S)
+    except TimeoutExpired:
+        process.kill()
+        raise
+    where = {
+        0: ("all_reduce", 6, "default_pg", 2, ["rl.reward"], 6),
+        1: ("barrier", 6, "pair 1", 2, ["rl.reward"], 6),
+    }
+    assert ("alive", where) == (hanging["state"], collectives(hanging))
+    assert all(started_ns < stage["since_ns"] < hanging["end_ns"] for stage in hanging["open_stages"])
+    for rank, which in enumerate(("all_reduce 6 of default_pg", "barrier 6 of pair 1")):
+        assert f"rank {rank} may hang: in rl.train.comm ({which}, 2 ranks), in rl.reward, step 6, for" in said
+    assert 0 != process.returncode, output
+    dead = report(tmp_path)
+    assert "killed" == dead["state"]
+    assert where[1] == collectives(dead)[1]
+    assert "rank 1 was last seen in rl.train.comm (barrier 6 of pair 1, 2 ranks), in rl.reward, step 6" in text(
+        tmp_path
+    )
+    failed = [(one["rank"]["rank"], one["error"], one["stage"], one["step"]) for one in dead["failures"]]
+    assert failed == [(0, "RuntimeError", "rl.reward", 6)] or where[0] == collectives(dead)[0]  # torchrun may be faster
+    assert 5 == dead["steps"]["recorded"]
+
+
+def test_ranks_that_count_their_steps_differently(tmp_path: Path) -> None:
+    """They are compared by their order, so the report knows; what it says of the ranks is not to be trusted then."""
+    run(tmp_path, *launcher(2), str(HERE / "misfortune.py"), "disagree", OTEL_RL_RUN_ID="misfortune")
+    first = [{"rank": 0, "loop": "train", "iteration": 1}, {"rank": 1, "loop": "train", "iteration": 3}]
+    (found,) = report(tmp_path)["disagreements"]
+    assert (6, 6, first) == (found["steps"], found["compared"], found["first"])
+    said = text(tmp_path)
+    assert "Ranks call 6 of 6 steps by different numbers: what rank 0 calls step 1 is step 3 on rank 1." in said
