@@ -7,7 +7,6 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,12 +17,10 @@ from otel_rl.journal.read import open_run
 from otel_rl.sidecar import main
 from otel_rl.sidecar.derive import Deriver
 from otel_rl.sidecar.main import Sidecar
-from tests.peers import ALIVE, MS, Peer
+from tests.peers import MS, Peer
 from tests.sink import Sink, sink
 from tests.test_shipping import sidecar_of, stop_sidecar, wait_until
-from tests.test_sidecar_derive import uneven
-
-DEAD = replace(ALIVE, start_time=1)
+from tests.watched import DEAD, uneven
 
 
 @pytest.fixture

@@ -41,11 +41,6 @@ class Meetings:
         self._left: defaultdict[Peers, Place] = defaultdict(lambda: (0, -1))
         """The last step that waits no more."""
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether no step waits."""
-        return not any(self._waiting.values())
-
     def add(self, part: Part, now: float) -> None:
         """Take in one rank's part; one whose step is over already comes too late."""
         loops = self._loops[part.peers]

@@ -16,11 +16,12 @@ from otel_rl.records import Attributes
 
 KEYS: Final = frozenset((
     v.ITERATION, v.LOOP_NAME, v.IDLE_REASON, v.LOGPROB_KIND, v.COMM_COUNT, v.COMM_TIME, v.COMM_HIDDEN, v.CLOCK,
-    v.COMM_OPERATION, v.COMM_GROUP, v.COMM_GROUP_SIZE, v.COMM_SEQUENCE, v.COMM_ASYNC, v.SUBMISSION, v.TRUNCATED,
+    v.COMM_OPERATION, v.COMM_GROUP, v.COMM_GROUP_SIZE, v.COMM_SEQUENCE, v.COMM_ASYNC, v.SUBMISSION, v.DEVICE_TIME,
 ))  # fmt: skip
 """The attributes that a part is made from."""
-SETTLED_S: Final = 2.0
-"""So long after a rank's step ended its last spans are read: four cycles of the flusher, which writes parents first."""
+SETTLED_S: Final = 12.0
+"""So long after a rank's step ended its last spans are read: the flusher writes parents first, and holds a stage back
+for 10 s at most until the device has told its time."""
 SETTLED_STEPS: Final = 2
 """Or as soon as so many further steps of the rank have ended."""
 KEPT_SPANS: Final = 200_000
@@ -109,11 +110,6 @@ class Parts:
         self._spans = 0
         self._labels: dict[Labels, Labels] = {}
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether no step that has ended waits."""
-        return not any(trace.container for trace in self._traces.values())
-
     def add(self, span: SpanView, known_from_ns: int, now: float) -> None:
         """Take one span in.
 
@@ -122,9 +118,9 @@ class Parts:
             known_from_ns: a step that began before is not whole.
             now: monotonic, s.
         """
-        if is_request(span):
-            return
         writer = span.journal.identity.writer
+        if is_request(span) or writer in self.alone:
+            return
         key = writer, span.trace_id
         if is_container(span.name):
             self.ranks[writer] = peers_of(span.resource), integer(span.resource, v.RANK)
