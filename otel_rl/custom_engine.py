@@ -78,7 +78,7 @@ def request(  # noqa: PLR0913  a request has that many numbers, all but two by k
         limit: output tokens that were allowed.
         parent: the span it belongs to; the current stage where it is None.
 
-    Emits: ``gen_ai.server.*`` and ``rl.request.*``; a span where the policy keeps it (docs/requests.md). Cost: 1 us.
+    Emits: ``gen_ai.server.*`` and ``rl.request.*``; a span where the policy keeps it (docs/requests.md). Cost: 0.7 us.
     """
     if state.on:
         if error is not None and isinstance(error, BaseException):

@@ -55,8 +55,8 @@ class Hook:
     """Only append when each call returned (monotonic ns) to ``runtime.Generating.marks``, where that is a list: for
     what is called for each token, is never compiled and no coroutine. Nothing of ours is called that could fail."""
     gathers: bool = False
-    """Only append the positional arguments of each call to ``runtime.Training.gathered``, where another hook finds them:
-    for what is called for each request, and is no coroutine."""
+    """Only append the positional arguments of each call to ``runtime.Training.gathered``, where another row
+    finds them: for what is called for each request, and is no coroutine."""
     watch: Begin | None = None
     """Watches the call instead, from its begin to its end, and item by item where the target is a generator."""
     collective: int | None = None
