@@ -86,6 +86,7 @@ class FakeCuda:
         return self.initialized
 
     def is_current_stream_capturing(self) -> bool:
+        self.check()
         return self.capturing
 
     def current_device(self) -> int:

@@ -147,7 +147,11 @@ def test_a_device_that_is_lost_loses_no_error_of_ours() -> None:
 
     ours = Allocator()
     stage = Stage("a")
-    Peaks(lost, lost, lambda: 0).begin(stage)
+    for index in (lambda: 0, lambda: lost(0)):
+        broken = Peaks(lost, lost, index)
+        broken.begin(stage)
+        broken.before_reset(0)
+        broken.end(stage)
     peaks = Peaks(lambda device: ours.read() if not ours.live else lost(device), lambda device: None, lambda: 0)
     peaks.begin(stage)
     ours.live.append(1)

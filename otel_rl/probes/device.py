@@ -54,9 +54,9 @@ class DeviceInUse:
 
     def _usage(self) -> tuple[int, int] | None:
         ask = getattr(self._device, "mem_get_info", None)
-        if ask is None or is_capturing(self._device):
-            return None
         try:
+            if ask is None or is_capturing(self._device):
+                return None
             free, total = ask()
         except RuntimeError:  # the device has failed; the host hears of it from its own calls
             return None

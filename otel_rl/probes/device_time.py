@@ -122,7 +122,7 @@ class DeviceClock:
     def resolve(self) -> None:
         """Complete the attributes of what has ended on the device, of this thread's; never during a capture."""
         waiting = self._of_thread.waiting
-        if waiting and not self._is_capturing():
+        if waiting:
             attempt("read", "times of the device", self._resolve, waiting)
 
     @property
@@ -133,9 +133,11 @@ class DeviceClock:
     # --- guarded ------------------------------------------------------------------------------------------------------
 
     def _start(self) -> Begun | None:
-        if self._has_failed or self._is_capturing():
-            return None  # an event recorded into a graph would be recorded again with every replay
+        if self._has_failed:
+            return None
         try:
+            if is_capturing(self._device):
+                return None  # an event recorded into a graph would be recorded again with every replay
             stream = self._device.current_stream()
             return Begun(self._record(stream), stream)
         except RuntimeError:
@@ -143,10 +145,12 @@ class DeviceClock:
             return None
 
     def _stop(self, begun: Begun, attributes: dict[str, Value] | None) -> Late | None:
-        if self._has_failed or self._is_capturing():
-            self._keep(begun.stream, begun.event)
+        if self._has_failed:
             return None
         try:
+            if is_capturing(self._device):
+                self._keep(begun.stream, begun.event)
+                return None
             end = self._record(begun.stream)
         except RuntimeError:
             self._fail()
@@ -167,7 +171,7 @@ class DeviceClock:
 
     def _resolve(self, waiting: deque[_Waiting]) -> None:
         try:
-            while waiting and waiting[0].end.query():
+            while waiting and not is_capturing(self._device) and waiting[0].end.query():
                 begun, end, attributes = waiting.popleft()
                 attributes[vocabulary.DEVICE_TIME] = begun.event.elapsed_time(end) / 1e3
                 attributes.is_timed = True
@@ -186,9 +190,6 @@ class DeviceClock:
         if len(free) < LIMIT:
             free.extend(events)
 
-    def _is_capturing(self) -> bool:
-        return is_capturing(self._device)
-
     def _fail(self) -> None:
         """Stop the clock: the spans that wait for it go without its times."""
         if not self._has_failed:
@@ -201,5 +202,9 @@ class DeviceClock:
 
 
 def is_capturing(device: Any) -> bool:
-    """Whether what this thread asks of the device is recorded into a graph instead of done."""
+    """Whether what this thread asks of the device is recorded into a graph instead of done.
+
+    Raises:
+        RuntimeError: the device has failed.
+    """
     return bool(getattr(device, "is_current_stream_capturing", bool)())

@@ -16,8 +16,6 @@ from otel_rl.records import Value
 PEAK: Final = "peak"
 Path = tuple[Any, ...]
 """Keys from the outermost dictionary of the statistics to the one that holds a peak."""
-ALLOCATED: Final[Path] = ("allocated_bytes", "all")
-RESERVED: Final[Path] = ("reserved_bytes", "all")
 
 
 class Peaks:
@@ -45,32 +43,30 @@ class Peaks:
 
     def begin(self, stage: Any) -> None:
         """Reset the peaks: those since the last reset belong to the host and to the stages around this one."""
-        device = self._index()
-        found = self._take(device)
-        if found is None:
+        try:
+            device = self._index()
+            found = self._take(device)
+            host = self._host.setdefault(device, {})
+            for path, peak in found.items():
+                host[path] = max(host.get(path, 0), peak)
+            self._reset(device)
+        except RuntimeError:  # the device has failed; the host hears of it from its own calls
             return
-        host = self._host.setdefault(device, {})
-        for path, peak in found.items():
-            host[path] = max(host.get(path, 0), peak)
-        self._reset(device)
         self._stages[stage] = device, {}
 
     def end(self, stage: Any) -> None:
         """Say the stage's own peaks among its attributes."""
         device, until_reset = self._stages.pop(stage, (-1, {}))
-        if device < 0 or device != self._index():
-            return
         try:
-            found = dict(_peaks(self._stats(device)))
-        except RuntimeError:  # the device has failed; the host hears of it from its own calls
+            found = _peaks(self._stats(device)) if device >= 0 and device == self._index() else {}
+        except RuntimeError:  # likewise
             return
-        names = {ALLOCATED: _ALLOCATED, RESERVED: _RESERVED}
         described: dict[str, Value] = {}
-        for path, (peak, exact) in names.items():
+        for path, (peak, exact) in _NAMES.items():
             if path in found:
                 described |= {peak: max(found[path], until_reset.get(path, 0)), exact: True}
         if stage.attributes is None:
-            stage.attributes = described
+            stage.attributes = described or None
         else:
             stage.attributes.update(described)
 
@@ -85,24 +81,27 @@ class Peaks:
 
     def before_reset(self, device: int) -> None:
         """Keep for the open stages what the host is about to reset; for the host itself it is over."""
-        self._take(device)
         self._host.pop(device, None)
-
-    def _take(self, device: int) -> dict[Path, int] | None:
-        """Read the peaks since the last reset and give them to the open stages; None where the device does not tell."""
         try:
-            found = dict(_peaks(self._stats(device)))
-        except RuntimeError:
-            return None
+            self._take(device)
+        except RuntimeError:  # likewise
+            return
+
+    def _take(self, device: int) -> dict[Path, int]:
+        """Read the peaks since the last reset and give them to the open stages."""
+        found = _peaks(self._stats(device))
         for of, peaks in tuple(self._stages.values()):
             if of == device:
-                for path in (ALLOCATED, RESERVED):
+                for path in _NAMES:
                     peaks[path] = max(peaks.get(path, 0), found.get(path, 0))
         return found
 
 
-_ALLOCATED: Final = vocabulary.ALLOCATED_PEAK, vocabulary.ALLOCATED_PEAK_EXACT
-_RESERVED: Final = vocabulary.RESERVED_PEAK, vocabulary.RESERVED_PEAK_EXACT
+_NAMES: Final[dict[Path, tuple[str, str]]] = {
+    ("allocated_bytes", "all"): (vocabulary.ALLOCATED_PEAK, vocabulary.ALLOCATED_PEAK_EXACT),
+    ("reserved_bytes", "all"): (vocabulary.RESERVED_PEAK, vocabulary.RESERVED_PEAK_EXACT),
+}
+"""Of a stage: where its peaks are in the statistics, and what they are called."""
 
 
 def _nodes(stats: dict[Any, Any], above: Path = ()) -> Iterator[tuple[Path, dict[Any, Any]]]:
@@ -115,6 +114,5 @@ def _nodes(stats: dict[Any, Any], above: Path = ()) -> Iterator[tuple[Path, dict
                 yield from _nodes(value, (*above, key))
 
 
-def _peaks(stats: dict[Any, Any]) -> Iterator[tuple[Path, int]]:
-    for path, node in _nodes(stats):
-        yield path, node[PEAK]
+def _peaks(stats: dict[Any, Any]) -> dict[Path, int]:
+    return {path: node[PEAK] for path, node in _nodes(stats)}

@@ -8,7 +8,8 @@ from typing import Final
 
 from otel_rl import vocabulary as v
 from otel_rl.journal.read import PointView
-from otel_rl.report.model import MemoryParts, Rank
+from otel_rl.report.memory_model import MemoryParts
+from otel_rl.report.model import Rank
 from otel_rl.report.pieces import rank_of
 
 OF_STEP: Final = (

@@ -9,7 +9,8 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from otel_rl.report.format import percent, size
-from otel_rl.report.model import MemoryParts, Report
+from otel_rl.report.memory_model import MemoryParts
+from otel_rl.report.model import Report
 from otel_rl.report.style import NOTE, plain_table, rank_name
 
 
