@@ -500,6 +500,7 @@ def test_on_a_device_lengths_come_later(recording: None, model: Any, monkeypatch
 
 
 @pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 def test_on_a_gpu(recording: None, tmp_path: Any) -> None:
     """The same requests as on the host, without waiting for the device; they are there with the next call."""
     model = task.model(tmp_path / "tiny", 0).cuda()
