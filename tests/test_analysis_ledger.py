@@ -271,3 +271,21 @@ def test_empty_and_fully_masked_batches_raise_nothing() -> None:
     for batch in (empty, masked):
         assert [] == faults(batch, batch.row("rollout"))
     assert [] == check([])
+
+
+def test_a_policy_that_was_updated_may_be_far_from_its_rollout() -> None:
+    """What is shifted or missing is found all the same."""
+    far = LogprobSums(100, 0.5, 0.0, 2.0, 0, (0.1, 0.6, 0.1))
+    shifted = LogprobSums(100, 0.9, 0.0, 5.0, 0, (0.1, 0.1, 0.9))
+    rows = [
+        Row(step=0, rank=0, boundary="train", logprobs=sums, is_updated=is_updated)
+        for sums in (far, shifted)
+        for is_updated in (False, True)
+    ]
+    expected = [[Fault.OTHER_LOGPROBS], [], [Fault.SHIFTED_LOGPROBS], [Fault.SHIFTED_LOGPROBS]]
+    assert expected == [inspect(row) for row in rows]
+
+
+def test_arrays_that_do_not_fit_each_other_are_a_fault_of_their_row() -> None:
+    """Whatever the other boundaries say."""
+    assert [Fault.SHAPE, Fault.NONFINITE] == inspect(Row(step=0, rank=0, boundary="train", misfit=2, nonfinite=1))

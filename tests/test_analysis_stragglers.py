@@ -10,19 +10,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from otel_rl.analysis.balance import Slowest
+from otel_rl.analysis.many_steps import SlowComm, Straggler, slow_communication, stragglers
 from otel_rl.analysis.stragglers import (
     Activity,
     Slow,
-    SlowComm,
     StageCall,
-    Straggler,
     Waits,
     activity,
     charges,
     is_symmetric,
-    slow_communication,
     slow_ranks,
-    stragglers,
     tally,
     transfers,
     waits,

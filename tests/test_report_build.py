@@ -9,12 +9,12 @@ import pytest
 from otel_rl import vocabulary as v
 from otel_rl.journal.read import open_run
 from otel_rl.report.build import build_report
+from otel_rl.report.memory_model import MemoryParts
 from otel_rl.report.model import (
     Attempt,
     CommRow,
     DamagedFile,
     Loss,
-    MemoryParts,
     MemoryPeak,
     OpenStage,
     Rank,

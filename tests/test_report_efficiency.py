@@ -3,17 +3,33 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from dataclasses import replace
+from pathlib import Path
 from statistics import median
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 
 from otel_rl import vocabulary as v
+from otel_rl.analysis.many_steps import stragglers
+from otel_rl.analysis.stragglers import StageCall
+from otel_rl.journal.read import open_run
 from otel_rl.report.average import average
+from otel_rl.report.build import build_report
 from otel_rl.report.collect import collect
 from otel_rl.report.efficiency import efficiency
-from otel_rl.report.efficiency_model import Efficiency
-from tests.played import KINDS, Game, Truth, games
+from otel_rl.report.efficiency_model import (
+    BubbleRow,
+    Efficiency,
+    RankBubble,
+    RankTime,
+    SlowCommunication,
+    Slowdown,
+    StragglerRow,
+)
+from tests import runs
+from tests.played import KINDS, Call, Game, PlayedStep, Start, Truth, games, play
+from tests.runs import BEGIN_NS, Plan, write_run
 
 unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=30)
 
@@ -145,3 +161,114 @@ def test_the_slow_ranks_are_those_of_a_brute_force_search(game: Game) -> None:
             expected[rank, stage] = (pytest.approx(cost), count, len(excess))
     rows = {(row.rank, row.stage): (row.cost_s, row.slow_steps, row.steps) for row in found.stragglers}
     assert expected == rows
+
+
+# --- by hand ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_slow_rank_from_the_journal_to_the_document(tmp_path: Path) -> None:
+    """20 ms of rewards instead of 10; the other waits. Scores and S leave the backward out, which hides collectives."""
+    found = build_report(open_run(write_run(tmp_path, Plan(slow_rank=1))), BEGIN_NS).efficiency
+    straggler = StragglerRow(
+        role="trainer",
+        rank=1,
+        stage=v.REWARD,
+        own_s=0.02,
+        ratio=2.0,
+        cost_s=pytest.approx(0.01),
+        share=pytest.approx(0.01 / 0.11),
+        slow_steps=10,
+        steps=10,
+    )
+    assert [straggler] == found.stragglers
+    assert ([], []) == (found.slow_communication, found.slowdowns)
+    active_s, step_s = 0.07 + 2 * 0.03 / 10, 0.11 + 2 * 0.03 / 10
+    own_s = active_s + 0.001  # with the wait for data, in which a rank may be slow
+    expected = [
+        RankTime(
+            role="trainer",
+            rank=rank,
+            steps=10,
+            step_s=pytest.approx(step_s),
+            active_s=pytest.approx(active_s + 0.01 * (rank + 1)),
+            wait_s=pytest.approx(0.01 * (1 - rank)),
+            transfer_s=pytest.approx(0.001),
+            inseparable_s=pytest.approx(0.016),
+            idle_s=pytest.approx(0.001),
+            other_s=pytest.approx(0.002),
+            train_tokens=240.0,
+            response_tokens=160.0,
+            relative_score=pytest.approx(1.0 if rank == 0 else (own_s + 0.02 * 0.5) / (own_s + 0.02)),
+            individual_score=1.0,
+            slowdown=None,
+        )
+        for rank in (0, 1)
+    ]
+    assert expected == found.ranks
+    skew = [RankBubble(role="trainer", rank=0, time_s=0.01, share=pytest.approx(0.01 / step_s))]
+    skew.append(RankBubble(role="trainer", rank=1, time_s=0.0, share=0.0))
+    data = [RankBubble(role="trainer", rank=rank, time_s=0.001, share=pytest.approx(0.001 / step_s)) for rank in (0, 1)]
+    assert found.bubbles == [
+        BubbleRow(kind="data", denominator="step", share=pytest.approx(0.001 / step_s), ranks=data),
+        BubbleRow(kind="skew", denominator="step", share=pytest.approx(0.005 / step_s), ranks=skew),
+    ]
+
+
+def test_ranks_of_two_roles_are_no_peers(tmp_path: Path) -> None:
+    """One is twice as slow as the other: nobody to compare it with, and nobody waits for it."""
+    plan = Plan(ranks=1, run_id="both")
+    write_run(tmp_path, plan)
+    resource = runs.resource
+
+    def other(plan: Plan, rank: int) -> runs.Attributes:
+        return {**resource(plan, rank), v.ROLE: "rollout"}
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runs, "resource", other)
+        path = write_run(tmp_path, replace(plan, slow_rank=0))
+    found = build_report(open_run(path), BEGIN_NS).efficiency
+    assert [] == found.stragglers
+    assert [("rollout", 0.0, None), ("trainer", 0.0, None)] == [
+        (row.role, row.wait_s, row.relative_score) for row in found.ranks
+    ]
+
+
+def test_slow_communication_from_spans_to_the_row() -> None:
+    """40 of 100 ns in collectives on every rank: a stage, and no rank."""
+    call = Call(v.BACKWARD, (60, 60), 40)
+    start = Start(0, 10, tuple(PlayedStep((call,), (0, 0), (0, 0), False) for _ in range(8)))
+    found, _ = found_in(play([start], (10**18, 10**18)))
+    expected = [SlowCommunication(role="trainer", stage=v.BACKWARD, transfer_s=4e-8, share=0.4)]
+    assert ([], expected) == (found.stragglers, found.slow_communication)
+    balanced = Slowdown(
+        role="trainer", steps=6, actual_s=pytest.approx(1e-7), ideal_s=pytest.approx(1e-7), slowdown=pytest.approx(1.0)
+    )
+    assert [balanced] == found.slowdowns
+
+
+def test_what_one_slow_rank_costs_the_job() -> None:
+    """Own times 20, 20 and 80, then 20 of transfer: 100 against 40 + 20, and all of it is rank 2's."""
+    call = Call(v.BACKWARD, (20, 20, 80), 20)
+    start = Start(0, 10, tuple(PlayedStep((call,), (0, 0, 0), (0, 0, 0), False) for _ in range(8)))
+    found, _ = found_in(play([start], (10**18, 0, 5)))
+    assert [pytest.approx(100 / 60)] == [row.slowdown for row in found.slowdowns]
+    assert [(1.0, 1.0), (1.0, 1.0), (100 / 60, 0.25)] == [
+        (pytest.approx(row.slowdown), pytest.approx(row.relative_score)) for row in found.ranks
+    ]
+    assert [(2, v.BACKWARD, 6, 6)] == [(row.rank, row.stage, row.slow_steps, row.steps) for row in found.stragglers]
+
+
+def test_a_rank_that_becomes_slower_scores_below_its_best() -> None:
+    """Ten parts of five steps; in the last one it takes twice as long."""
+    steps = [
+        PlayedStep((Call(v.REWARD, (80 if number >= 47 else 40,), None),), (0,), (0,), False) for number in range(52)
+    ]
+    found, _ = found_in(play([Start(0, 10, tuple(steps))], (0,)))
+    assert [0.5] == [row.individual_score for row in found.ranks]
+
+
+def test_a_stage_that_hides_collectives_in_one_step_names_nobody() -> None:
+    """An own time that is an upper bound says nothing, and the table marks the stage."""
+    calls = [StageCall(step, rank, "x", 10 + 90 * rank) for step in range(9) for rank in (0, 1)]
+    assert [1] == [one.rank for one in stragglers(calls)]
+    assert [] == stragglers([*calls, StageCall(9, 0, "x", 10, hidden_ns=None), StageCall(9, 1, "x", 100)])

@@ -13,6 +13,7 @@ from rich.console import Console
 from otel_rl import vocabulary as v
 from otel_rl.journal.read import open_run
 from otel_rl.report.build import build_report
+from otel_rl.report.efficiency_model import SlowCommunication
 from otel_rl.report.model import Rank
 from otel_rl.report.terminal import render
 from tests.runs import BEGIN_NS, Plan, write_run
@@ -76,6 +77,13 @@ def test_no_line_is_wider_than_the_terminal(tmp_path: Path, plan: Plan, width: i
         ("device", "device      live  reserved     other  slack  round."),
         ("device", "rank 1  5.00 GiB  10.0 GiB  13.0 MiB   50 %    50 %"),
         ("healthy", "in all steps  samples  prompt tok."),
+        ("slow rank", "mean step   active     wait  transfer   hidden     idle    other  score\n"),
+        ("slow rank", "rank 0     86.0 ms  10.0 ms   1.00 ms  16.0 ms  1.00 ms  2.00 ms   1.00\n"),
+        ("slow rank", "Rank 1 costs 10.0 ms per step in rl.reward, 9.1 % of the median step: slow in 10"),
+        ("slow rank", "Bubbles of the step time: data 0.9 %, skew 4.3 %.\n"),
+        ("one rank", "Bubbles of the step time: data 0.9 %.\n"),
+        ("one rank", "goodput        time  share\nproductive   1.34 s   38 %\noverhead     2.12 s   60 %\n"),
+        ("slow rank", "Wall time of 2 ranks together: 7.26 s; productive: rollout to update; "),
         ("healthy", "rank 0  host rss  1.02 GiB  rl.sample, step 3"),
     ],
 )
@@ -101,6 +109,37 @@ def test_a_run_that_was_resumed_says_so(tmp_path: Path) -> None:
     write_run(tmp_path, Plan(killed_in=v.SAMPLE))
     text = shown(tmp_path, Plan(attempt="b" * 32, first_step=6, shift_ms=60_000, steps=10), 80)
     assert "2 attempts: killed after 11 steps, then finished after 10 steps" in text
+
+
+def test_each_attempt_has_its_goodput(tmp_path: Path) -> None:
+    """Of many the last four."""
+    for number in range(6):
+        plan = Plan(attempt="bcdef0"[number] * 32, first_step=1 + number, steps=4, shift_ms=20_000 * number)
+        text = shown(tmp_path, plan, 80)
+    assert "goodput        time  share  attempt 3  attempt 4  attempt 5  attempt 6\n" in text
+    assert re.search(r"^wasted +[\d.]+ s +\S+ % +\S+ % +\S+ % +\S+ % +0.0 %$", text, re.MULTILINE) is not None
+
+
+def test_of_many_ranks_those_are_shown_that_others_wait_for(tmp_path: Path) -> None:
+    """Sixteen of them, the slow one among them."""
+    text = shown(tmp_path, Plan(ranks=20, slow_rank=19), 80)
+    assert "\nrank 19    96.0 ms     0 us " in text
+    assert "\n4 ranks that waited longer left out; wait: " in text
+
+
+def test_slow_communication_is_said(tmp_path: Path) -> None:
+    """Beside the table of what the ranks did."""
+    report = build_report(open_run(write_run(tmp_path)), BEGIN_NS)
+    rows = [
+        SlowCommunication(role="trainer", stage=stage, transfer_s=0.04, share=0.4) for stage in (v.BACKWARD, v.COMM)
+    ]
+    out = io.StringIO()
+    render(
+        replace(report, efficiency=replace(report.efficiency, slow_communication=rows)), Console(file=out, width=120)
+    )
+    for where in ("inside rl.train.backward", "under no stage"):
+        line = f"Collectives {where} take 40.0 ms per step, 40 %, on every rank alike: slow communication.\n"
+        assert line in out.getvalue()
 
 
 def test_a_cluster_that_hangs_is_not_listed_whole(tmp_path: Path) -> None:

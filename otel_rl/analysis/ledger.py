@@ -66,6 +66,8 @@ class Row(Generic[RankT]):
     misfit: int = 0
     """Arrays of the batch whose shape does not fit the others'."""
     logprobs: LogprobSums | None = None
+    is_updated: bool = False
+    """Training's logprobs are of a policy that may have been updated since the rollout: they may be far apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +107,7 @@ def inspect(row: Row[RankT], limits: Limits = DEFAULTS) -> list[Fault]:
     """Say what is wrong with one row by itself."""
     faults = [Fault.SHAPE] if row.misfit else []
     faults += [Fault.NONFINITE] if row.nonfinite else []
-    return faults + (_logprob_faults(row.logprobs, limits) if row.logprobs else [])
+    return faults + (_logprob_faults(row.logprobs, limits, row.is_updated) if row.logprobs else [])
 
 
 def _faults(batch: Sequence[Row[RankT]], limits: Limits) -> Iterator[tuple[str, Fault]]:
@@ -163,7 +165,7 @@ def _mask_fault(before: MaskSums, after: MaskSums) -> Fault | None:
     return Fault.OTHER_MASK
 
 
-def _logprob_faults(found: LogprobSums, limits: Limits) -> list[Fault]:
+def _logprob_faults(found: LogprobSums, limits: Limits, is_updated: bool) -> list[Fault]:
     if found.count < limits.tokens:
         return []
     faults = [Fault.ZERO_LOGPROBS] if found.zeros > limits.zero_share * found.count else []
@@ -171,7 +173,7 @@ def _logprob_faults(found: LogprobSums, limits: Limits) -> list[Fault]:
         return faults
     if _is_shifted(found, limits):
         return [*faults, Fault.SHIFTED_LOGPROBS]
-    return faults or [Fault.OTHER_LOGPROBS]
+    return faults or ([] if is_updated else [Fault.OTHER_LOGPROBS])
 
 
 def _is_shifted(found: LogprobSums, limits: Limits) -> bool:

@@ -6,20 +6,13 @@ given are peers: they share role and pipeline stage, and do the same work.
 
 from __future__ import annotations
 
-from array import array
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import isnan, nan
-from statistics import median
 from typing import Final, Generic, TypeVar
 
 from otel_rl.analysis.balance import EXCESS_SHARE, Slowest, is_straggler, slowest
 
-PERSISTENT_SHARE: Final = 0.5
-"""A rank is a straggler of the run when it is slow in this share of the steps that have the stage."""
-COMM_SHARE: Final = 0.3
-"""Communication is slow from this share of the step, the waits for slow ranks taken away."""
 SYMMETRIC: Final = ("allreduce", "allgather", "reducescatter", "alltoall", "barrier")
 """Operations that no rank leaves before every rank has come; in torch's names, underscores left out."""
 
@@ -102,36 +95,6 @@ class Slow(Generic[RankT]):
 
     stage: str
     rank: Slowest[RankT]
-
-
-@dataclass(frozen=True, slots=True)
-class Straggler(Generic[RankT]):
-    """A rank that is slow in a stage again and again."""
-
-    rank: RankT
-    stage: str
-    cost_s: float
-    """What a step would save: own time - median of the other ranks in the same step, median over the steps that have
-    the stage, times the part of the steps that have it."""
-    slow_steps: int
-    """Steps in which it was the slowest or as slow."""
-    steps: int
-    """Steps that have the stage."""
-    own_s: float
-    """Own time, median."""
-    others_s: float
-    """Median of the other ranks' medians."""
-
-
-@dataclass(frozen=True, slots=True)
-class SlowComm:
-    """Communication that takes long on every rank alike."""
-
-    stage: str
-    transfer_s: float
-    """Per step, median: time in the collectives of the rank that waited least."""
-    share: float
-    """Of the step, median."""
 
 
 def is_symmetric(operation: str) -> bool:
@@ -223,108 +186,7 @@ def slow_ranks(calls: Iterable[StageCall[RankT]]) -> list[Slow[RankT]]:
     A stage is judged by own time; one whose hidden collectives cannot be separated on some rank is left out.
     """
     listed = list(calls)
-    return _slow(own_times(listed), step_ns(listed))
-
-
-def stragglers(calls: Iterable[StageCall[RankT]]) -> list[Straggler[RankT]]:
-    """Name the ranks that are slow in a stage again and again, as ``ManySteps`` does."""
-    return _many(calls).stragglers()
-
-
-def slow_communication(calls: Iterable[StageCall[RankT]]) -> list[SlowComm]:
-    """Name the stages whose collectives are slow on every rank alike, as ``ManySteps`` does."""
-    return _many(calls).slow_communication()
-
-
-class ManySteps(Generic[RankT]):
-    """The steps of a run, taken one after the other.
-
-    Cost: keeps 8 bytes for each stage of each rank and step, and 16 for each stage of a step.
-    """
-
-    def __init__(self) -> None:
-        """Begin without any step."""
-        self.own_s: dict[str, dict[RankT, array[float]]] = {}
-        """By stage and rank: one number for each step that has the stage, NaN where the rank had no step."""
-        self._steps_ns = array("q")
-        self._slow: Counter[tuple[RankT, str]] = Counter()
-        self._transfers: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
-        self._inseparable: set[str] = set()
-
-    def add(self, calls: Iterable[StageCall[RankT]], time_ns: int | None = None) -> None:
-        """Take a step in.
-
-        Args:
-            calls: of all ranks.
-            time_ns: how long the step took; without it the time of its stages.
-        """
-        listed = list(calls)
-        whole = step_ns(listed) if time_ns is None else time_ns
-        own = own_times(listed)
-        self._steps_ns.append(whole)
-        self._inseparable.update(call.stage for call in listed if call.own_ns is None)
-        for stage, times in own.items():
-            self._keep(stage, times)
-        self._slow.update((rank, one.stage) for one in _slow(own, whole) for rank in (one.rank.rank, *one.rank.tied))
-        for stage, transfer in transfers(listed).items():
-            self._transfers[stage].append((transfer, whole))
-
-    def comparable(self) -> dict[str, dict[RankT, array[float]]]:
-        """Give the own times of the stages whose collectives can be separated in every step."""
-        return {stage: own for stage, own in self.own_s.items() if stage not in self._inseparable}
-
-    def stragglers(self) -> list[Straggler[RankT]]:
-        """Name the ranks that are slow in a stage in at least half of the steps that have it, the costliest first.
-
-        A stage that is inseparable in any step names nobody, nor one that costs less than 2 % of the median step.
-        """
-        limit_s = EXCESS_SHARE * median(self._steps_ns or [0]) / 1e9
-        named = [
-            self._straggler(rank, stage, count)
-            for (rank, stage), count in self._slow.items()
-            if stage not in self._inseparable and count >= PERSISTENT_SHARE * self._num_steps(stage)
-        ]
-        return sorted((one for one in named if one.cost_s >= limit_s), key=lambda one: -one.cost_s)
-
-    def slow_communication(self) -> list[SlowComm]:
-        """Name the stages whose collectives are a large part of the step on every rank; no rank is to blame."""
-        slow: list[SlowComm] = []
-        for stage, pairs in self._transfers.items():
-            absent = [0.0] * (len(self._steps_ns) - len(pairs))
-            share = median([transfer / whole if whole else 0.0 for transfer, whole in pairs] + absent)
-            if share >= COMM_SHARE:
-                slow.append(SlowComm(stage, median([transfer / 1e9 for transfer, _ in pairs] + absent), share))
-        return sorted(slow, key=lambda one: -one.transfer_s)
-
-    def _num_steps(self, stage: str) -> int:
-        return max(len(times) for times in self.own_s[stage].values())
-
-    def _keep(self, stage: str, own: Mapping[RankT, float]) -> None:
-        kept = self.own_s.setdefault(stage, {})
-        known = self._num_steps(stage) if kept else 0
-        for rank, time_s in own.items():
-            times = kept.setdefault(rank, array("d"))
-            times.extend([nan] * (known - len(times)))
-            times.append(time_s)
-
-    def _straggler(self, rank: RankT, stage: str, slow_steps: int) -> Straggler[RankT]:
-        own = self.own_s[stage]
-        others = [times for name, times in own.items() if name != rank]
-        costs = [
-            time_s - median(present)
-            for number, time_s in enumerate(own[rank])
-            if (present := [times[number] for times in others if number < len(times) and not isnan(times[number])])
-        ]
-        steps = self._num_steps(stage)
-        return Straggler(
-            rank,
-            stage,
-            cost_s=median([cost for cost in costs if not isnan(cost)]) * steps / len(self._steps_ns),
-            slow_steps=slow_steps,
-            steps=steps,
-            own_s=_median(own[rank]),
-            others_s=median([_median(times) for times in others]),
-        )
+    return slow_in(own_times(listed), step_ns(listed))
 
 
 # --- parts ------------------------------------------------------------------------------------------------------------
@@ -385,19 +247,9 @@ def transfers(calls: Iterable[StageCall[RankT]]) -> dict[str, int]:
     return dict(total)
 
 
-def _slow(own_s: Mapping[str, Mapping[RankT, float]], whole_ns: int) -> list[Slow[RankT]]:
+def slow_in(own_s: Mapping[str, Mapping[RankT, float]], whole_ns: int) -> list[Slow[RankT]]:
+    """Name the slow ranks by own time, s, of the stages of a step, the costliest stage first."""
     limit_s = EXCESS_SHARE * whole_ns / 1e9
     found = [Slow(stage, one) for stage, own in own_s.items() if (one := slowest(own)) is not None]
     slow = [one for one in found if is_straggler(one.rank) and one.rank.excess_s >= limit_s]
     return sorted(slow, key=lambda one: -one.rank.excess_s)
-
-
-def _many(calls: Iterable[StageCall[RankT]]) -> ManySteps[RankT]:
-    many: ManySteps[RankT] = ManySteps()
-    for step in by_step(calls).values():
-        many.add(step)
-    return many
-
-
-def _median(times_s: Iterable[float]) -> float:
-    return median([time_s for time_s in times_s if not isnan(time_s)])

@@ -7,6 +7,7 @@ from typing import Final, Literal
 
 from otel_rl.report.computed_model import Flops, Ledger
 from otel_rl.report.efficiency_model import Efficiency
+from otel_rl.report.memory_model import MemoryParts
 from otel_rl.report.request_model import Requests
 
 FORMAT: Final = "otel_rl.report/1"
@@ -214,36 +215,6 @@ class MemoryPeak:
     """The stage that last raised it by more than 0.1 %, as its own peak or its readings at both ends show."""
     iteration: int | None
     """Step in which that was; null outside of any step."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryParts:
-    """What the device of one rank held at the end of the step at which most was reserved; null is not known."""
-
-    role: str
-    rank: int
-    allocated_bytes: int
-    """Live tensors."""
-    reserved_bytes: int
-    """Held by torch's allocator."""
-    active_bytes: int | None
-    """Live, or still in use by a stream."""
-    requested_bytes: int | None
-    """Live tensors as they were asked for."""
-    inactive_split_bytes: int | None
-    """Free parts of blocks that cannot be given back."""
-    fragmentation: float | None
-    """Inactive split over reserved."""
-    slack: float | None
-    """Reserved and not allocated, over reserved."""
-    rounding: float | None
-    """Allocated and not requested, over allocated."""
-    non_torch_bytes: int | None
-    """Highest of the run: in use below torch, by whatever process."""
-    activation_bytes: int | None
-    """Highest of the run: of one micro-batch, a lower bound unless its span says that it is exact."""
-    comm_estimate_bytes: int | None
-    """Estimate: by what non-torch memory grew while process groups were made and first used."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -124,6 +124,7 @@ def row_of(log: LogView, rank: RankKey) -> Row[RankKey]:
         nonfinite=integer(attributes, v.LEDGER_NONFINITE),
         misfit=integer(attributes, v.LEDGER_MISFIT),
         logprobs=_logprobs(attributes.get(v.LEDGER_LOGPROBS)),
+        is_updated=attributes.get(v.LEDGER_UPDATED) is True,
     )
 
 

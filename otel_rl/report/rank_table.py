@@ -55,7 +55,7 @@ def rank_table(report: Report, width: int) -> RenderableType | None:
 def _times(report: Report, rows: list[RankTime], width: int) -> RenderableType:
     shown = sorted(sorted(rows, key=lambda row: row.wait_s)[:MOST_RANKS], key=lambda row: (row.role, row.rank))
     names = [rank_name(report, row.role, row.rank) for row in shown]
-    most = (width - max(map(len, (HEADING, *names)))) // WIDTH
+    most = max(1, (width - max(map(len, (HEADING, *names)))) // WIDTH)
     columns = [column for column in COLUMNS if any(column[1](row) for row in rows)][:most]
     table = plain_table()
     table.add_column(HEADING, no_wrap=True)

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from otel_rl.analysis.many_steps import ManySteps
 from otel_rl.analysis.scores import Timing, own_score, weighted_scores, what_if
-from otel_rl.analysis.stragglers import ManySteps, StageCall, activity
+from otel_rl.analysis.stragglers import StageCall, activity
 from otel_rl.calls import is_idle, is_work
 from otel_rl.report.collect import StepRecord
 from otel_rl.report.efficiency_model import (

@@ -8,7 +8,7 @@ from typing import Final
 
 from otel_rl import vocabulary as v
 from otel_rl.analysis.balance import TIE_SHARE
-from otel_rl.analysis.stragglers import COMM_SHARE
+from otel_rl.analysis.many_steps import COMM_SHARE
 from otel_rl.report.efficiency_model import Efficiency, SlowCommunication, StragglerRow
 from otel_rl.report.format import listed, percent, seconds, times
 from otel_rl.report.model import LongStep, Rank, StageRow, StepTimes, Verdict, VerdictKind

@@ -1,0 +1,157 @@
+"""Who holds the others up again and again, and which communication is slow: many steps, one after the other."""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from math import isnan, nan
+from statistics import median
+from typing import Final, Generic
+
+from otel_rl.analysis.balance import EXCESS_SHARE
+from otel_rl.analysis.stragglers import RankT, StageCall, by_step, own_times, slow_in, step_ns, transfers
+
+PERSISTENT_SHARE: Final = 0.5
+"""A rank is a straggler of the run when it is slow in this share of the steps that have the stage."""
+COMM_SHARE: Final = 0.3
+"""Communication is slow from this share of the step, the waits for slow ranks taken away."""
+
+
+@dataclass(frozen=True, slots=True)
+class Straggler(Generic[RankT]):
+    """A rank that is slow in a stage again and again."""
+
+    rank: RankT
+    stage: str
+    cost_s: float
+    """What a step would save: own time - median of the other ranks in the same step, median over the steps that have
+    the stage, times the part of the steps that have it."""
+    slow_steps: int
+    """Steps in which it was the slowest or as slow."""
+    steps: int
+    """Steps that have the stage."""
+    own_s: float
+    """Own time, median."""
+    others_s: float
+    """Median of the other ranks in the same step, median over the steps in which they have the stage."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlowComm:
+    """Communication that takes long on every rank alike."""
+
+    stage: str
+    transfer_s: float
+    """Per step, median: time in the collectives of the rank that waited least."""
+    share: float
+    """Of the step, median."""
+
+
+def stragglers(calls: Iterable[StageCall[RankT]]) -> list[Straggler[RankT]]:
+    """Name the ranks that are slow in a stage again and again, as ``ManySteps`` does."""
+    return _many(calls).stragglers()
+
+
+def slow_communication(calls: Iterable[StageCall[RankT]]) -> list[SlowComm]:
+    """Name the stages whose collectives are slow on every rank alike, as ``ManySteps`` does."""
+    return _many(calls).slow_communication()
+
+
+class ManySteps(Generic[RankT]):
+    """The steps of a run, taken one after the other.
+
+    Cost: keeps 8 bytes for each stage of each rank and step, and 16 for each stage of a step.
+    """
+
+    def __init__(self) -> None:
+        """Begin without any step."""
+        self.own_s: dict[str, dict[RankT, array[float]]] = {}
+        """By stage and rank: one number for each step that has the stage, NaN where the rank had no step."""
+        self._steps_ns = array("q")
+        self._slow: Counter[tuple[RankT, str]] = Counter()
+        self._transfers: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
+        self._inseparable: set[str] = set()
+
+    def add(self, calls: Iterable[StageCall[RankT]], time_ns: int | None = None) -> None:
+        """Take a step in.
+
+        Args:
+            calls: of all ranks.
+            time_ns: how long the step took; without it the time of its stages.
+        """
+        listed = list(calls)
+        whole = step_ns(listed) if time_ns is None else time_ns
+        own = own_times(listed)
+        self._steps_ns.append(whole)
+        self._inseparable.update(call.stage for call in listed if call.own_ns is None)
+        for stage, times in own.items():
+            self._keep(stage, times)
+        self._slow.update((rank, one.stage) for one in slow_in(own, whole) for rank in (one.rank.rank, *one.rank.tied))
+        for stage, transfer in transfers(listed).items():
+            self._transfers[stage].append((transfer, whole))
+
+    def comparable(self) -> dict[str, dict[RankT, array[float]]]:
+        """Give the own times of the stages whose collectives can be separated in every step."""
+        return {stage: own for stage, own in self.own_s.items() if stage not in self._inseparable}
+
+    def stragglers(self) -> list[Straggler[RankT]]:
+        """Name the ranks that are slow in a stage in at least half of the steps that have it, the costliest first.
+
+        A stage that is inseparable in any step names nobody, nor one that costs less than 2 % of the median step.
+        """
+        limit_s = EXCESS_SHARE * median(self._steps_ns or [0]) / 1e9
+        named = [
+            self._straggler(rank, stage, count)
+            for (rank, stage), count in self._slow.items()
+            if stage not in self._inseparable and count >= PERSISTENT_SHARE * self._num_steps(stage)
+        ]
+        return sorted((one for one in named if one.cost_s >= limit_s), key=lambda one: -one.cost_s)
+
+    def slow_communication(self) -> list[SlowComm]:
+        """Name the stages whose collectives are a large part of the step on every rank; no rank is to blame."""
+        slow: list[SlowComm] = []
+        for stage, pairs in self._transfers.items():
+            absent = [0.0] * (len(self._steps_ns) - len(pairs))
+            share = median([transfer / whole if whole else 0.0 for transfer, whole in pairs] + absent)
+            if share >= COMM_SHARE:
+                slow.append(SlowComm(stage, median([transfer / 1e9 for transfer, _ in pairs] + absent), share))
+        return sorted(slow, key=lambda one: -one.transfer_s)
+
+    def _num_steps(self, stage: str) -> int:
+        return max(len(times) for times in self.own_s[stage].values())
+
+    def _keep(self, stage: str, own: Mapping[RankT, float]) -> None:
+        kept = self.own_s.setdefault(stage, {})
+        known = self._num_steps(stage) if kept else 0
+        for rank, time_s in own.items():
+            times = kept.setdefault(rank, array("d"))
+            times.extend([nan] * (known - len(times)))
+            times.append(time_s)
+
+    def _straggler(self, rank: RankT, stage: str, slow_steps: int) -> Straggler[RankT]:
+        own = self.own_s[stage]
+        pairs: list[tuple[float, float]] = []
+        for number, time_s in enumerate(own[rank]):
+            others = [times[number] for name, times in own.items() if name != rank and number < len(times)]
+            present = [other_s for other_s in others if not isnan(other_s)]
+            if present and not isnan(time_s):
+                pairs.append((time_s, median(present)))
+        steps = self._num_steps(stage)
+        return Straggler(
+            rank,
+            stage,
+            cost_s=median([time_s - others_s for time_s, others_s in pairs]) * steps / len(self._steps_ns),
+            slow_steps=slow_steps,
+            steps=steps,
+            own_s=median([time_s for time_s, _ in pairs]),
+            others_s=median([others_s for _, others_s in pairs if others_s > 0]),
+        )
+
+
+def _many(calls: Iterable[StageCall[RankT]]) -> ManySteps[RankT]:
+    many: ManySteps[RankT] = ManySteps()
+    for step in by_step(calls).values():
+        many.add(step)
+    return many

@@ -1,0 +1,134 @@
+"""Calls of a step: what of a trace is compared between ranks."""
+
+from __future__ import annotations
+
+import itertools
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from otel_rl import vocabulary as v
+from otel_rl.analysis.stages import Tree
+from otel_rl.analysis.stragglers import StageCall
+from otel_rl.calls import Calls, calls_in, is_met, is_work, matched
+from otel_rl.journal.views import SpanView
+from otel_rl.pieces import piece
+from otel_rl.records import Value
+
+STEP = b"step"
+JOURNAL: Any = SimpleNamespace()
+ids = itertools.count(1)
+
+
+def span(
+    name: str, begin: int, end: int, parent: bytes = STEP, key: bytes | None = None, **attributes: Value
+) -> SpanView:
+    """Make a span; attributes by their names in the vocabulary."""
+    named = {getattr(v, name): value for name, value in attributes.items()}
+    own = key or next(ids).to_bytes(8, "big")
+    return SpanView(name, bytes(16), own, parent, begin, end, 0, named, {}, JOURNAL)
+
+
+def calls_of(*spans: SpanView, **attributes: Value) -> list[StageCall[int]]:
+    """Read the calls of rank 0 in a step of 100 ns."""
+    container = span(f"{v.RANK_SPAN} 0", 0, 100, b"", STEP, **attributes)
+    tree = Tree(map(piece, [container, *spans]))
+    return list(calls_in(piece(container), tree, spans, {}).of(0))
+
+
+def test_calls_come_in_order_of_time_with_what_nests_in_them() -> None:
+    """Collectives of nested stages are the outer one's; a broadcast is apart; the sum that the stage knows counts."""
+    found = calls_of(
+        span(v.FORWARD, 50, 90, COMM_COUNT=2, COMM_TIME=20e-9),
+        span(v.REWARD, 0, 40, key=b"reward", COMM_TIME=0.0),
+        span("judge", 10, 40, b"reward", b"judge", COMM_COUNT=2, COMM_TIME=9e-9),
+        span(v.COMM, 20, 25, b"judge", COMM_OPERATION="broadcast"),
+        span(v.COMM, 26, 30, b"judge", COMM_OPERATION="all_reduce"),
+    )
+    assert [StageCall(0, 0, v.REWARD, 40, 9, apart_ns=5), StageCall(0, 0, v.FORWARD, 40, 20)] == found
+
+
+def test_what_cannot_be_separated_is_none() -> None:
+    """Hidden collectives, and launches; where a device timed the launched work alone, that is its own time."""
+    found = calls_of(
+        span(v.BACKWARD, 0, 10, key=b"hidden"),
+        span("inner", 0, 9, b"hidden", COMM_HIDDEN=True),
+        span(v.FORWARD, 10, 12, CLOCK="host"),
+        span(v.FORWARD, 12, 15, CLOCK="host", DEVICE_TIME=50e-9),
+        span(v.CLIP, 15, 18, CLOCK="host", DEVICE_TIME=50e-9, COMM_COUNT=1, COMM_TIME=1e-9),
+    )
+    expected = [
+        StageCall(0, 0, v.BACKWARD, 10, hidden_ns=None),
+        StageCall(0, 0, v.FORWARD, 2, hidden_ns=None),
+        StageCall(0, 0, v.FORWARD, 3, hidden_ns=None, device_ns=50),
+        StageCall(0, 0, v.CLIP, 3, 1, hidden_ns=None),
+    ]
+    assert expected == found
+    assert [None, None, 50, None] == [call.own_ns for call in found]
+
+
+def test_collectives_under_no_stage_are_calls() -> None:
+    """Each by itself where all are spans; else one behind the others, since nobody knows when the others were."""
+    comm = [span(v.COMM, 10, 14, COMM_OPERATION="barrier"), span(v.COMM, 30, 31, COMM_OPERATION="send")]
+    stage = span(v.REWARD, 14, 30)
+    one, two = StageCall(0, 0, v.COMM, 4, 4), StageCall(0, 0, v.COMM, 1, 1, apart_ns=1)
+    assert [one, StageCall(0, 0, v.REWARD, 16), two] == calls_of(*comm, stage)
+    many = calls_of(*comm, stage, COMM_COUNT=40, COMM_TIME=20e-9)
+    assert [StageCall(0, 0, v.REWARD, 16), StageCall(0, 0, v.COMM, 20, 20, apart_ns=1)] == many
+
+
+def test_equal_labels_are_kept_once() -> None:
+    """A run has a million steps with the same stages."""
+    container = span(f"{v.RANK_SPAN} 0", 0, 100, b"", STEP)
+    known: dict[tuple[str, ...], tuple[str, ...]] = {}
+    made: list[Calls] = []
+    for _ in range(2):
+        spans = [span(v.REWARD, 0, 1)]
+        made.append(calls_in(piece(container), Tree(map(piece, spans)), spans, known))
+    assert made[0].labels is made[1].labels
+
+
+@pytest.mark.parametrize(
+    ("operation", "is_async", "expected"),
+    [
+        ("all_reduce", False, True),
+        ("all_reduce", True, False),
+        (v.DDP_ALL_REDUCE, True, True),
+        ("gather_for_metrics", False, True),
+        ("broadcast", False, False),
+        ("recv", False, False),
+        ("", False, False),
+    ],
+)
+def test_what_ranks_leave_together(operation: str, is_async: bool, expected: bool) -> None:
+    """Accelerate's names count; of asynchronous ones only DDP's end, for which every rank waits."""
+    assert expected == is_met({v.COMM_OPERATION: operation, v.COMM_ASYNC: is_async})
+
+
+def test_ranks_with_unequal_collectives_are_still_matched() -> None:
+    """Rank 1 has one more under no stage, so all of each rank's are one call at its end."""
+    step = {
+        rank: calls_in(piece(span(f"{v.RANK_SPAN} {rank}", 0, 100, b"", STEP)), Tree(map(piece, spans)), spans, {})
+        for rank, spans in {
+            0: [span(v.COMM, 0, 5, COMM_OPERATION="barrier"), span("a", 5, 9)],
+            1: [
+                span(v.COMM, 0, 2, COMM_OPERATION="barrier"),
+                span("a", 5, 9),
+                span(v.COMM, 9, 12, COMM_OPERATION="broadcast"),
+            ],
+        }.items()
+    }
+    expected = [
+        StageCall(0, 0, "a", 4),
+        StageCall(0, 0, v.COMM, 5, 5),
+        StageCall(0, 1, "a", 4),
+        StageCall(0, 1, v.COMM, 5, 5, apart_ns=3),
+    ]
+    assert expected == matched(step)
+
+
+def test_a_rank_is_never_slow_in_waiting_for_others() -> None:
+    """But in waiting for its own data."""
+    stages = [f"{v.IDLE} data", f"{v.IDLE} queue", v.IDLE, v.REWARD, "mine"]
+    assert [True, False, False, True, True] == [is_work(StageCall(0, 0, stage, 1)) for stage in stages]
