@@ -317,6 +317,7 @@ def _after_fork_in_child() -> None:
         _parts.flusher = None
     if state.on:
         state.phase = Phase()
+        state.comm.ask_again = None  # the connection to the store is the parent's
         use_memory_reader(state.read_device)
         if _parts.providers is not None:
             _parts.providers.in_child()

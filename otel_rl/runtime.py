@@ -141,6 +141,8 @@ class Communication:
     """Estimate of what communicators take of the device, bytes."""
     wrapped: WeakSet[Any] = field(default_factory=WeakSet)
     """Models whose gradients DDP reduces."""
+    ask_again: Callable[[], object] | None = None
+    """Learns the attempt that rank 0 had not said in time, if it has by now."""
 
 
 @dataclass(eq=False)

@@ -172,6 +172,8 @@ class Loop:
             return
         now = monotonic_ns()
         if not state.identity.attempt_id:
+            if state.comm.ask_again is not None:
+                attempt("ask", "rank 0 for its attempt", state.comm.ask_again)
             report_alone()
         state.frozen = True
         jump = state.clock.re_anchor()

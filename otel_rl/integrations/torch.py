@@ -175,7 +175,8 @@ def _process_group_made(args: tuple[Any, ...], kwargs: dict[str, Any], result: A
 def join_process_group() -> None:
     """Learn rank and attempt from the default process group: rank 0 puts the attempt into its store, others read it.
 
-    Once per process group, on the thread that makes it; at most 5 s where rank 0 is not instrumented.
+    Once per process group, on the thread that makes it; at most 5 s where rank 0 is not instrumented yet, and then once
+    more when the first step begins: most programs have called a collective until then, and rank 0 with them.
     """
     import torch.distributed as dist
 
@@ -193,17 +194,26 @@ def join_process_group() -> None:
         store.set(ATTEMPT_KEY, f"{state.identity.attempt_id} {state.identity.run_id}")
         return
     deadline = monotonic_ns() + int(ATTEMPT_LIMIT_S * 1e9)
-    while not store.check([ATTEMPT_KEY]):
+    while not _take_attempt(store):
         if monotonic_ns() > deadline:
+            state.comm.ask_again = lambda: _take_attempt(store)
             say(
-                "otel_rl: rank 0 did not say its attempt within %.0f s (is it instrumented?); rank %d reports alone",
+                "otel_rl: rank 0 did not say its attempt within %.0f s (is it instrumented?); rank %d asks again when "
+                "its first step begins",
                 ATTEMPT_LIMIT_S,
                 rank,
             )
             return
         threading.Event().wait(0.02)
+
+
+def _take_attempt(store: Any) -> bool:
+    """Learn the attempt from the store, if rank 0 has put it there."""
+    if not store.check([ATTEMPT_KEY]):
+        return False
     attempt_id, _, run_id = store.get(ATTEMPT_KEY).decode().partition(" ")
     know_attempt(attempt_id, run_id)
+    return True
 
 
 HOOKS = (
@@ -310,8 +320,12 @@ def _time_optimizers(module: ModuleType) -> Callable[[], object]:
         with guard("end an optimizer step"):
             at, begun.at = getattr(begun, "at", 0), 0
             if at:
-                end, on_device = monotonic_ns(), begun.on_device
-                described = state.device.clock.stop(on_device, None) if on_device and state.device is not None else None
+                end = monotonic_ns()
+                described: dict[str, Value] | None = None
+                if state.device is not None:
+                    described = {vocabulary.CLOCK: "host"}
+                    if begun.on_device is not None:
+                        described = state.device.clock.stop(begun.on_device, described)
                 record_finished(vocabulary.OPTIMIZER, at, end, described)
 
     handles = module.register_optimizer_step_pre_hook(before), module.register_optimizer_step_post_hook(after)
