@@ -144,8 +144,8 @@ def train(policy: torch.nn.Module, prompt: Iterator[torch.Tensor]) -> float:
 
 def main() -> None:
     """Train on the ranks that torchrun started, and say where the run is."""
+    otel_rl.instrument()  # before the process group, so that all ranks know at once which attempt they belong to
     dist.init_process_group("gloo")
-    otel_rl.instrument()
     torch.set_num_threads(1)
     policy = make_policy()
     torch.manual_seed(dist.get_rank())  # each rank draws answers of its own

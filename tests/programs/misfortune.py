@@ -21,10 +21,10 @@ STEPS = 6
 def main() -> None:
     """Do as many steps as there is time for."""
     what = sys.argv[1]
+    otel_rl.instrument()
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     pair = dist.new_group([0, 1], group_desc="pair")
-    otel_rl.instrument()
     first = 3 if what == "disagree" and rank else 1
     for number in range(first, first + STEPS):
         is_last = number == first + STEPS - 1

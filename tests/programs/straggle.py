@@ -10,6 +10,7 @@ the slow rank writes by how many seconds it was late, a number for each time.
 from __future__ import annotations
 
 import json
+import os
 import sys
 import threading
 import time
@@ -152,10 +153,10 @@ def main() -> None:
     """Train and end."""
     wrapping, where, steps, truth = sys.argv[1], sys.argv[2], int(sys.argv[3]), Path(sys.argv[4])
     torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    rank = dist.get_rank()
+    rank = int(os.environ["RANK"])
     skew_clock(rank)
     otel_rl.instrument()
+    dist.init_process_group("gloo")
     delays = {place: Delay(is_on=rank == SLOW_RANK and where == place) for place in PLACES}
     delays["reward"].is_on |= where == "everywhere"
     laggard = Laggard(delays["forward"], delays["backward"])
