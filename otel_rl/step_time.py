@@ -42,6 +42,7 @@ Row: TypeAlias = tuple[int, int, int, int, str]
 SPECIAL: Final = (-1, -1)
 """Layers of a name whose stages have to be looked at."""
 CONTAINER: Final = f"{v.RANK_SPAN} "
+PHASES: Final = frozenset((v.SETUP, v.TEARDOWN))
 REASONS: Final = ("data", "queue", "pipeline")
 """Waits that a rank sees by itself."""
 
@@ -111,6 +112,8 @@ class StepTime:
             return rows
         if trace in self._rows:
             return self._rows[trace]
+        if trace.step.partition(" ")[0] in PHASES:
+            return []  # all of it is overhead, whatever ran, and it may last as long as the process
         if len(self._rows) >= MOST_STEPS and self._rows.pop(next(iter(self._rows))) is not None:
             errors["count the time of a step that does not end"] += 1
         made = self._rows[trace] = []
