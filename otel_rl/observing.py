@@ -155,7 +155,7 @@ def _capture(key: str, value: Any, values: dict[str, Any], remote: dict[str, Any
         refuse("unreadable_batch", "otel_rl.observe: %s cannot be read: %s", key, type(error).__name__)
 
 
-def _copy(value: Any, depth: int = 2) -> Any:
+def _copy(value: Any, depth: int = 1) -> Any:
     """Copy a tensor, an array, a number or a list of them."""
     numpy = sys.modules.get("numpy")
     if numpy is None:
@@ -165,10 +165,11 @@ def _copy(value: Any, depth: int = 2) -> Any:
     if isinstance(value, numpy.ndarray):
         return value.copy()
     if isinstance(value, (list, tuple)):
-        if len(value) > LIMIT_ROWS or not depth:
+        if not value or not hasattr(value[0], "__len__"):
+            return numpy.array(value)
+        if not depth or len(value) > LIMIT_ROWS:
             raise ValueError
-        rows = tuple(_copy(one, depth - 1) if hasattr(one, "__len__") else one for one in value)
-        return rows if rows and hasattr(rows[0], "__len__") else numpy.array(rows)
+        return tuple(_copy(one, depth - 1) for one in value)
     if isinstance(value, (int, float, numpy.generic)):
         return numpy.array(value)
     raise TypeError

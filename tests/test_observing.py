@@ -265,6 +265,27 @@ def test_a_thousand_clean_steps_raise_nothing(recording: Recording) -> None:
     assert (3000, set(range(1, 1001))) == (len(rows), {row.attributes[v.ITERATION] for row in rows})
 
 
+@pytest.mark.parametrize(
+    ("stage", "key", "expected"),
+    [
+        ("logprob", "logprobs", ["logprobs of rollout and training far apart"]),
+        ("logprob", "old_logprobs", ["logprobs of rollout and training far apart"]),
+        ("train.forward", "old_logprobs", ["logprobs of rollout and training far apart"]),
+        ("train.forward", "logprobs", []),
+    ],
+)
+def test_a_policy_that_learns_goes_away_from_its_rollout(
+    recording: Recording, stage: str, key: str, expected: list[str]
+) -> None:
+    """The engine's logprobs are judged against those of the policy that it had, by whomever they are shown."""
+    draw = torch.Generator().manual_seed(0)
+    rolled = -torch.rand(4, 24, generator=draw) * 4 - 0.2
+    batch = {"completion_ids": torch.ones(4, 24), "rollout_logprobs": rolled}
+    with otel_rl.step(1), otel_rl.stage(stage):
+        otel_rl.observe(batch={**batch, key: rolled + torch.rand(4, 24, generator=draw) - 0.5})
+    assert expected == [fault for _, _, fault in mismatches(recording.stop())]
+
+
 def test_a_row_says_what_was_noted(recording: Recording) -> None:
     """Of two rows, by hand; below the span of the rank in its step."""
     with otel_rl.step(5), otel_rl.stage("train.forward"):
@@ -287,6 +308,7 @@ def test_a_row_says_what_was_noted(recording: Recording) -> None:
         v.LEDGER_NONFINITE: 0,
         v.LEDGER_TOKENS: (21, 5 + 14 + 2 + 6 + 12, 14 + 12, 19 + 2 * 20),
         v.LEDGER_MASK: (6, 5, 2, 0, 3),
+        v.LEDGER_UPDATED: True,
     } == {key: value for key, value in row.attributes.items() if key not in (v.LEDGER_LOGPROBS, v.LEDGER_SHAPE)}
     assert (5.0, 0.15, -0.05, 0.5, 0.0) == tuple(round(value, 12) for value in logprobs[:5])
     assert [True] * 3 == [math.isnan(value) for value in logprobs[5:]]
@@ -446,6 +468,24 @@ def test_copies_that_nobody_reads_have_a_limit(recording: Recording, monkeypatch
     assert {"too_many_bytes": [1]} == numbers(run, v.SELF_DROPPED)
     (row,) = run.logs(v.LEDGER)
     assert 4 == row.attributes[v.LEDGER_ROWS]
+
+
+def test_lists_hold_rows_and_numbers(recording: Recording) -> None:
+    """Of any kind: tensors of one number, arrays and lists of different lengths, long ones."""
+    with otel_rl.step(1), otel_rl.stage("sample"):
+        batch = {
+            "completion_ids": [[1] * 70_000, np.array([2, 2]), torch.tensor([3])],
+            "rewards": [torch.tensor(0.5), torch.tensor(math.nan), torch.tensor(1.0)],
+            "advantages": (0.5, math.inf, 1),
+        }
+        otel_rl.observe(batch=batch)
+    run = recording.stop()
+    (row,) = run.logs(v.LEDGER)
+    assert (2, 70_000 + 4 + 3, {}) == (
+        row.attributes[v.LEDGER_NONFINITE],
+        row.attributes[v.LEDGER_TOKENS][0],  # type: ignore[index]
+        numbers(run, v.SELF_DROPPED),
+    )
 
 
 def test_another_thread_may_observe(recording: Recording) -> None:

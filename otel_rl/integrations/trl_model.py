@@ -11,8 +11,8 @@ from __future__ import annotations
 from typing import Any
 
 from otel_rl import vocabulary
-from otel_rl.observing import book, show, take
 from otel_rl.observed.model import Seen
+from otel_rl.observing import book, show, take
 from otel_rl.runtime import state
 
 RESPONSES = -1

@@ -91,7 +91,10 @@ def _table(key: str, value: Any, part: Part) -> Table | None:
         ids = key.endswith(("_ids", "_mask")) and key != "sample_ids"
         table = Table(array[None] if array.ndim == 1 and ids else array)
     elif value and all(isinstance(row, (tuple, np.ndarray)) for row in value):
-        table = _padded([np.asarray(row) for row in value])
+        rows = [np.asarray(row) for row in value]
+        if all(row.ndim == 0 for row in rows):  # tensors of one number each
+            return _table(key, np.array(rows), part)
+        table = _padded(rows)
     else:
         return _table(key, np.asarray(value), part)
     if table.array.dtype.kind not in "iubf" or table.array.ndim > 2:

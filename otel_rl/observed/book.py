@@ -203,9 +203,9 @@ class Book:
         if formula.architecture is None:
             text, severity = f"the FLOPs of this model cannot be known: {formula.reason}", 13
         elif not seen.shared_by and state.identity.world_size > 1:
-            text, severity = f"{name}: each rank is taken to compute the whole model for tokens of its own", 9
+            text, severity = f"each rank is taken to compute the whole model ({name}) for tokens of its own", 9
         elif seen.shared_by > 1:
-            text, severity = f"{name}: {seen.shared_by} ranks compute the model together; each counts its share", 9
+            text, severity = f"{seen.shared_by} ranks compute the model ({name}) together; each counts its share", 9
         else:
             return
         if text not in self._noted and len(self._noted) < MOST_STEPS:

@@ -11,6 +11,7 @@ from otel_rl.analysis.pairs import Pairs
 from otel_rl.observed import arrays
 from otel_rl.observed.batch import Part
 from otel_rl.observed.passes import Call, Group, Noted
+from otel_rl.observed.rates import TRAINING
 from otel_rl.records import Attributes, Count, Log, Point, Value
 from otel_rl.runtime import Trace, state
 from otel_rl.spans import Stage
@@ -46,6 +47,7 @@ def call(
         nonfinite=_nonfinite(part, lenient) if is_counted else 0,
         misfit=len(part.misfit) if is_counted else 0,
         pairs=pairs,
+        is_updated=pairs is not None and "logprobs" in part.floats and boundary in TRAINING,
     )
 
 
@@ -116,6 +118,8 @@ def attributes(noted: Noted) -> Attributes:
     if row.mask is not None:
         mask = row.mask
         found[v.LEDGER_MASK] = [mask.size, mask.true, mask.rows, mask.first, mask.last]
+    if row.is_updated:
+        found[v.LEDGER_UPDATED] = True
     if row.logprobs is not None:
         one = row.logprobs
         correlations = [nan if value is None else value for value in one.correlations]

@@ -31,6 +31,8 @@ class Call:
     nonfinite: int = 0
     misfit: int = 0
     pairs: Pairs | None = None
+    is_updated: bool = False
+    """They are of a policy that may have been updated since the rollout."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,7 @@ class Group:
                 nonfinite=sum(call.nonfinite for call in found),
                 misfit=sum(call.misfit for call in found),
                 logprobs=_logprobs(found),
+                is_updated=any(call.is_updated for call in found),
             )
             if not is_complete and is_over:
                 made.append(Noted(head, samples))

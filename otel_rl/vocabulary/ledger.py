@@ -33,6 +33,12 @@ LEDGER_LOGPROBS: Final = attribute(
     "training against rollout: tokens, mean |difference|, mean difference, largest |difference|, zeros of the rollout "
     "that are far off, correlations with the column before, the same and the next one (NaN: none)",
 )
+LEDGER_UPDATED: Final = attribute(
+    "rl.ledger.updated",
+    "boolean",
+    "log",
+    "true where training's logprobs are of a policy that may have been updated since the rollout",
+)
 LEDGER_FAULT: Final = attribute("rl.ledger.fault", "string", "log", "what is wrong: docs/model.md lists the faults")
 LEDGER: Final = event("rl.ledger", "what one rank noted of a step's batch at one boundary")
 LEDGER_MISMATCH: Final = event("rl.ledger.mismatch", "a fault that a rank found by itself, with step and boundary")

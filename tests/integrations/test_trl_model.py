@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 pytest.importorskip("trl")
 
+import otel_rl
 from otel_rl import vocabulary as v
 from otel_rl.analysis.flops import forward_flops, train_flops
+from otel_rl.integrations import trl_model
 from otel_rl.journal.read import Run
+from otel_rl.runtime import state
 from tests.programs.launch import Trained, Trainings
 from tests.programs.recorded import Recorded
 
@@ -89,3 +93,36 @@ def test_tokens_that_change_behind_a_rollout_are_named(trainings: Trainings) -> 
     found = [log.body for log in Recorded(result.runs).run.logs(v.LEDGER_MISMATCH)]
     assert 1 == len(found)
     assert found[0].startswith("step 1, rank 0, rl.sample -> rl.train.forward: ")
+
+
+def scored(**changes: Any) -> dict[str, Any]:
+    """Make what TRL knows of a rollout with vLLM: of one token there was no logprob."""
+    import torch
+
+    rolled = -torch.rand(4, 12, generator=torch.Generator().manual_seed(0)) - 0.5
+    old = rolled + 0.01
+    rolled[2, 3] = torch.nan
+    ones = torch.ones(4, 12, dtype=torch.long)
+    found = {"completion_ids": ones, "completion_mask": ones, "advantages": torch.zeros(4)}
+    return {**found, "old_per_token_logps": old, "sampling_per_token_logps": rolled, **changes}
+
+
+@pytest.mark.parametrize("fault", ["", "zeros", "tools", "nan"])
+def test_logprobs_of_vllm_are_compared_with_the_old_ones(recording: Any, fault: str) -> None:
+    """NaN is what TRL makes of none; with tools their tokens have none at all; a NaN advantage is one."""
+    import torch
+
+    made = scored()
+    if fault in ("zeros", "tools"):
+        made["sampling_per_token_logps"][:, 6:] = 0.0
+    if fault == "tools":
+        made["tool_mask"] = torch.ones(4, 12)
+    if fault == "nan":
+        made["advantages"][1] = torch.nan
+    trainer = SimpleNamespace(model=SimpleNamespace(training=True))
+    with otel_rl.step(1):
+        state.training.rollouts["train"] = SimpleNamespace(id="a")
+        trl_model.see_rollout(trainer, made)
+    expected = {"zeros": "logprobs padded with zeros", "nan": "values that are NaN or infinite"}
+    found = [log.attributes[v.LEDGER_FAULT] for log in recording.stop().logs(v.LEDGER_MISMATCH)]
+    assert ([expected[fault]] if fault in expected else []) == found
