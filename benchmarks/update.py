@@ -8,7 +8,9 @@ each rank for itself, which makes none, so that what a micro-batch costs and wha
 **Judged** is CPU time: what the training thread needs more than in the turns without a tool right before and behind it,
 and what the tool's Python threads need. Two ranks that wait for one another on two cores make wall time useless for a
 difference of 1 %; it is shown with its spread. Intervals are bootstrap 95 % intervals of the median over the rounds;
-``control`` is a turn without a tool between two others. ``--traceml`` takes an environment with ``traceml-ai==0.5.0``, torch and otel_rl.
+"undisturbed" compares the tenth of all steps that needed least with and without the tool, for a machine that is busy.
+``control`` is a turn without a tool between two others. ``--traceml`` takes an environment with ``traceml-ai==0.5.0``,
+torch and otel_rl.
 """
 
 from __future__ import annotations
@@ -79,12 +81,14 @@ def free_port() -> int:
 def figures(rounds: list[dict[str, Any]]) -> dict[str, Any]:
     """Say of each tool how much more a step took than in the turns without one right before and behind it."""
     document: dict[str, Any] = {}
+    bare = least([off for one in rounds for _, *beside in one.values() for off in beside])
     for name in sorted(rounds[0]):
         turns = [one[name] for one in rounds]
         document[name] = {
             "bare_thread_ms": statistics.median(mid("cpu", off) for _, *beside in turns for off in beside),
             "bare_wall_ms": quartiles([mid("wall", off) for _, *beside in turns for off in beside]),
             "added_thread_ms": interval([more("cpu", *turn) for turn in turns]),
+            "added_least_ms": least([tool for tool, *_ in turns]) - bare,
             "added_wall_ms": quartiles([more("wall", *turn) for turn in turns]),
             "threads_ms": statistics.fmean(tool["threads"] for tool, *_ in turns),
         }
@@ -94,6 +98,11 @@ def figures(rounds: list[dict[str, Any]]) -> dict[str, Any]:
 def more(what: str, tool: dict[str, Any], before: dict[str, Any], behind: dict[str, Any]) -> float:
     """Subtract what a step took without the tool."""
     return mid(what, tool) - (mid(what, before) + mid(what, behind)) / 2
+
+
+def least(turns: list[dict[str, Any]]) -> float:
+    """Take what the tenth of all steps needs at most that the machine disturbed least, ms of the training thread."""
+    return statistics.quantiles([step for turn in turns for step in turn["cpu"]], n=10)[0]
 
 
 def mid(what: str, turn: dict[str, Any]) -> float:
@@ -117,16 +126,16 @@ def interval(values: list[float]) -> dict[str, float]:
 def show(title: str, found: dict[str, Any]) -> None:
     """Print a table; shares are of a step of 100 ms."""
     print(f"\n{title}")
-    heads = f"{'bare, ms':>12s}{'more, ms (95 %)':>26s}{'threads, ms':>13s}{'of 100 ms':>11s}{'wall more, ms':>26s}"
+    heads = f"{'bare, ms':>10s}{'more, ms (95 %)':>24s}{'undisturbed':>13s}"
+    heads += f"{'threads, ms':>13s}{'of 100 ms':>11s}{'wall more, ms':>26s}"
     print(f"  {'':16s}{heads}")
     for name, row in found.items():
         more, wall = row["added_thread_ms"], row["added_wall_ms"]
         spread = f"{more['median']:.2f} ({more['low']:.2f} to {more['high']:.2f})"
         walls = f"{wall['median']:.1f} ({wall['low']:.1f} to {wall['high']:.1f})"
         share = (more["median"] + row["threads_ms"]) / STEP_MS
-        print(
-            f"  {name:16s}{row['bare_thread_ms']:12.1f}{spread:>26s}{row['threads_ms']:13.2f}{share:11.2%}{walls:>26s}"
-        )
+        cells = f"{row['bare_thread_ms']:10.1f}{spread:>24s}{row['added_least_ms']:13.2f}"
+        print(f"  {name:16s}{cells}{row['threads_ms']:13.2f}{share:11.2%}{walls:>26s}")
 
 
 def main() -> None:

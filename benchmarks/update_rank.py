@@ -23,6 +23,7 @@ import torch.distributed as dist
 from torch import nn
 
 import otel_rl
+from otel_rl import entry
 
 OURS = str(Path(otel_rl.__file__).parent)
 
@@ -55,7 +56,7 @@ class OtelRl(Off):
         otel_rl.instrument(("torch",))
 
     def settle(self) -> None:
-        otel_rl.flush(30.0)
+        entry._parts.flusher.flush(30.0)  # not otel_rl.flush: that one also collects the metrics of other libraries
 
     def end(self) -> None:
         otel_rl.uninstrument()
@@ -157,6 +158,7 @@ def turn(training: Training, way: Off, steps: int) -> dict[str, Any]:
     dist.barrier()
     cpu, wall = [], []
     training.step(way)
+    way.settle()
     before = threads_ns()
     for _ in range(steps):
         began, began_cpu = time.perf_counter_ns(), time.thread_time_ns()
