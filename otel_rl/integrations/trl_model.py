@@ -4,10 +4,15 @@ Source: trl 1.16, ``trainer/grpo_trainer.py`` (``_generate_and_score_completions
 ``_compute_loss``, 3020). A rollout is shuffled and split into micro-batches, which may last for several steps: its
 tokens are compared with those of each whole pass over it, in any order of the samples. Logits are computed of responses
 alone (``add_fused_lm_head``), so FLOPs count those. Evaluations are not shown.
+
+FLOPs count every batch. The ledger looks at a rollout whenever half a second has passed since the last one that it
+looked at: at every one of a real training, and at some of a toy's, whose steps would notice
+(``benchmarks/overhead_trl.py``).
 """
 
 from __future__ import annotations
 
+from time import monotonic_ns
 from typing import Any
 
 from otel_rl import vocabulary
@@ -15,6 +20,7 @@ from otel_rl.observed.model import Seen
 from otel_rl.observing import book, show, take
 from otel_rl.runtime import state
 
+LOOK_NS = 500_000_000
 RESPONSES = -1
 """Logits of the responses' tokens alone."""
 NOTHING: frozenset[str] = frozenset()
@@ -46,6 +52,11 @@ def see_rollout(trainer: Any, scored: dict[str, Any]) -> None:
     rollout = state.training.rollouts.get("train")
     if rollout is None or not trainer.model.training:
         return
+    known, now = book(), monotonic_ns()
+    if known.looked_ns and now - known.looked_ns < LOOK_NS:
+        known.looked_at = ""
+        return
+    known.looked_ns, known.looked_at = now, rollout.id
     batch = {ours: scored[theirs] for theirs, ours in OF_ROLLOUT.items() if scored.get(theirs) is not None}
     if "tool_mask" in scored:
         batch.pop("rollout_logprobs", None)  # tokens of tools have none, which a mask of its own says
@@ -70,13 +81,10 @@ def see_logprobs(trainer: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *,
 
 def see_forward(trainer: Any, inputs: dict[str, Any], loss: Any) -> None:
     """Show a micro-batch of training and its loss."""
-    rollout = state.training.rollouts.get("train")
-    batch = {key: inputs[key] for key in ("prompt_mask", "completion_ids", "completion_mask")}
-    take(
-        {**batch, "loss": loss},
-        stage=vocabulary.FORWARD,
-        seen=see(trainer)[0],
-        logits=RESPONSES,
-        parts=NUMBERS,
-        group="" if rollout is None else rollout.id,
-    )
+    rollout, seen = state.training.rollouts.get("train"), see(trainer)[0]
+    masks = {key: inputs[key] for key in ("prompt_mask", "completion_mask")}
+    if rollout is None or rollout.id != book().looked_at:
+        take(masks, stage=vocabulary.FORWARD, seen=seen, logits=RESPONSES, parts=NOTHING)
+        return
+    batch = {**masks, "completion_ids": inputs["completion_ids"], "loss": loss}
+    take(batch, stage=vocabulary.FORWARD, seen=seen, logits=RESPONSES, parts=NUMBERS, group=rollout.id)

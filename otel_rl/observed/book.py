@@ -69,9 +69,13 @@ class Book:
 
     def __init__(self) -> None:
         self.models: WeakKeyDictionary[Any, Seen] = WeakKeyDictionary()
-        """By module; the training thread's own, as the three that follow."""
+        """By module; the training thread's own, as those that follow."""
         self.trainers: WeakKeyDictionary[Any, tuple[Seen | None, Seen | None]] = WeakKeyDictionary()
         """Policy and reference."""
+        self.looked_ns = 0
+        """When the ledger looked at a trainer's rollout last, monotonic."""
+        self.looked_at = ""
+        """The rollout that is being consumed, if the ledger looks at it."""
         self.configurations: dict[int, Seen] = {}
         self.last: Seen | None = None
         """The model that was shown last: it handles the batches that come without one."""

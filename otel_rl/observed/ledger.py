@@ -79,6 +79,9 @@ def records(
         time_ns: when it was over, ns since 1970.
         is_over: nothing follows of this batch.
     """
+    if not group.has_news:
+        return
+    group.has_news = False
     noted = group.rows(state.identity.rank, is_over=is_over)
     place: dict[str, Value] = {v.ITERATION: group.step, v.LOOP_NAME: group.loop}
     where = (trace.trace_id, container.span_id) if trace.sampled and container is not None else (0, 0)

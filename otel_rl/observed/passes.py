@@ -51,6 +51,8 @@ class Group:
         self.loop = loop
         self.told = 0
         """Rows that have been written."""
+        self.has_news = False
+        """A call was noted since the rows were written last."""
         self.faults: set[tuple[str, str]] = set()
         """Faults that have been, by boundary."""
         self._calls: dict[str, list[Call]] = {}
@@ -58,6 +60,7 @@ class Group:
     def take(self, call: Call) -> None:
         """Note a call."""
         self._calls.setdefault(call.boundary, []).append(call)
+        self.has_news = True
 
     def rows(self, rank: int, *, is_over: bool) -> list[Noted]:
         """Make the rows.

@@ -43,7 +43,7 @@ def trained(request: pytest.FixtureRequest, trainings: Trainings) -> tuple[Train
     config = {
         "steps_per_generation": 2, "num_iterations": 2, "max_steps": 8, "eval_strategy": "steps", "eval_steps": 4,
     }  # fmt: skip
-    result = trainings.train(f"model-{request.param}", trainer=request.param, config=config)
+    result = trainings.train(f"model-{request.param}", trainer=request.param, config=config, look=True)
     return result, Recorded(result.runs).run
 
 
@@ -105,6 +105,20 @@ def scored(**changes: Any) -> dict[str, Any]:
     ones = torch.ones(4, 12, dtype=torch.long)
     found = {"completion_ids": ones, "completion_mask": ones, "advantages": torch.zeros(4)}
     return {**found, "old_per_token_logps": old, "sampling_per_token_logps": rolled, **changes}
+
+
+def test_rollouts_that_follow_at_once_are_not_all_looked_at(recording: Any) -> None:
+    """Two within half a second, then one behind it."""
+    trainer = SimpleNamespace(model=SimpleNamespace(training=True))
+    with otel_rl.step(1):
+        for name, wait_ms in (("a", 0), ("b", 400), ("c", 200)):
+            recording.tick(wait_ms)
+            state.training.rollouts["train"] = SimpleNamespace(id=name)
+            trl_model.see_rollout(trainer, scored())
+            assert ("" if name == "b" else name) == state.training.observed.looked_at
+    rows = [log.attributes for log in recording.stop().logs(v.LEDGER)]
+    tokens = [row[v.LEDGER_LOGPROBS][0] for row in rows if v.LEDGER_LOGPROBS in row]
+    assert [2 * (4 * 12 - 1)] == tokens
 
 
 @pytest.mark.parametrize("fault", ["", "zeros", "tools", "nan"])

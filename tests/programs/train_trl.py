@@ -2,7 +2,8 @@
 
 Keys: ``truth`` (where to write it, ``{rank}`` becomes the rank), ``work`` (a directory), ``trainer`` (grpo or rloo),
 ``config`` (arguments of TRL's config), ``otel`` (false: without otel_rl), ``rewards`` (names of the functions below),
-``prompts`` (size of the data set) and ``play`` (what happens besides training: a function below).
+``prompts`` (size of the data set), ``look`` (true: the ledger looks at every rollout, however fast they follow) and
+``play`` (what happens besides training: a function below).
 """
 
 from __future__ import annotations
@@ -122,6 +123,10 @@ def make(job: dict[str, Any], **changes: Any) -> Any:
 
     from otel_rl.demo import task
 
+    if job.get("look"):
+        from otel_rl.integrations import trl_model
+
+        trl_model.LOOK_NS = 0
     torch.set_num_threads(1)
     transformers.utils.logging.disable_progress_bar()
     work = Path(job["work"])
