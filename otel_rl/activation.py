@@ -26,8 +26,10 @@ class Activations:
         """
         self._emit = emit
         self._trace: Trace | None = None
-        self._forwards: list[Stage] = []
-        """Without a backward yet."""
+        self._waiting = 0
+        """Forwards without a backward yet."""
+        self._forward: Stage | None = None
+        """The last of them."""
         self._is_mixed = False
         """More than one were on their way."""
         self._highest = 0
@@ -43,16 +45,17 @@ class Activations:
         if stage.trace is not self._trace:
             if self._highest:
                 self._emit(Point(vocabulary.ACTIVATION, self._highest, self._end_ns))
-            self._trace, self._forwards, self._is_mixed, self._highest = stage.trace, [], False, 0
+            self._trace, self._waiting, self._forward, self._is_mixed, self._highest = stage.trace, 0, None, False, 0
         if stage.name == vocabulary.FORWARD:
             if (stage.attributes or {}).get(vocabulary.MODE) != "eval":
-                self._forwards.append(stage)
-                self._is_mixed |= len(self._forwards) > 1
-        elif stage.name == vocabulary.BACKWARD and self._forwards:
-            forward = self._forwards.pop(0)
-            is_mixed = self._is_mixed
-            self._is_mixed = bool(self._forwards)
-            peak = None if is_mixed else _peak(forward, stage)
+                self._is_mixed |= self._waiting > 0
+                self._waiting += 1
+                self._forward = stage
+        elif stage.name == vocabulary.BACKWARD and self._waiting:
+            self._waiting -= 1
+            forward, self._forward = self._forward, None
+            peak = None if self._is_mixed or forward is None else _peak(forward, stage)
+            self._is_mixed &= self._waiting > 0
             if peak is not None:
                 self._highest, self._end_ns = max(self._highest, peak.low), stage.end_ns
                 return {vocabulary.ACTIVATION_PEAK: peak.low, vocabulary.ACTIVATION_PEAK_EXACT: peak.is_exact}

@@ -64,6 +64,7 @@ def around_collective(
             result = original(*args, **kwargs)
         except BaseException:
             inside.active = False
+            comm_buffers.give_up()
             attempt("close", target, row.close)
             raise
         inside.active = False

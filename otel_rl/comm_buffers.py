@@ -31,6 +31,11 @@ def end() -> None:
             state.add(Point(vocabulary.COMM_BUFFERS, state.comm.buffers, state.now()))
 
 
+def give_up() -> None:
+    """Forget what was noted: the communicator was not made, and what comes into use later is something else."""
+    state.comm.before_making = None
+
+
 def _read() -> DeviceBytes | None:
     found = state.read_device() if state.read_device is not None else None
     if found is None or state.device is None:

@@ -102,8 +102,8 @@ def place() -> Any:
 
 
 def _may_wait(noted: Noted, number: int = 1) -> bool:
-    """Queue what is empty; say whether anything may be added."""
-    if noted or len(state.queue) >= QUEUE_LIMIT:
+    """Queue what is empty, or was a moment ago: twice does no harm; say whether anything may be added."""
+    if len(noted) >= MOST_PIECES or len(state.queue) >= QUEUE_LIMIT:
         state.dropped["traces", "queue_full"] += number
         return False
     state.add(noted)

@@ -66,6 +66,8 @@ class StepTime:
         """By trace id, what ended below a span of somebody else: part of a step, if that has the same trace."""
         self._layers: dict[str, tuple[int, int]] = {}
         self._total_ns = [0] * len(KINDS)
+        self._until = 0
+        """End of the last container, monotonic, ns."""
         self._seen: set[str] = set()
         """Activities and reasons to wait that have occurred: later steps have a point of each, of 0 too."""
 
@@ -168,16 +170,22 @@ class StepTime:
                 spent.append((KINDS[kind], interval))
             if reason:
                 waits.setdefault(reason, []).append(interval)
-        self._count(goodput(spent, *window))
+        self._count(goodput(spent, *window), window)
         if is_step:
             self._activity(layers, window, container.end_ns)
             self._seen.update(waits.keys() & REASONS)
             if not self._seen.isdisjoint(REASONS):
                 self._bubbles(waits, window, container.end_ns)
 
-    def _count(self, spent: Goodput) -> None:
-        """Add to the time by kind. It is counted in ns, so that the kinds add up however long a run lasts."""
-        parts = (spent.wasted_ns, spent.idle_ns, spent.overhead_ns, spent.productive_ns, spent.other_ns)
+    def _count(self, spent: Goodput, window: Interval) -> None:
+        """Add to the time by kind. It is counted in ns, so that the kinds add up however long a run lasts.
+
+        Behind a step that raised there is none until the next one begins: that time is other.
+        """
+        between_ns = max(0, window[0] - self._until) if self._until else 0
+        self._until = max(self._until, window[1])
+        other_ns = spent.other_ns + between_ns
+        parts = (spent.wasted_ns, spent.idle_ns, spent.overhead_ns, spent.productive_ns, other_ns)
         for place, part_ns in enumerate(parts):
             if part_ns:
                 self._total_ns[place] += part_ns

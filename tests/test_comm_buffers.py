@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from otel_rl import comm_buffers
 from otel_rl import vocabulary as v
 from otel_rl.collective_calls import around_collective
@@ -73,3 +75,20 @@ def test_without_a_device_nothing_is_estimated(recording: Recording) -> None:
     comm_buffers.begin()
     comm_buffers.end()
     assert (0, []) == (state.comm.buffers, points(recording))
+
+
+def test_a_collective_that_fails_made_nothing(recording: Recording) -> None:
+    """What comes into use behind it belongs to no communicator."""
+    cuda, group = FakeCuda(), Group()
+    cuda.usage = (600, 1000)
+    use(cuda)
+    state.identify(world_size=2)
+
+    def fail(tensor: object, group: Group) -> None:
+        raise RuntimeError("the network is away")
+
+    with pytest.raises(RuntimeError, match="the network is away"):
+        around_collective("torch.distributed:all_reduce", 0, None, fail)(None, group)
+    cuda.usage = (100, 1000)
+    around_collective("torch.distributed:barrier", 0, None, lambda group: None)(group=group)
+    assert [] == points(recording)

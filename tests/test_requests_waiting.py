@@ -160,3 +160,24 @@ def test_a_reader_that_fails_takes_no_other_with_it(recording: Recording) -> Non
         note(given, [request(recording, 6)])
     run = recording.stop()
     assert ({"unreadable": 4}, {"stop": 6}) == (bad(run), counted(run, vocabulary.REQUESTS, vocabulary.FINISH))
+
+
+def test_another_thread_may_begin_the_list_that_was_found_empty(recording: Recording) -> None:
+    """Nothing is full, so nothing is dropped; it may be queued twice, and is read once."""
+
+    class Overtaken(type(state.noted)):  # type: ignore[misc]
+        """Another thread adds to it right behind the look."""
+
+        def __len__(self) -> int:
+            found = super().__len__()
+            if not found and not self.overtaken:
+                self.overtaken = True
+                note(given, "r1", 1)
+            return found
+
+        overtaken = False
+
+    with otel_rl.step(1):
+        state.noted = Overtaken()
+        note(given, "r0", 0)
+    assert {} == dict(state.dropped)

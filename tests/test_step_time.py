@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -222,6 +223,18 @@ def test_a_step_that_fails_counts(recording: Recording) -> None:
         timed(recording, "sample", 3)
         raise ValueError("as the test wants")
     assert {"productive": 3} == kinds(recording.stop())
+
+
+def test_time_behind_a_step_that_failed_is_other(recording: Recording) -> None:
+    """Until the program goes on: the kinds add up to the time all the same."""
+    recording.tick(SET_UP_MS)
+    with suppress(LookupError), otel_rl.step(1):
+        timed(recording, "reward", 10)
+        raise LookupError
+    recording.tick(30)
+    with otel_rl.step(2):
+        timed(recording, "reward", 5)
+    assert {"overhead": SET_UP_MS, "productive": 15.0, "other": 30.0} == kinds(recording.stop())
 
 
 def test_a_forked_child_counts_nothing_of_its_parents_step(recording: Recording) -> None:

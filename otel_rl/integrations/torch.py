@@ -167,6 +167,10 @@ def _process_group_begins(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None
     comm_buffers.begin()
 
 
+def _process_group_failed(args: Args, kwargs: Kwargs, error: BaseException) -> None:
+    comm_buffers.give_up()
+
+
 def _process_group_made(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
     comm_buffers.end()
     join_process_group()
@@ -221,8 +225,14 @@ HOOKS = (
         target="torch.distributed.distributed_c10d:init_process_group",
         before=_process_group_begins,
         after=_process_group_made,
+        failed=_process_group_failed,
     ),
-    Hook(target="torch.distributed:init_process_group", before=_process_group_begins, after=_process_group_made),
+    Hook(
+        target="torch.distributed:init_process_group",
+        before=_process_group_begins,
+        after=_process_group_made,
+        failed=_process_group_failed,
+    ),
     Hook(
         target="torch.autograd:backward",
         stage=_backward_stage,
