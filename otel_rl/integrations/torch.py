@@ -167,7 +167,7 @@ def _process_group_begins(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None
     comm_buffers.begin()
 
 
-def _process_group_failed(args: Args, kwargs: Kwargs, error: BaseException) -> None:
+def _process_group_failed(args: tuple[Any, ...], kwargs: dict[str, Any], error: BaseException) -> None:
     comm_buffers.give_up()
 
 
