@@ -13,12 +13,13 @@ from typing import Any, Final
 from otel_rl import vocabulary
 from otel_rl.guard import guard
 from otel_rl.observed import model as models
+from otel_rl.observed.arrays import of_tensor
 from otel_rl.observed.batch import KEYS
 from otel_rl.observed.book import Book, Shown, refuse
 from otel_rl.probes import deferred
 from otel_rl.records import Later
 from otel_rl.runtime import state
-from otel_rl.spans import current_stage
+from otel_rl.spans import Stage, current_stage
 
 LIMIT_BYTES: Final = 256 << 20
 """Copies that may wait for the flusher; a batch beyond that is not taken."""
@@ -97,6 +98,8 @@ def take(batch: Any, *, stage: str = "", seen: models.Seen | None = None, **how:
         seen: the model that handles it; by default the one that was shown last.
         how: further fields of ``Shown``.
     """
+    if _is_evaluation():
+        return
     known, container = book(), state.container
     attributes = container.attributes if container is not None else None
     if not attributes or vocabulary.ITERATION not in attributes or container.trace is None:
@@ -113,20 +116,47 @@ def take(batch: Any, *, stage: str = "", seen: models.Seen | None = None, **how:
         seen=seen or known.last,
         **how,
     )
-    values: dict[str, Any] = {}
-    remote: dict[str, Any] = {}
-    for key, value in batch.items():
-        if key in KEYS and value is not None:
-            _capture(key, value, values, remote)
-    size = sum(map(_size, values.values())) + sum(one.numel() * one.element_size() for one in remote.values())
-    if known.taken_bytes - known.done_bytes + size > LIMIT_BYTES:
-        refuse("too_many_bytes", "otel_rl.observe: %d bytes wait already; a batch is left out", LIMIT_BYTES)
+    given = {key: value for key, value in batch.items() if key in KEYS and value is not None and _is_here(key, value)}
+    if not _fits(known, sum(map(_size, given.values()))):
+        return
+    remote = {key: value for key, value in given.items() if _device_of(value)}
+    values = {
+        key: copied
+        for key, value in given.items()
+        if key not in remote and (copied := _capture(key, value)) is not None
+    }
+    size = sum(map(_size, (*values.values(), *remote.values())))
+    if not _fits(known, size):  # lists have become arrays
         return
     known.taken_bytes += size
-    if not remote:
-        state.add(Later(known.take, (shown, values, size)))
-    elif not _from_device(known, shown, values, remote, size):
-        known.taken_bytes -= size
+    is_taken = False
+    try:
+        if remote:
+            is_taken = _from_device(known, shown, values, remote, size)
+        else:
+            is_taken = state.add(Later(known.take, (shown, values, size)))
+    finally:
+        if not is_taken:
+            known.taken_bytes -= size
+
+
+def _fits(known: Book, size: int) -> bool:
+    """Say whether so many bytes may wait for the flusher too."""
+    if known.taken_bytes - known.done_bytes + size <= LIMIT_BYTES:
+        return True
+    refuse("too_many_bytes", "otel_rl.observe: %d bytes would wait at once; a batch is left out", LIMIT_BYTES)
+    return False
+
+
+def _is_evaluation() -> bool:
+    """Whether the current stage lies in an evaluation: what is around it is still open."""
+    opened = {one.span_id: one for one in tuple(state.open) if one.__class__ is Stage}
+    stage = current_stage()
+    while stage is not None:
+        if stage.name == vocabulary.EVALUATE or (stage.attributes or {}).get(vocabulary.MODE) == "eval":
+            return True
+        stage = opened.pop(stage.parent_id, None)
+    return False
 
 
 def _boundary() -> str:
@@ -135,24 +165,31 @@ def _boundary() -> str:
     return vocabulary.LOOP if stage is None or stage is state.container else stage.name
 
 
-def _capture(key: str, value: Any, values: dict[str, Any], remote: dict[str, Any]) -> None:
-    """Copy one entry of the host, or put one of a device aside."""
+def _is_here(key: str, value: Any) -> bool:
+    """Say whether an entry can be read without another rank or another device."""
     if hasattr(value, "placements"):
         refuse("distributed_tensor", "otel_rl.observe: %s is a DTensor, and to read one is a collective", key)
-        return
-    device: Any = getattr(value, "device", None)
-    kind = getattr(device, "type", "cpu")
-    if kind not in ("cpu", "meta") and hasattr(value, "element_size"):
-        module = getattr(sys.modules["torch"], kind)
-        if device.index not in (None, module.current_device()):
-            refuse("other_device", "otel_rl.observe: %s lies on another device than the current one", key)
-        else:
-            remote[key] = value
-        return
+        return False
+    kind = _device_of(value)
+    if kind and value.device.index not in (None, getattr(sys.modules["torch"], kind).current_device()):
+        refuse("other_device", "otel_rl.observe: %s lies on another device than the current one", key)
+        return False
+    return True
+
+
+def _device_of(value: Any) -> str:
+    """Name the kind of device that holds a tensor; empty for what is the host's."""
+    kind = getattr(getattr(value, "device", None), "type", "cpu")
+    return kind if kind not in ("cpu", "meta") and hasattr(value, "element_size") else ""
+
+
+def _capture(key: str, value: Any) -> Any:
+    """Copy one entry of the host; None if it cannot be read."""
     try:
-        values[key] = _copy(value)
+        return _copy(value)
     except (TypeError, ValueError, RuntimeError, NotImplementedError) as error:
         refuse("unreadable_batch", "otel_rl.observe: %s cannot be read: %s", key, type(error).__name__)
+        return None
 
 
 def _copy(value: Any, depth: int = 1) -> Any:
@@ -161,7 +198,9 @@ def _copy(value: Any, depth: int = 1) -> Any:
     if numpy is None:
         raise NotImplementedError("numpy is not loaded")
     if hasattr(value, "detach"):
-        return _array(value.detach()).copy()
+        if _device_of(value):
+            raise TypeError  # a row of a list: nothing is launched for it
+        return of_tensor(value.detach().clone())
     if isinstance(value, numpy.ndarray):
         return value.copy()
     if isinstance(value, (list, tuple)):
@@ -175,32 +214,32 @@ def _copy(value: Any, depth: int = 1) -> Any:
     raise TypeError
 
 
-def _array(tensor: Any) -> Any:
-    """Look at a tensor of the host as an array; numpy has no bfloat16."""
-    try:
-        return tensor.numpy()
-    except TypeError:
-        return tensor.float().numpy()
-
-
 def _size(value: Any) -> int:
-    return int(getattr(value, "nbytes", 0)) if not isinstance(value, tuple) else sum(map(_size, value))
+    """Count the bytes of a tensor, an array or rows of them; 0 for numbers in lists."""
+    if isinstance(value, (list, tuple)):
+        return sum(map(_size, value)) if value and hasattr(value[0], "dtype") else 0
+    if hasattr(value, "element_size"):
+        return int(value.numel() * value.element_size())
+    return int(getattr(value, "nbytes", 0))
 
 
 def _from_device(known: Book, shown: Shown, values: dict[str, Any], remote: dict[str, Any], size: int) -> bool:
-    """Ask for copies of what lies on a device."""
-    names = list(remote)
-    tensors = [one.detach() for one in remote.values()]
+    """Ask for copies of what lies on a device; say whether they will come."""
+    names, tensors = tuple(remote), [one.detach() for one in remote.values()]
     if not known.device:
         known.device = models.device_name(tensors[0])
 
     def use(hosts: list[Any]) -> Any:
-        return known.arrived(
-            shown, {**values, **{key: one.numpy() for key, one in zip(names, hosts, strict=True)}}, size
-        )
+        return known.arrived(shown, values, dict(zip(names, hosts, strict=True)), size)
 
-    if not deferred.copy(tensors[0].device.type, tensors, use):
-        refuse("device_too_late", "otel_rl.observe: a batch could not be copied from its device")
+    if not state.add(Later(known.expect, (shown, 1))):
         return False
-    state.add(Later(known.expect, (shown,)))
-    return True
+    is_coming = False
+    try:
+        is_coming = deferred.copy(tensors[0].device.type, tensors, use)
+    finally:
+        if not is_coming:
+            state.add(Later(known.expect, (shown, -1)))
+    if not is_coming:
+        refuse("device_too_late", "otel_rl.observe: a batch could not be copied from its device")
+    return is_coming

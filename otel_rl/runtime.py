@@ -85,7 +85,7 @@ class Training:
     rollouts: dict[str, Any] = field(default_factory=dict)
     """The rollout that is being consumed, by mode: an evaluation does not end that of the training."""
     mode: str = ""
-    """Whether the open reward stage trains or evaluates."""
+    """Whether the rollout that is being made and scored is one of training or of an evaluation; empty between them."""
     rewarding: dict[Any, Any] | None = None
     """Open reward functions by the framework's own timing context, while rewards are computed."""
     skipped: int = 0
@@ -225,14 +225,15 @@ class Runtime:
         self.wake = wake
         self.on = True
 
-    def add(self, record: object) -> None:
-        """Queue one record for the flusher. Cost: 0.15 us; never blocks."""
+    def add(self, record: object) -> bool:
+        """Queue one record for the flusher; False if the queue is full. Cost: 0.15 us; never blocks."""
         if len(self.queue) >= QUEUE_LIMIT:
             self.dropped["traces", "queue_full"] += 1
-            return
+            return False
         self.queue.append(record)
         if not self.awake:
             self.ensure_awake()
+        return True
 
     def ensure_awake(self) -> None:
         """Start the flusher of this process if it does not run."""

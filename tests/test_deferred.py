@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections import deque
 from collections.abc import Iterator
@@ -11,6 +13,7 @@ from typing import Any, ClassVar
 
 import pytest
 
+from otel_rl import runtime
 from otel_rl.probes import deferred
 from otel_rl.runtime import state
 
@@ -89,6 +92,56 @@ def test_tensors_of_the_host_are_summed_by_the_flusher() -> None:
     assert [] == seen
     served()
     assert [[1.5, 1.0, 3.0, 60_000.0]] == seen
+
+
+@pytest.mark.usefixtures("queue")
+def test_tensors_of_the_host_stay_as_they_are() -> None:
+    """Their owner may resize them afterwards, which ``Tensor.numpy`` would forbid; a graph is no matter."""
+    seen: list[list[float]] = []
+    mask = torch.ones(2, 3)
+    weight = torch.ones(4, requires_grad=True)
+    assert deferred.read([mask, weight], use(seen))
+    served()
+    mask.resize_(64)
+    assert [[6.0, 4.0]] == seen
+
+
+def test_to_sum_a_large_tensor_starts_no_thread() -> None:
+    """In the flusher: the threads of torch belong to training."""
+    code = """
+import os, threading, torch
+from otel_rl.probes.deferred import _sum
+torch.set_num_threads(4)
+values = torch.ones(1024, 1024).bool()
+sums = []
+counts = []
+def work():
+    counts.append(len(os.listdir("/proc/self/task")))
+    sums.append(_sum(values))
+    counts.append(len(os.listdir("/proc/self/task")))
+thread = threading.Thread(target=work)
+thread.start()
+thread.join()
+assert [1048576.0] == sums, sums
+assert counts[0] == counts[1], counts
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.usefixtures("queue")
+def test_a_full_queue_leaves_numbers_where_they_are(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until it has room; nothing of them is counted as dropped."""
+    seen: list[list[float]] = []
+    assert deferred.read([OnDevice(1.0)], use(seen))
+    Event.all[0].over = True
+    with monkeypatch.context() as full:
+        for module in (deferred, runtime):
+            full.setattr(module, "QUEUE_LIMIT", 0)
+        deferred.resolve()
+    assert (1, 0, {}) == (len(state.training.deferred), len(state.queue), dict(state.dropped))
+    deferred.resolve()
+    served()
+    assert [[1.0]] == seen
 
 
 @pytest.mark.usefixtures("queue")

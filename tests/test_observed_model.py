@@ -152,6 +152,17 @@ def test_ranks_that_compute_one_model_together(monkeypatch: pytest.MonkeyPatch) 
     assert 6 == read(model).shared_by
 
 
+@pytest.mark.parametrize("kinds", [("plain", "tp"), ("dp", "dp_tp"), ("tp", "plain"), ("unnamed", "tp")])
+def test_the_mesh_that_most_ranks_share_counts(kinds: tuple[str, str]) -> None:
+    """Embeddings and norms are often left out of a plan: plain under TP alone, sharded over dp under FSDP2."""
+    names = {"tp": ("tp",), "dp": ("dp",), "dp_tp": ("dp", "tp"), "unnamed": None}
+    model = torch.nn.Linear(2, 2)
+    for kind, one in zip(kinds, model.parameters(), strict=True):
+        if kind != "plain":
+            one.device_mesh = SimpleNamespace(mesh_dim_names=names[kind], size=lambda dim: 2)  # type: ignore[attr-defined]
+    assert 2 == read(model).shared_by
+
+
 def test_a_model_that_is_not_known_says_why(recording: Any) -> None:
     """A module without a configuration, and one of a kind that is not in the table."""
     assert "model type None" == formula_of(read(torch.nn.Linear(2, 2))).reason

@@ -196,7 +196,7 @@ def _is_measured(call: Call, ids: Any, result: Any, parent: Any) -> bool:
     use: Callable[[Any], Iterator[Any]] = partial(_account, call, plan, parent, positions, is_known)
     if ids.device.type != "cpu":
         return deferred.send(ids.device.type, partial(_measure, plan, call.done, ids), use)
-    new_BT = ids.numpy()[:, plan.start :].copy()  # the caller may write into its own
+    new_BT = ids[:, plan.start :].clone().numpy()  # the caller may write into its own, or resize it
     read = partial(_read, new_BT, plan.enders, call.done, plan.prompts, plan.returned)
     if call.sampling is None and isinstance(parent, Stage) and plan.decoder == "_sample":
         values = read()

@@ -7,12 +7,23 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from otel_rl.analysis.checksums import LAGS, ZERO_GAP, MaskSums, TokenSums, wrap
+from otel_rl.analysis.checksums import HASH, LAGS, ZERO_GAP, MaskSums, TokenSums, wrap
 from otel_rl.analysis.pairs import Moments, Pairs
 
 Array = Any
 KINDS: Final = {"i": "integer", "u": "integer", "b": "boolean", "f": "float"}
 """What numpy calls a type, and what the ledger does: int32 or int64 makes no difference to a token."""
+
+
+def of_tensor(tensor: Any) -> Array:
+    """Give a tensor of the host that is ours as an array, which shares its memory; numpy has no bfloat16.
+
+    Not the host program's own: ``Tensor.numpy`` forbids its owner to resize it ever after.
+    """
+    try:
+        return tensor.numpy()
+    except TypeError:
+        return tensor.float().numpy()
 
 
 def kind_of(array: Array) -> str:
@@ -39,6 +50,18 @@ def token_sums(ids_BT: Array, mask_BT: Array, numbers_B: Array | None = None) ->
         return TokenSums(
             wrap(int(id_BT.sum())), wrap(int(sums_B.sum())), wrap(int(tail)), wrap(int((sums_B * number_B).sum()))
         )
+
+
+def sample_sums(numbers_B: Array) -> tuple[int, int]:
+    """Add up numbers of samples, and a hash of each."""
+    import numpy as np
+
+    with np.errstate(all="ignore"):
+        mixed_B = numbers_B.astype(np.int64).astype(np.uint64)
+        total = int(mixed_B.sum())
+        for shift, factor in HASH:
+            mixed_B = (mixed_B ^ (mixed_B >> np.uint64(shift))) * np.uint64(factor)
+        return wrap(total), wrap(int((mixed_B ^ (mixed_B >> np.uint64(31))).sum()))
 
 
 def mask_sums(mask_BT: Array) -> MaskSums:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from math import prod
 from typing import Any, Final
 
 from otel_rl.analysis.architecture import Architecture, Unknown, architecture
@@ -108,7 +109,7 @@ def read(model: Any) -> Seen:
         config=_config(_unwrapped(model)),
         parameters=tuple(_parameters(model, named)),
         device=next((name for _, one in named if (name := device_name(one))), ""),
-        shared_by=_shared_by([one for _, one in named[:1]]),
+        shared_by=_shared_by(one for _, one in named),
     )
 
 
@@ -182,8 +183,12 @@ def _outputs_by_name(config: Mapping[str, Any]) -> int | None:
     return int(labels) if any("Classification" in str(name) for name in names) else None
 
 
-def _shared_by(parameters: list[Any]) -> int:
-    """Say how many ranks compute one model together: by Megatron, by the mesh of a sharded parameter, else 0."""
+def _shared_by(parameters: Iterable[Any]) -> int:
+    """Say how many ranks compute one model together: by Megatron, by the meshes of its parameters, else 0.
+
+    Of several meshes the one that most ranks share counts: norms and embeddings are often left out of a tensor
+    parallel plan.
+    """
     megatron = sys.modules.get("megatron.core.parallel_state")
     if megatron is not None and megatron.model_parallel_is_initialized():
         sizes = (
@@ -192,11 +197,11 @@ def _shared_by(parameters: list[Any]) -> int:
             megatron.get_context_parallel_world_size(),
         )
         return int(sizes[0] * sizes[1] * sizes[2])
-    mesh = next((one.device_mesh for one in parameters if hasattr(one, "device_mesh")), None)
-    names = getattr(mesh, "mesh_dim_names", None)
-    if mesh is None or not names:
-        return 0
-    shared = 1
-    for name in SHARING:
-        shared *= int(mesh.size(names.index(name))) if name in names else 1
-    return shared
+    meshes = {id(mesh): mesh for one in parameters if (mesh := getattr(one, "device_mesh", None)) is not None}
+    return max(map(_sharing, meshes.values()), default=0)
+
+
+def _sharing(mesh: Any) -> int:
+    """Multiply the dimensions of a mesh whose ranks compute one model together; 0 if they have no names."""
+    names = mesh.mesh_dim_names
+    return prod(int(mesh.size(names.index(name))) for name in SHARING if name in names) if names else 0

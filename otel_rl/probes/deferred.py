@@ -8,7 +8,7 @@ from typing import Any
 
 from otel_rl.probes.device_time import is_capturing
 from otel_rl.records import Count, Later, Point
-from otel_rl.runtime import state
+from otel_rl.runtime import QUEUE_LIMIT, state
 
 LIMIT = 256
 """Groups of numbers that may wait for their device; more are dropped and counted."""
@@ -98,7 +98,8 @@ def resolve() -> None:
     """Hand over every number whose copy has ended, in order; called between stages, by any thread.
 
     While one thread does, another leaves it to that: it could take numbers that only the one before them had asked for.
-    What a thread has timed on the device it completes itself. Nothing is asked while this thread captures a graph.
+    What a thread has timed on the device it completes itself. Nothing is asked while this thread captures a graph, and
+    nothing is handed over while the queue is full: who asked has accounts to settle with what comes.
     """
     if state.device is not None:
         state.device.clock.resolve()
@@ -106,9 +107,11 @@ def resolve() -> None:
     if not waiting or not alone.acquire(blocking=False):
         return
     try:
-        while waiting and not is_capturing(waiting[0][0]) and waiting[0][1].query():
-            _, _, hosts, use = waiting.popleft()
-            state.add(Later(use, (hosts,)))
+        while waiting and len(state.queue) < QUEUE_LIMIT and not is_capturing(waiting[0][0]) and waiting[0][1].query():
+            _, _, hosts, use = waiting[0]
+            if not state.add(Later(use, (hosts,))):
+                break  # another thread has filled it
+            waiting.popleft()
     finally:
         alone.release()
 
@@ -131,5 +134,12 @@ def _use_host(tensors: Sequence[Any], use: Use) -> Iterable[Count | Point]:
 
 
 def _sum(tensor: Any) -> float:
-    """Sum by numpy, which starts no threads of its own as torch may for a large tensor."""
-    return float(tensor) if tensor.numel() == 1 else float(tensor.numpy().sum())
+    """Sum by numpy: torch starts threads of its own for a large tensor, to sum it or to copy it.
+
+    By DLPack, because ``Tensor.numpy`` forbids its owner to resize it ever after.
+    """
+    if tensor.numel() == 1:
+        return float(tensor)
+    import numpy as np
+
+    return float(np.from_dlpack(tensor.detach()).sum())

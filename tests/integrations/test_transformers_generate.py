@@ -499,6 +499,12 @@ def test_on_a_device_lengths_come_later(recording: None, model: Any, monkeypatch
     assert [Count(v.SAMPLE_PADDING, 3)] == taken.counts
 
 
+def test_what_it_returns_can_be_resized(recording: None, tmp_path: Any) -> None:
+    """numpy, given a tensor itself, would forbid that for good."""
+    ids = task.model(tmp_path / "tiny", 0).generate(**inputs(), max_new_tokens=8)
+    assert ids.resize_(ids.numel() * 2) is ids
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 def test_on_a_gpu(recording: None, tmp_path: Any) -> None:
