@@ -289,3 +289,18 @@ def test_a_policy_that_was_updated_may_be_far_from_its_rollout() -> None:
 def test_arrays_that_do_not_fit_each_other_are_a_fault_of_their_row() -> None:
     """Whatever the other boundaries say."""
     assert [Fault.SHAPE, Fault.NONFINITE] == inspect(Row(step=0, rank=0, boundary="train", misfit=2, nonfinite=1))
+
+
+def test_padding_on_the_other_side_is_no_other_mask() -> None:
+    """The tokens are compared; where they differ, that is said of them."""
+    ids, mask = [[5, 7, 2, 0, 0], [9, 2, 3, 4, 0]], [[True] * 3 + [False] * 2, [True] * 4 + [False]]
+    left_ids, left = [[0, 0, 5, 7, 2], [0, 9, 2, 3, 4]], [row[::-1] for row in mask]
+    before, after = (
+        Row(step=1, rank=0, boundary=name, tokens=token_sums(*one), mask=mask_sums(one[1]))
+        for name, one in (("a", (ids, mask)), ("b", (left_ids, left)))
+    )
+    assert [] == check([before, after])
+    exchanged = Row(step=1, rank=0, boundary="b", tokens=token_sums(left_ids[::-1], left[::-1]), mask=after.mask)
+    assert [("a -> b", Fault.PERMUTED_BATCH)] == [(one.boundary, one.fault) for one in check([before, exchanged])]
+    without = Row(step=1, rank=0, boundary="b", mask=after.mask)
+    assert [Fault.OTHER_MASK] == [one.fault for one in check([before, without])]

@@ -146,3 +146,12 @@ def test_ids_of_other_types() -> None:
     assert 1 == arrays.token_sums(np.array([[math.nan, 1.0]]), np.array([[False, True]])).plain
     arrays.token_sums(np.array([[math.nan, math.inf]]), np.ones((1, 2), bool))
     assert MaskSums(0, 0, 0, 0, 0) == arrays.mask_sums(np.ones((3, 0), bool))
+
+
+@unhurried
+@given(st.lists(st.integers(-(2**63), 2**63 - 1), max_size=5))
+def test_sample_sums(numbers: list[int]) -> None:
+    """The same in another order; of as many other samples with the same sum they differ."""
+    expected = checksums.sample_sums(numbers)
+    assert [expected] * 2 == [arrays.sample_sums(np.array(one, np.int64)) for one in (numbers, numbers[::-1])]
+    assert checksums.sample_sums([1, 5, 6])[1] != checksums.sample_sums([2, 3, 7])[1]

@@ -88,6 +88,16 @@ def shown(part: Part) -> dict[str, Any]:
             id="a mask of other columns",
         ),
         pytest.param(
+            {"input_ids": IDS, "lengths": np.array([4, 5])},
+            {"rows": 0, "lengths": [4, 5]},
+            id="padding somewhere",
+        ),
+        pytest.param(
+            {"input_ids": IDS[:1], "lengths": np.array([4, 2])},
+            {"rows": 1, "ids": IDS[:1].tolist(), "mask": [[1] * 6], "lengths": [4, 2]},
+            id="two sequences in a row",
+        ),
+        pytest.param(
             {"completion_ids": IDS, "completion_mask": LEFT[:1]},
             {"misfit": ["completion_mask"]},
             id="a mask of fewer rows",
@@ -168,3 +178,21 @@ def test_values_of_samples_and_of_the_batch() -> None:
     )
     has_mask = {key: mask_BT is not None for key, (_, mask_BT) in part.floats.items()}
     assert ([], {"values": True, "advantages": False, "rewards": False, "loss": False}) == (part.misfit, has_mask)
+
+
+@pytest.mark.parametrize("width", [5, 6])
+def test_one_sequence_may_come_without_a_dimension_of_the_batch(width: int) -> None:
+    """So may numbers of its tokens."""
+    part = read({"input_ids": IDS[0], "logprobs": np.arange(width), "advantages": np.zeros(1)})
+    assert ([], [list(range(width))], (1,)) == (
+        part.misfit,
+        part.floats["logprobs"][0].tolist(),
+        part.floats["advantages"][0].shape,
+    )
+
+
+def test_samples_of_a_packed_row_have_numbers_and_values() -> None:
+    """As many as there are lengths."""
+    packed = {"input_ids": IDS[:1], "lengths": np.array([4, 2])}
+    part = read({**packed, "sample_ids": np.array([7, 8]), "rewards": np.zeros(2)})
+    assert ([], 2, True) == (part.misfit, part.samples, part.is_packed)

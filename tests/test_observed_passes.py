@@ -102,3 +102,22 @@ def test_a_batch_that_outlasts_steps_is_compared_pass_by_pass() -> None:
         known.append([one.row.boundary for one in group.rows(0, is_over=False)])
     assert [["rollout"], ["rollout", "train"], ["rollout", "train"], ["rollout", "train", "train"]] == known
     assert [4, 4, 4] == [one.samples for one in group.rows(0, is_over=False)]
+
+
+@pytest.mark.parametrize("field", ["model", "logprobs"])
+def test_two_models_at_one_boundary_are_not_joined(field: str) -> None:
+    """Actor and critic, old and reference log-probabilities, micro-batch by micro-batch."""
+    one, other = ({field: frozenset({name})} for name in "ab")
+    parts = [call("train", rows, **who) for rows in ([0, 1], [2, 3]) for who in (one, other)]
+    assert [] == faults(call("rollout", [0, 1, 2, 3]), *parts)
+    parts[-1] = call("train", [3, 2], **other)
+    assert [("train -> train", Fault.PERMUTED_BATCH)] == faults(call("rollout", [0, 1, 2, 3]), *parts)
+
+
+def test_other_samples_are_not_compared() -> None:
+    """As many, but other numbers: half of them twice, a rollout of another step; values are judged all the same."""
+    rollout = call("rollout", [0, 1, 2, 3], "number", samples=(6, 60))
+    halves = [call("train", [0, 1], "number", samples=(1, 10), nonfinite=1) for _ in range(2)]
+    assert [("train", Fault.NONFINITE)] == faults(rollout, *halves)
+    same = [call("train", [0, 1], "number", samples=(1, 10)), call("train", [2, 2], "number", samples=(5, 50))]
+    assert [("rollout -> train", Fault.OTHER_MASK)] == faults(rollout, *same)

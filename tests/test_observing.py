@@ -17,9 +17,10 @@ import numpy as np
 import torch
 
 import otel_rl
-from otel_rl import observing
+from otel_rl import observing, runtime
 from otel_rl import vocabulary as v
 from otel_rl.journal.read import Run
+from otel_rl.probes import deferred
 from otel_rl.runtime import state
 from tests.fixtures import Recording
 from tests.test_analysis_flops import DEEPSEEK_V2_LITE, QWEN_0_5B, QWEN_7B, QWEN_30B_A3B
@@ -140,6 +141,19 @@ def test_a_model_whose_flops_cannot_be_known_has_no_number(recording: Recording)
     notes = [(log.severity, log.body) for log in run.logs(v.FLOPS_NOTE)]
     assert [(13, "the FLOPs of this model cannot be known: model type 'mamba'")] == notes
     assert ({"rl.train.forward"}, {"update"}) == (set(numbers(run, v.FLOPS)), set(numbers(run, v.FLOPS_RATE)))
+
+
+def test_stages_of_set_up_are_not_kept(recording: Recording) -> None:
+    """It may last as long as the process, as where an engine serves that knows of no steps."""
+    otel_rl.observe(model=QWEN_0_5B)
+    with otel_rl.stage("logprob"):
+        pass
+    otel_rl.flush(5)
+    before = [trace.step for trace in observing.book()._steps]
+    with otel_rl.step(1), otel_rl.stage("logprob"):
+        pass
+    otel_rl.flush(5)
+    assert ([], ["train 1"]) == (before, [trace.step for trace in observing.book()._steps])
 
 
 def test_a_step_that_fails_has_no_rate(recording: Recording) -> None:
@@ -353,6 +367,17 @@ def test_what_is_changed_later_was_copied_before(recording: Recording, kind: str
     assert (4 if kind == "view" else 6) == row.attributes[v.LEDGER_TOKENS][0]  # type: ignore[index]
 
 
+@pytest.mark.parametrize("kind", ["tensor", "rows"])
+def test_a_tensor_that_was_shown_may_be_resized(recording: Recording, kind: str) -> None:
+    """As FSDP does with its storage; ``Tensor.numpy`` would forbid it for good."""
+    mask = torch.ones(2, 3)
+    with otel_rl.step(1), otel_rl.stage("sample"):
+        otel_rl.observe(batch={"attention_mask": mask if kind == "tensor" else [mask[0], mask[1]]})
+    otel_rl.flush(5)
+    mask.resize_(64)
+    mask.untyped_storage().resize_(0)
+
+
 def test_random_numbers_and_gradients_are_the_hosts(recording: Recording) -> None:
     """Nothing is drawn, and a loss keeps its graph."""
     model, weight = torch.nn.Linear(2, 2), torch.ones(3, requires_grad=True)
@@ -470,6 +495,29 @@ def test_copies_that_nobody_reads_have_a_limit(recording: Recording, monkeypatch
     assert 4 == row.attributes[v.LEDGER_ROWS]
 
 
+@pytest.mark.parametrize("kind", ["tensor", "array", "rows"])
+def test_a_batch_over_the_limit_is_not_copied(recording: Recording, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    """It could be as large as what is left of the memory."""
+    monkeypatch.setattr(observing, "LIMIT_BYTES", 100)
+    copies: list[Any] = []
+    monkeypatch.setattr(observing, "_copy", copies.append)
+    values = torch.ones(2, 50)
+    shown = {"tensor": values, "array": values.numpy(), "rows": [values[0], values[1]]}[kind]
+    with otel_rl.step(1), otel_rl.stage("sample"):
+        otel_rl.observe(batch={"rewards": [1.0], "values": shown})
+    assert ([], {"too_many_bytes": [1]}) == (copies, numbers(recording.stop(), v.SELF_DROPPED))
+
+
+def test_a_full_queue_uses_up_no_limit(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a disk that hangs: what did not come to the flusher does not wait for it."""
+    with otel_rl.step(1), otel_rl.stage("sample"):
+        with monkeypatch.context() as full:
+            full.setattr(runtime, "QUEUE_LIMIT", 0)
+            otel_rl.observe(batch={"input_ids": torch.ones(2, 5)})
+        assert (0, {("traces", "queue_full"): 1}) == (observing.book().taken_bytes, dict(state.dropped))
+        state.dropped.clear()
+
+
 def test_lists_hold_rows_and_numbers(recording: Recording) -> None:
     """Of any kind: tensors of one number, arrays and lists of different lengths, long ones."""
     with otel_rl.step(1), otel_rl.stage("sample"):
@@ -575,6 +623,57 @@ def test_what_lies_on_a_device_comes_when_it_can(recording: Recording, device: A
         point.attributes[v.FLOPS_PEAK],
     )
     assert "NVIDIA H100" in str(point.attributes[v.FLOPS_PEAK_SOURCE])
+
+
+def waiting() -> tuple[int, list[int]]:
+    """Give the bytes that wait for the flusher, and how many batches each open step waits for."""
+    known = observing.book()
+    return known.taken_bytes - known.done_bytes, [step.waiting for step in known._steps.values()]
+
+
+def test_bfloat16_of_a_device_is_read(recording: Recording, device: Any) -> None:
+    """Numpy has none; it is what log-probabilities of a GPU are."""
+    logprobs = torch.tensor([[-1.0, math.nan]], dtype=torch.bfloat16)
+    with otel_rl.step(1):
+        with otel_rl.stage("train.forward"):
+            otel_rl.observe(batch={"completion_ids": Remote(torch.ones(1, 2)), "logprobs": Remote(logprobs)})
+        deferred.resolve()
+        otel_rl.flush(5)
+        assert (0, [0]) == waiting()
+    assert [(1, "rl.train.forward", "values that are NaN or infinite")] == mismatches(recording.stop())
+
+
+@pytest.mark.guarded
+def test_a_copy_that_cannot_be_read_holds_up_no_step(recording: Recording, device: Any) -> None:
+    """Neither its numbers nor the bytes that may wait."""
+    with otel_rl.step(1):
+        with otel_rl.stage("train.forward"):
+            otel_rl.observe(batch={"loss": Remote(torch.ones(2).to_sparse())})
+        deferred.resolve()
+        otel_rl.flush(5)
+        assert (0, [0]) == waiting()
+    state.dropped.clear()
+
+
+@pytest.mark.guarded
+@pytest.mark.parametrize("failure", ["full queue", "too many", "error"])
+def test_a_copy_that_does_not_come_holds_up_no_step(
+    recording: Recording, device: Any, monkeypatch: pytest.MonkeyPatch, failure: str
+) -> None:
+    """Its bytes are free again and nobody waits for it."""
+    with otel_rl.step(1), otel_rl.stage("train.forward"):
+        with monkeypatch.context() as failing:
+            if failure == "full queue":
+                failing.setattr(runtime, "QUEUE_LIMIT", 0)
+            elif failure == "too many":
+                failing.setattr(deferred, "LIMIT", 0)
+            else:
+                failing.setattr(deferred, "copy", lambda *_: 1 / 0)
+            otel_rl.observe(batch={"loss": Remote(torch.ones(2))})
+        otel_rl.flush(5)
+        assert (0, [] if failure == "full queue" else [0]) == waiting()
+        assert 0 == len(state.training.deferred)
+    state.dropped.clear()
 
 
 def test_the_devices_own_time_is_taken_where_it_knows_all(recording: Recording, device: Any) -> None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 from rich.console import Console
 
 from otel_rl import vocabulary as v
@@ -175,3 +176,34 @@ def test_flops_and_mfu_are_medians_of_each_rank(tmp_path: Path) -> None:
         "so of launches: too high where the device lags.",
         "The FLOPs of this model cannot be known: model type 'mamba'.",
     ] == [line.rstrip() for line in text[start:].splitlines()[:6]]
+
+
+def test_what_a_user_records_under_our_names_is_no_flops(tmp_path: Path) -> None:
+    """Without the scope, or with another, or no number at all."""
+    update = {v.FLOPS_SCOPE: "update"}
+    rates = [points(v.FLOPS_RATE, [1.0]), points(v.FLOPS_RATE, [2.0], **{v.FLOPS_SCOPE: "mine"})]
+    path = write(tmp_path, {0: [*rates, points(v.FLOPS_RATE, [float("nan"), 3e9], **update)]})
+    found = build_report(open_run(path), BEGIN_NS).flops.ranks
+    assert [("update", 1, 3e9)] == [(one.scope, one.steps, one.per_second) for one in found]
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {v.LEDGER_TOKENS: [1, 2, 3]},
+        {v.LEDGER_TOKENS: "abcd"},
+        {v.LEDGER_MASK: [1, 2, 3, 4, 5, 6]},
+        {v.LEDGER_MASK: [1.5] * 5},
+        {v.LEDGER_LOGPROBS: [40.0, 9.0, 3.0, 4.0]},
+        {v.LEDGER_LOGPROBS: [float("nan")] * 8},
+        {v.LEDGER_LOGPROBS: [float("inf")] * 8},
+        {v.LEDGER_LOGPROBS: "abcdefgh"},
+    ],
+)
+def test_a_part_of_a_row_in_another_form_is_left_out(tmp_path: Path, part: dict[str, Any]) -> None:
+    """The rest of the row counts."""
+    place = {v.ITERATION: 1, v.LOOP_NAME: "train", v.LEDGER_BOUNDARY: "rl.train.forward", v.LEDGER_NONFINITE: 1}
+    path = write(tmp_path, {0: [row(1, "rl.sample"), Log(v.LEDGER, BEGIN_NS + 2 * MS, {**place, **part}, "", 9)]})
+    expected = [mismatch(1, "rl.train.forward", "values that are NaN or infinite", 0)]
+    found = build_report(open_run(path), BEGIN_NS).ledger
+    assert Ledger(steps=1, rows=2, mismatches=[replace(one, of_ranks=1) for one in expected]) == found

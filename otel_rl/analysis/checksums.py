@@ -15,6 +15,8 @@ from typing import Final
 LAGS: Final = (-1, 0, 1)
 CORRELATED: Final = 16
 """Below so many pairs of logprobs a correlation says nothing."""
+HASH: Final = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
+"""Shifts and factors of splitmix64's last steps."""
 ZERO_GAP: Final = 0.1
 """A zero logprob is a missing one where training says that the token was less likely than exp(-0.1) = 0.9."""
 
@@ -131,6 +133,17 @@ def token_sums(
         ordered += number * in_row
         tail += math.prod(true[-1]) if true else 0
     return TokenSums(wrap(plain), wrap(weighted), wrap(tail), wrap(ordered))
+
+
+def sample_sums(numbers: Sequence[int]) -> tuple[int, int]:
+    """Add up numbers of samples, and a hash of each: both are the same in any order, and of the same samples only."""
+    hashes = []
+    for number in numbers:
+        mixed = number % (1 << 64)
+        for shift, factor in HASH:
+            mixed = (mixed ^ (mixed >> shift)) * factor % (1 << 64)
+        hashes.append(mixed ^ (mixed >> 31))
+    return wrap(sum(numbers)), wrap(sum(hashes))
 
 
 def wrap(value: int) -> int:

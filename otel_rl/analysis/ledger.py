@@ -18,6 +18,8 @@ from otel_rl.analysis.checksums import LAGS, LogprobSums, MaskSums, TokenSums, w
 
 RankT = TypeVar("RankT", bound=Hashable)
 FieldT = TypeVar("FieldT")
+Masked = tuple[MaskSums | None, TokenSums | None]
+"""A mask, and the tokens under it."""
 
 
 class Fault(Enum):
@@ -114,19 +116,19 @@ def _faults(batch: Sequence[Row[RankT]], limits: Limits) -> Iterator[tuple[str, 
     for row in batch:
         for fault in inspect(row, limits):
             yield row.boundary, fault
-    yield from _between([(row.boundary, row.shape) for row in batch], _shape_fault)
-    masks = list(_between([(row.boundary, row.mask) for row in batch], _mask_fault))
+    yield from _between([(row, row.shape) for row in batch], _shape_fault)
+    masks = list(_between([(row, (row.mask, row.tokens)) for row in batch if row.mask is not None], _mask_fault))
     yield from masks
     moved = {place for place, _ in masks}  # under another mask there are other tokens, which says nothing more
-    tokens = _between([(row.boundary, row.tokens) for row in batch], _token_fault)
+    tokens = _between([(row, row.tokens) for row in batch], _token_fault)
     yield from ((place, fault) for place, fault in tokens if place not in moved)
 
 
 def _between(
-    values: Iterable[tuple[str, FieldT | None]], judge: Callable[[FieldT, FieldT], Fault | None]
+    values: Iterable[tuple[Row[RankT], FieldT | None]], judge: Callable[[FieldT, FieldT], Fault | None]
 ) -> Iterator[tuple[str, Fault]]:
     """Compare each boundary that has the field with the one before it that has it."""
-    known = [(boundary, value) for boundary, value in values if value is not None]
+    known = [(row.boundary, value) for row, value in values if value is not None]
     for (before, left), (after, right) in pairwise(known):
         fault = judge(left, right)
         if fault is not None:
@@ -154,15 +156,19 @@ def _is_left_shift(before: TokenSums, after: TokenSums) -> bool:
     return shifted in (after.weighted, wrap(after.weighted - after.tail))
 
 
-def _mask_fault(before: MaskSums, after: MaskSums) -> Fault | None:
-    """A mask may be padded further, so its size says nothing."""
+def _mask_fault(left: Masked, right: Masked) -> Fault | None:
+    """A mask may be padded further, so its size says nothing; nor do its places, where the same tokens are under it."""
+    (before, tokens), (after, tokens_after) = left, right
+    if before is None or after is None or (tokens is not None and tokens == tokens_after):
+        return None
     if (before.true, before.rows, before.first, before.last) == (after.true, after.rows, after.first, after.last):
         return None
     moved = (after.first - before.first, after.last - before.last)
     by_one = (0, before.rows, -before.rows)
     if before.rows and before.rows == after.rows and moved != (0, 0) and all(shift in by_one for shift in moved):
         return Fault.SHIFTED_MASK
-    return Fault.OTHER_MASK
+    is_same = (before.true, before.rows, moved[0]) == (after.true, after.rows, moved[1])
+    return None if is_same and tokens and tokens_after else Fault.OTHER_MASK  # padded otherwise: its tokens say more
 
 
 def _logprob_faults(found: LogprobSums, limits: Limits, is_updated: bool) -> list[Fault]:

@@ -48,7 +48,11 @@ class Rollout:
 
 
 def _mode(trainer: Any) -> str:
-    return TRAIN if trainer.model.training else EVAL
+    """Give the mode of the rollout that is being made, or of the model.
+
+    Continuous batching leaves the model training, also in an evaluation (TRL 1.16): the rollout knows from its begin.
+    """
+    return state.training.mode or (TRAIN if trainer.model.training else EVAL)
 
 
 def _policy_version(trainer: Any) -> int:
@@ -81,7 +85,8 @@ def _end_between(args: Args, kwargs: Kwargs) -> None:
 def _begin_rollout(args: Args, kwargs: Kwargs) -> None:
     end_between()
     trainer, prompts = args[0], args[1]
-    mode = _mode(trainer)
+    state.training.mode = ""
+    mode = state.training.mode = _mode(trainer)
     state.training.sampling = Sampling(
         trainer, prompts, mode=mode, policy=_policy_version(trainer), size=_group_size(trainer, mode)
     )
@@ -102,8 +107,6 @@ def _describe_rollout(args: Args, kwargs: Kwargs, result: Any) -> dict[str, Valu
     sampling, mode = state.training.sampling, _mode(trainer)
     prompt, response = sum(map(len, prompts)), sum(map(len, responses))
     rollout = state.training.rollouts[mode] = Rollout(current_stage(), prompt + response)
-    if sampling is not None:
-        mode = sampling.mode  # continuous batching leaves the model training, also in an evaluation (TRL 1.16)
     if mode is TRAIN and state.training.throughput is not None:
         state.training.throughput.rollout(len(responses), prompt, response)
     described: dict[str, Value] = {
@@ -136,12 +139,15 @@ def _begin_processing(args: Args, kwargs: Kwargs, result: Any) -> None:
 
 
 def _scored(args: Args, kwargs: Kwargs, result: Any) -> None:
-    attempt("observe", "a rollout", trl_model.see_rollout, args[0], result)
+    if _mode(args[0]) == TRAIN:
+        attempt("observe", "a rollout", trl_model.see_rollout, result)
     _begin_processing(args, kwargs, result)
+    state.training.mode = ""
 
 
 def _rollout_failed(args: Args, kwargs: Kwargs, error: BaseException) -> None:
     state.training.rewarding = state.training.sampling = None
+    state.training.mode = ""
     end_between(error)
 
 
@@ -240,6 +246,7 @@ def _end_function(args: Args, kwargs: Kwargs) -> None:
 def _begin_forward(args: Args, kwargs: Kwargs) -> None:
     deferred.resolve()
     end_between()
+    state.training.mode = ""
 
 
 def _describe_forward(args: Args, kwargs: Kwargs, result: Any) -> dict[str, Value]:

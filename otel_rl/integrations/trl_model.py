@@ -47,10 +47,10 @@ def see(trainer: Any) -> tuple[Seen | None, Seen | None]:
     return known[trainer]
 
 
-def see_rollout(trainer: Any, scored: dict[str, Any]) -> None:
+def see_rollout(scored: dict[str, Any]) -> None:
     """Show a rollout of training with its advantages and log-probabilities."""
     rollout = state.training.rollouts.get("train")
-    if rollout is None or not trainer.model.training:
+    if rollout is None:
         return
     known, now = book(), monotonic_ns()
     if known.looked_ns and now - known.looked_ns < LOOK_NS:

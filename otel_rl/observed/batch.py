@@ -38,6 +38,13 @@ class Part:
     """Real tokens of each whole sequence; None where the batch does not say."""
     responses: int | None = None
     """Real tokens of the responses; None where the batch does not tell them from prompts."""
+    samples: int = 0
+    """As many as there are lengths, where those were given; else rows."""
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether rows hold other than one sample each."""
+        return bool(self.rows) and self.samples != self.rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +82,8 @@ def read(values: Mapping[str, Any]) -> Part:
     elif part.mask_BT is not None:
         part.rows = part.mask_BT.shape[0]
     _numbers(tables, part)
+    if whole is not None and getattr(values["input_ids"], "ndim", 2) == 1:
+        _lift(tables, whole.shape[1])
     width = None if whole is None else whole.shape[1]
     for key in FLOATS:
         if key in tables:
@@ -124,7 +133,11 @@ def _mask(tables: Mapping[str, Table], key: str, of: Table | None, part: Part) -
         return true_BT if given.has_BT is None else true_BT & given.has_BT
     if given is not None:
         part.misfit.append(key)
-    return of.everywhere() if of is not None and given is None else None
+    if of is None or given is not None:
+        return None
+    lengths = tables.get("lengths")
+    is_known = lengths is None or of.has_BT is not None or lengths.array.sum() == of.array.size
+    return of.everywhere() if is_known else None  # there is padding, and nobody says where
 
 
 def _whole(tables: Mapping[str, Table], part: Part) -> Table | None:
@@ -167,10 +180,19 @@ def _numbers(tables: Mapping[str, Table], part: Part) -> None:
     lengths, numbers = tables.get("lengths"), tables.get("sample_ids")
     if lengths is not None:
         part.lengths = [max(0, int(length)) for length in lengths.array.ravel()]
-    if numbers is not None and numbers.array.size == part.rows and numbers.array.dtype.kind in "iu":
+    part.samples = part.rows if lengths is None else lengths.array.size
+    if numbers is not None and numbers.array.size == part.samples and numbers.array.dtype.kind in "iu":
         part.numbers_B = numbers.array.ravel()
     elif numbers is not None:
         part.misfit.append("sample_ids")
+
+
+def _lift(tables: dict[str, Table], width: int) -> None:
+    """Beside one sequence without a dimension of the batch, numbers of its tokens have none either."""
+    for key in FLOATS:
+        table = tables.get(key)
+        if table is not None and table.array.ndim == 1 and table.array.size in (width, width - 1) and width > 1:
+            tables[key] = Table(table.array[None])
 
 
 def _float(key: str, table: Table, part: Part, whole: int | None) -> None:
@@ -178,7 +200,7 @@ def _float(key: str, table: Table, part: Part, whole: int | None) -> None:
     values, mask_BT = table.array, part.mask_BT
     if mask_BT is None or values.ndim < 2:
         part.floats[key] = values, table.has_BT
-        is_sample = values.ndim == 0 or values.size in (1, part.rows) or mask_BT is None
+        is_sample = values.ndim == 0 or values.size in (1, part.rows, part.samples) or mask_BT is None
         part.misfit += [] if is_sample else [key]
         return
     columns, width = mask_BT.shape[1], values.shape[1]

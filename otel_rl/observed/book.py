@@ -15,13 +15,16 @@ from otel_rl import vocabulary as v
 from otel_rl.analysis.flops import FORMULA
 from otel_rl.guard import say
 from otel_rl.observed import ledger, rates
+from otel_rl.observed.arrays import of_tensor
 from otel_rl.observed.batch import Part, read
 from otel_rl.observed.model import Formula, Seen, formula_of
 from otel_rl.observed.passes import Group
 from otel_rl.observed.rates import FORWARD_ONLY, TRAINING, Work
 from otel_rl.records import Count, Labels, Log, Point
+from otel_rl.rollouts.place import Stages
 from otel_rl.runtime import Trace, state
 from otel_rl.spans import Stage
+from otel_rl.step_time import PHASES
 
 MOST_STEPS: Final = 16
 """Steps that may wait for their end, or for a device."""
@@ -88,18 +91,20 @@ class Book:
         self._steps: dict[Trace, _Step] = {}
         self._groups: dict[str, Group] = {}
         self._noted: set[str] = set()
+        self._stages = Stages()
 
     # --- what comes in ------------------------------------------------------------------------------------------------
 
-    def expect(self, shown: Shown) -> tuple[()]:
-        """Know of a batch that is on its way from a device."""
-        self._step(shown).waiting += 1
+    def expect(self, shown: Shown, batches: int) -> tuple[()]:
+        """Know of a batch that is on its way from a device; -1: it will not come."""
+        self._step(shown).waiting += batches
         return ()
 
-    def arrived(self, shown: Shown, values: dict[str, Any], size: int) -> Made:
-        """Take a batch that has come from a device."""
+    def arrived(self, shown: Shown, values: dict[str, Any], tensors: dict[str, Any], size: int) -> Made:
+        """Take a batch that has come from a device: whatever it is, its step waits for it no longer."""
         self._step(shown).waiting -= 1
-        yield from self.take(shown, values, size)
+        self.done_bytes += size
+        yield from self.take(shown, {**values, **{key: of_tensor(one) for key, one in tensors.items()}}, 0)
 
     def take(self, shown: Shown, values: dict[str, Any], size: int) -> Made:
         """Take a batch: count its FLOPs, note its sums.
@@ -114,9 +119,9 @@ class Book:
         part = read(values)
         yield from self._count(step.work, shown, part)
         if shown.parts:
-            step.group.take(ledger.call(part, shown.stage, shown.parts, lenient=shown.lenient))
+            step.group.take(ledger.call(part, shown.stage, shown.parts, model=shown.seen, lenient=shown.lenient))
         if shown.group:
-            call = ledger.call(part, shown.stage, frozenset({"tokens"}), numbering="none")
+            call = ledger.call(part, shown.stage, frozenset({"tokens"}), model=shown.seen, numbering="none")
             self._group(shown).take(call)
         for key in part.misfit:
             refuse("misfit", "otel_rl.observe: %s has another shape or type than the rest of its batch", key)
@@ -126,6 +131,7 @@ class Book:
         trace = stage.trace
         if trace is None or not trace.step:
             return
+        self._stages.remember((stage,))
         step = self._steps.get(trace)
         if stage.name.startswith(CONTAINER) and stage.coarse:
             if step is not None:
@@ -133,8 +139,10 @@ class Book:
             return
         if stage.name in rates.SCOPES:
             if step is None:
+                if trace.step.partition(" ")[0] in PHASES:
+                    return  # no step: it may last as long as the process
                 step = self._make(trace, 0, "")
-            step.work.stage(stage)
+            step.work.stage(stage, trace)
 
     # --- what goes out ------------------------------------------------------------------------------------------------
 
@@ -150,12 +158,15 @@ class Book:
             for trace, step in self._steps.items()
             if is_last or (step.container is not None and not step.waiting and trace not in late)
         ]
+        if over:
+            self._stages.remember(tuple(state.open))
         excess = list(self._steps)[: max(0, len(self._steps) - MOST_STEPS)]
         for trace in dict.fromkeys([*excess, *over]):
             step = self._steps.pop(trace)
             container = step.container
             time_ns = container.end_ns if container is not None else state.now()
             if container is not None and container.status is None:
+                step.work.leave_evaluations(self._stages)
                 yield from rates.points(step.work, container, self._device())
             yield from ledger.records(step.group, trace, container, time_ns, is_over=True)
             for group in self._groups.values():

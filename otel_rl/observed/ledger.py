@@ -11,17 +11,25 @@ from otel_rl.analysis.pairs import Pairs
 from otel_rl.observed import arrays
 from otel_rl.observed.batch import Part
 from otel_rl.observed.passes import Call, Group, Noted
-from otel_rl.observed.rates import TRAINING
 from otel_rl.records import Attributes, Count, Log, Point, Value
 from otel_rl.runtime import Trace, state
 from otel_rl.spans import Stage
 
+LOGPROBS = frozenset({"logprobs", "old_logprobs", "ref_logprobs"})
+NOT_UPDATED = frozenset({v.SAMPLE, v.LOGPROB})
+"""Stages in which the policy is that of the rollout."""
 WARN = 13
 INFO = 9
 
 
 def call(
-    part: Part, boundary: str, parts: frozenset[str], *, lenient: frozenset[str] = frozenset(), numbering: str = ""
+    part: Part,
+    boundary: str,
+    parts: frozenset[str],
+    *,
+    model: object = None,
+    lenient: frozenset[str] = frozenset(),
+    numbering: str = "",
 ) -> Call:
     """Compute what one batch adds to the ledger.
 
@@ -29,16 +37,20 @@ def call(
         part: of the batch.
         boundary: the stage that shows it.
         parts: `tokens`: ids and mask; `numbers`: what must be finite, and logprobs.
+        model: that handles it.
         lenient: keys in which NaN means that there is no value.
         numbering: by what samples are ordered; by default by their own number, if they have one.
     """
     ids, mask = part.ids_BT, part.mask_BT
-    is_counted, is_compared = "numbers" in parts, "tokens" in parts
+    is_counted, is_compared = "numbers" in parts, "tokens" in parts and not part.is_packed
     has_ids = is_compared and ids is not None and mask is not None
     pairs = _pairs(part) if is_counted else None  # first: it may find that the two do not fit
     return Call(
         boundary=boundary,
-        rows=part.rows,
+        rows=part.samples,
+        model=model,
+        logprobs=LOGPROBS.intersection(part.floats),
+        samples=None if part.numbers_B is None else arrays.sample_sums(part.numbers_B),
         kind=arrays.kind_of(ids) if has_ids else "",
         is_response=part.responses is not None,
         tokens=arrays.token_sums(ids, mask, part.numbers_B) if has_ids else None,
@@ -47,7 +59,7 @@ def call(
         nonfinite=_nonfinite(part, lenient) if is_counted else 0,
         misfit=len(part.misfit) if is_counted else 0,
         pairs=pairs,
-        is_updated=pairs is not None and "logprobs" in part.floats and boundary in TRAINING,
+        is_updated=pairs is not None and "logprobs" in part.floats and boundary not in NOT_UPDATED,
     )
 
 
@@ -61,10 +73,12 @@ def _pairs(part: Part) -> Pairs | None:
     trained = part.floats.get("logprobs") or part.floats.get("old_logprobs")
     if rolled is None or trained is None or rolled[1] is None or rolled[0].ndim != 2:
         return None
-    if rolled[0].shape != trained[0].shape:
+    widths = rolled[0].shape[1], trained[0].shape[-1]
+    if trained[0].ndim != 2 or rolled[0].shape[0] != trained[0].shape[0] or max(widths) - min(widths) > 1:
         part.misfit.append("rollout_logprobs")
         return None
-    return arrays.pairs(rolled[0], trained[0], rolled[1])
+    cut = [slice(width - min(widths), None) for width in widths]  # the first token has no prediction
+    return arrays.pairs(rolled[0][:, cut[0]], trained[0][:, cut[1]], rolled[1][:, cut[0]])
 
 
 def records(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import Final
+from typing import Any, Final
 
-from otel_rl.analysis.checksums import LogprobSums, MaskSums, TokenSums, shape_checksum
+from otel_rl.analysis.checksums import LogprobSums, MaskSums, TokenSums, shape_checksum, wrap
 from otel_rl.analysis.ledger import Row
 from otel_rl.analysis.pairs import Pairs
 
@@ -20,6 +20,13 @@ class Call:
 
     boundary: str
     rows: int = 0
+    """Samples: of packed sequences more than rows of an array."""
+    model: Any = None
+    """That handles it: parts of a batch are joined only where the same one has seen them."""
+    logprobs: frozenset[str] = frozenset()
+    """Kinds of log-probabilities; one model may compute old and reference ones by turns."""
+    samples: tuple[int, int] | None = None
+    """Sum of the samples' numbers, and of their hashes; None of samples without numbers."""
     kind: str = ""
     """Of the token ids' type."""
     is_response: bool = False
@@ -55,11 +62,11 @@ class Group:
         """A call was noted since the rows were written last."""
         self.faults: set[tuple[str, str]] = set()
         """Faults that have been, by boundary."""
-        self._calls: dict[str, list[Call]] = {}
+        self._calls: dict[tuple[str, int, frozenset[str]], list[Call]] = {}
 
     def take(self, call: Call) -> None:
         """Note a call."""
-        self._calls.setdefault(call.boundary, []).append(call)
+        self._calls.setdefault((call.boundary, id(call.model), call.logprobs), []).append(call)
         self.has_news = True
 
     def rows(self, rank: int, *, is_over: bool) -> list[Noted]:
@@ -73,10 +80,10 @@ class Group:
         numbering = {call.numbering for call in calls if call.tokens is not None}
         is_ordered = len(numbering) == 1 and numbering != {"none"}
         whole = next((found for found in self._calls.values() if any(map(_is_comparable, found))), [Call("")])
-        size = sum(call.rows for call in whole)
+        size, numbers = sum(call.rows for call in whole), _samples(whole)
         is_response = whole[0].is_response
         made: list[Noted] = []
-        for boundary, found in self._calls.items():
+        for (boundary, _, _), found in self._calls.items():
             samples = sum(call.rows for call in found)
             passes, is_complete = _passes(found, size)
             is_complete &= bool(size) and all(call.is_response == is_response for call in found)
@@ -94,8 +101,18 @@ class Group:
                 continue
             for number, part in enumerate(passes[:MOST_PASSES]):
                 row = head if not number else Row(step=self.step, rank=rank, boundary=boundary)
-                made.append(Noted(_with_sums(row, part, is_ordered=is_ordered), size))
+                if None in (numbers, _samples(part)) or numbers == _samples(part):  # else they are other samples
+                    row = _with_sums(row, part, is_ordered=is_ordered)
+                made.append(Noted(row, size))
         return made
+
+
+def _samples(calls: list[Call]) -> tuple[int, int] | None:
+    """Say which samples they showed, in any order; None where some have no numbers."""
+    known = [call.samples for call in calls if call.samples is not None]
+    return (
+        (wrap(sum(one[0] for one in known)), wrap(sum(one[1] for one in known))) if len(known) == len(calls) else None
+    )
 
 
 def _is_comparable(call: Call) -> bool:

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from otel_rl import vocabulary as v
 from otel_rl.analysis.flops import FORMULA, mfu
 from otel_rl.analysis.intervals import Interval, covered
 from otel_rl.analysis.peaks import peak
 from otel_rl.records import Labels, Point
-from otel_rl.runtime import state
+from otel_rl.rollouts.place import Place, Stages
+from otel_rl.runtime import Trace, state
 from otel_rl.spans import Stage
 
 UPDATE: Final = "update"
@@ -33,6 +34,18 @@ TRAINING: Final = frozenset({v.TRAIN, v.FORWARD})
 FORWARD_ONLY: Final = frozenset({v.LOGPROB, v.VALUE})
 
 
+class Done(NamedTuple):
+    """A stage that has ended."""
+
+    name: str
+    above: Place
+    """The stage around it."""
+    time: Interval
+    """Of the host."""
+    device_s: float | None
+    """Of the device, where it knows."""
+
+
 @dataclass(slots=True)
 class Work:
     """Operations of one step, and the stages that did them."""
@@ -41,26 +54,29 @@ class Work:
     """By stage."""
     unknown: set[str] = field(default_factory=set)
     """Scopes of which a part cannot be known."""
-    times: defaultdict[str, list[Interval]] = field(default_factory=lambda: defaultdict(list))
-    """By scope, of the host."""
-    device_s: defaultdict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
-    """By stage, of the device; as many as there were stages, where it knows them all."""
-    stages: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
+    done: list[Done] = field(default_factory=list)
 
     def count(self, stage: str, operations: int) -> None:
         """Add operations."""
         self.counts[stage] += operations
 
-    def stage(self, stage: Stage) -> None:
+    def stage(self, stage: Stage, trace: Trace) -> None:
         """Add the time of a stage that has ended."""
         attributes = stage.attributes or {}
         if attributes.get(v.MODE) == "eval":
             return
-        self.times[SCOPES[stage.name]].append((stage.began, stage.ended))
-        self.stages[stage.name] += 1
         seconds = attributes.get(v.DEVICE_TIME)
-        if isinstance(seconds, float):
-            self.device_s[stage.name].append(seconds)
+        device_s = seconds if isinstance(seconds, float) else None
+        self.done.append(Done(stage.name, Place(trace, stage.parent_id), (stage.began, stage.ended), device_s))
+
+    def leave_evaluations(self, stages: Stages) -> None:
+        """Forget the stages that lie in an evaluation.
+
+        Args:
+            stages: all that have ended or are open, since a stage ends before the one around it.
+        """
+        purposes = stages.purposes({one.above for one in self.done})
+        self.done = [one for one in self.done if not purposes[one.above].mode]
 
     def seconds(self, scope: str) -> tuple[float, bool]:
         """Give the time of a scope: of its stages together, by the device where that timed every one of them.
@@ -68,10 +84,11 @@ class Work:
         Returns:
             The time, and whether it is the device's.
         """
-        stages = [stage for stage in self.stages if SCOPES[stage] == scope]
-        if stages and all(len(self.device_s[stage]) == self.stages[stage] for stage in stages):
-            return sum(sum(self.device_s[stage]) for stage in stages), True
-        return covered(self.times[scope]) / 1e9, False
+        done = [one for one in self.done if SCOPES[one.name] == scope]
+        seconds = [one.device_s for one in done if one.device_s is not None]
+        if done and len(seconds) == len(done):
+            return sum(seconds), True
+        return covered([one.time for one in done]) / 1e9, False
 
 
 def points(work: Work, container: Stage, device: str) -> Iterator[Point]:

@@ -14,7 +14,7 @@ pytest.importorskip("trl")
 import otel_rl
 from otel_rl import vocabulary as v
 from otel_rl.analysis.flops import forward_flops, train_flops
-from otel_rl.integrations import trl_model
+from otel_rl.integrations import trl, trl_model
 from otel_rl.journal.read import Run
 from otel_rl.runtime import state
 from tests.programs.launch import Trained, Trainings
@@ -109,12 +109,11 @@ def scored(**changes: Any) -> dict[str, Any]:
 
 def test_rollouts_that_follow_at_once_are_not_all_looked_at(recording: Any) -> None:
     """Two within half a second, then one behind it."""
-    trainer = SimpleNamespace(model=SimpleNamespace(training=True))
     with otel_rl.step(1):
         for name, wait_ms in (("a", 0), ("b", 400), ("c", 200)):
             recording.tick(wait_ms)
             state.training.rollouts["train"] = SimpleNamespace(id=name)
-            trl_model.see_rollout(trainer, scored())
+            trl_model.see_rollout(scored())
             assert ("" if name == "b" else name) == state.training.observed.looked_at
     rows = [log.attributes for log in recording.stop().logs(v.LEDGER)]
     tokens = [row[v.LEDGER_LOGPROBS][0] for row in rows if v.LEDGER_LOGPROBS in row]
@@ -133,10 +132,65 @@ def test_logprobs_of_vllm_are_compared_with_the_old_ones(recording: Any, fault: 
         made["tool_mask"] = torch.ones(4, 12)
     if fault == "nan":
         made["advantages"][1] = torch.nan
-    trainer = SimpleNamespace(model=SimpleNamespace(training=True))
     with otel_rl.step(1):
         state.training.rollouts["train"] = SimpleNamespace(id="a")
-        trl_model.see_rollout(trainer, made)
+        trl_model.see_rollout(made)
     expected = {"zeros": "logprobs padded with zeros", "nan": "values that are NaN or infinite"}
     found = [log.attributes[v.LEDGER_FAULT] for log in recording.stop().logs(v.LEDGER_MISMATCH)]
     assert ([expected[fault]] if fault in expected else []) == found
+
+
+class Trainer:
+    """As TRL's, with continuous batching: after a rollout the model trains, also in an evaluation."""
+
+    num_generations = num_generations_eval = 2
+    tools = ref_model = None
+
+    def __init__(self) -> None:
+        import torch
+
+        self.model = torch.nn.Linear(1, 1)
+        self.state, self.accelerator = SimpleNamespace(global_step=0), SimpleNamespace(process_index=0)
+
+    def roll(self, ids: Any, *, is_training: bool) -> None:
+        """Make a rollout."""
+        import torch
+
+        self.model.train(is_training)
+        trl._begin_rollout((self, ["a"] * 4), {})
+        with otel_rl.stage("sample"):
+            self.model.train()
+            described = trl._describe_rollout((self,), {}, ([[1]] * 4, ids.tolist()))
+        assert ("train" if is_training else "eval") == described[v.MODE]
+        trl._end_rollout((self,), {}, None)
+        trl._scored((self,), {}, {"completion_ids": ids, "completion_mask": torch.ones(4, 6)})
+
+    def update(self, ids: Any) -> None:
+        """Train on it, micro-batch by micro-batch."""
+        import torch
+
+        for rows in (slice(0, 2), slice(2, 4)):
+            inputs = {
+                "prompt_mask": torch.ones(2, 3), "completion_ids": ids[rows], "completion_mask": torch.ones(2, 6),
+            }  # fmt: skip
+            with otel_rl.stage("train.forward"):
+                trl._describe_forward((self, None, inputs), {}, torch.tensor(0.1))
+
+
+def test_an_evaluation_between_two_passes_is_no_rollout_of_training(recording: Any) -> None:
+    """Not even where the model says that it trains: the second pass is compared with the first."""
+    import torch
+
+    trainer, ids = Trainer(), torch.arange(1, 25).reshape(4, 6)
+    with otel_rl.step(1):
+        trainer.roll(ids, is_training=True)
+        trainer.update(ids)
+        recording.tick(600)
+        trainer.roll(ids + 24, is_training=False)
+    with otel_rl.step(2):
+        trainer.update(ids)
+    run = recording.stop()
+    assert [] == list(run.logs(v.LEDGER_MISMATCH))
+    assert [(v.SAMPLE, 300), (v.FORWARD, 300), (v.FORWARD, 300)] == [
+        (log.body, log.attributes[v.LEDGER_TOKENS][0]) for log in run.logs(v.LEDGER)
+    ]
