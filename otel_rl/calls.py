@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Hashable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from otel_rl import vocabulary as v
 from otel_rl.analysis.goodput import Kind, kind_of
 from otel_rl.analysis.stages import Piece, Tree
-from otel_rl.analysis.stragglers import StageCall, is_symmetric
+from otel_rl.analysis.stragglers import Met, StageCall, is_symmetric
 from otel_rl.journal.views import SpanView
+from otel_rl.pieces import integer, text
+from otel_rl.records import Value
 
 OF_ALL_RANKS: Final = ("gather", "gather_object", "gather_for_metrics", "reduce", "wait_for_everyone")
 """accelerate's collectives, which all ranks leave together. torch's own of these names are rooted: what the root spends
@@ -19,56 +21,89 @@ in them is waiting, too."""
 DATA: Final = f"{v.IDLE} data"
 """The one wait that a rank may be slow in: its own loader is."""
 Labels = tuple[str, ...]
+Names = tuple[tuple[int, str, str, int], ...]
+"""Place of the call, group, operation and size of the group of the collectives that were seen, each once."""
 RankT = TypeVar("RankT", bound=Hashable)
-NUMBERS: Final = 5
-"""Of each call: duration, in collectives, of it apart, whether they cannot be separated, own time of a device or -1."""
+NUMBERS: Final = 6
+"""Of each call: duration, in collectives, of it apart, whether they cannot be separated, own time of a device or -1,
+and how many collectives."""
+SEEN: Final = 3
+"""Numbers of each collective that was seen: place of its name, sequence, duration."""
+
+
+@dataclass(slots=True)
+class Known:
+    """What steps share that have the same calls and collectives."""
+
+    labels: dict[Labels, Labels] = field(default_factory=dict)
+    names: dict[Names, Names] = field(default_factory=dict)
+
+    def clear(self, most: int) -> None:
+        """Forget what was met until now where it is more than so many."""
+        for known in (self.labels, self.names):
+            if len(known) > most:
+                known.clear()
 
 
 @dataclass(frozen=True, slots=True)
 class Calls:
     """The top-level calls of one rank in one step, in order of time, those under no stage among them.
 
-    Cost: 40 bytes a call; the labels are shared by all steps that have the same.
+    Cost: 48 bytes a call and 24 for each collective in it that is a span; labels and names are shared by all steps
+    that have the same.
     """
 
     labels: Labels
     numbers: array[int]
+    names: Names
+    seen: array[int]
 
     def of(self, rank: RankT) -> Iterator[StageCall[RankT]]:
         """Give them as the arithmetic takes them."""
+        rows: list[list[Met]] = [[] for _ in self.labels]
+        for first in range(0, len(self.seen), SEEN):
+            name, sequence, duration_ns = self.seen[first : first + SEEN]
+            place, group, operation, size = self.names[name]
+            rows[place].append(Met(group, operation, size, sequence, duration_ns))
         for place, stage in enumerate(self.labels):
             numbers = self.numbers[NUMBERS * place : NUMBERS * (place + 1)]
-            duration_ns, comm_ns, apart_ns, is_hidden, device_ns = numbers
+            duration_ns, comm_ns, apart_ns, is_hidden, device_ns, count = numbers
             hidden_ns, device = None if is_hidden else 0, None if device_ns < 0 else device_ns
-            yield StageCall(0, rank, stage, duration_ns, comm_ns, hidden_ns, apart_ns, device)
+            met = tuple(rows[place])
+            yield StageCall(0, rank, stage, duration_ns, comm_ns, hidden_ns, apart_ns, device, count, met)
 
 
-def calls_in(container: Piece, tree: Tree, spans: Iterable[SpanView], known: dict[Labels, Labels]) -> Calls:
+def calls_in(container: Piece, tree: Tree, spans: Iterable[SpanView], known: Known) -> Calls:
     """Reduce a step to its calls.
 
     Args:
         container: of the step.
         tree: of its trace.
         spans: of its trace.
-        known: labels of other steps, to be shared.
+        known: of other steps, to be shared.
     """
     comm = [span for span in spans if span.name == v.COMM]
     apart_ns = {span.span_id: span.end_ns - span.start_ns for span in comm if not is_met(span.attributes)}
+    told = {span.span_id: span for span in comm if tells_waits(span.attributes)}
     labels: list[str] = []
     numbers = array("q")
+    rows: list[tuple[int, SpanView]] = []
     top = tree.directly(container.key)
     direct = tree.direct_comm(container)
     is_whole = direct.count == sum(piece.is_comm for piece in top)
     for piece in top:
         if not piece.is_comm or is_whole:
+            inside = [piece, *tree.below(piece.key)]
+            rows += [(len(labels), told[one.key]) for one in inside if one.key in told]
             labels.append(piece.label)
-            numbers.extend(_numbers(piece, tree, apart_ns))
+            numbers.extend(_numbers(piece, inside, tree, apart_ns))
     if not is_whole:  # only the longest of them are spans: one call stands for all
         few_ns = sum(apart_ns.get(piece.key, 0) for piece in top)
+        rows += [(len(labels), told[piece.key]) for piece in top if piece.key in told]
         labels.append(v.COMM)
-        numbers.extend((direct.time_ns, direct.time_ns, few_ns, False, -1))
+        numbers.extend((direct.time_ns, direct.time_ns, few_ns, False, -1, direct.count))
     shared = tuple(labels)
-    return Calls(known.setdefault(shared, shared), numbers)
+    return Calls(known.labels.setdefault(shared, shared), numbers, *_seen(rows, known))
 
 
 def is_met(attributes: Mapping[str, object]) -> bool:
@@ -79,15 +114,42 @@ def is_met(attributes: Mapping[str, object]) -> bool:
     return operation in OF_ALL_RANKS or is_symmetric(operation)
 
 
-def _numbers(piece: Piece, tree: Tree, apart_ns: Mapping[bytes, int]) -> tuple[int, int, int, bool, int]:
-    inside = [piece, *tree.below(piece.key)]
+def tells_waits(attributes: Mapping[str, Value]) -> bool:
+    """Say whether the duration of a collective, beside those of its peers, tells who waited.
+
+    It has to be known which of theirs it is; where the host only launches it, it is that of the launch.
+    """
+    is_matched = bool(integer(attributes, v.COMM_SEQUENCE)) or text(attributes, v.COMM_OPERATION) == v.DDP_ALL_REDUCE
+    return is_matched and is_met(attributes) and attributes.get(v.CLOCK) != "host"
+
+
+def _seen(rows: Iterable[tuple[int, SpanView]], known: Known) -> tuple[Names, array[int]]:
+    """Write down the collectives that were seen, each with the place of its call."""
+    named = [(_name(place, span.attributes), span) for place, span in rows]
+    names = tuple(sorted({name for name, _ in named}))
+    places = {name: place for place, name in enumerate(names)}
+    numbers = array("q")
+    for name, span in named:
+        sequence = integer(span.attributes, v.COMM_SEQUENCE)
+        numbers.extend((places[name], sequence, max(0, span.end_ns - span.start_ns)))
+    return known.names.setdefault(names, names), numbers
+
+
+def _name(place: int, attributes: Mapping[str, Value]) -> tuple[int, str, str, int]:
+    group, operation = text(attributes, v.COMM_GROUP), text(attributes, v.COMM_OPERATION)
+    return place, group, operation, integer(attributes, v.COMM_GROUP_SIZE)
+
+
+def _numbers(
+    piece: Piece, inside: Iterable[Piece], tree: Tree, apart_ns: Mapping[bytes, int]
+) -> tuple[int, int, int, bool, int, int]:
     apart = sum(apart_ns.get(one.key, 0) for one in inside) if apart_ns else 0
     is_hidden = any(one.is_hidden for one in inside)
     is_inseparable = is_hidden or any(one.is_host_clock for one in inside)
     comm = tree.comm(piece)
     is_timed = piece.is_host_clock and not (is_hidden or comm.count)  # of collectives the device's time has the waits
     device_ns = piece.device_ns if is_timed and piece.device_ns is not None else -1
-    return piece.duration_ns, comm.time_ns, apart, is_inseparable, device_ns
+    return piece.duration_ns, comm.time_ns, apart, is_inseparable, device_ns, comm.count
 
 
 # --- over ranks -------------------------------------------------------------------------------------------------------
@@ -108,7 +170,16 @@ def matched(calls: Mapping[RankT, Calls]) -> list[StageCall[RankT]]:
 def _joined(rank: RankT, calls: list[StageCall[RankT]]) -> list[StageCall[RankT]]:
     comm = [call for call in calls if call.stage == v.COMM]
     time_ns = sum(call.duration_ns for call in comm)
-    whole = StageCall(0, rank, v.COMM, time_ns, time_ns, apart_ns=sum(call.apart_ns for call in comm))
+    whole = StageCall(
+        step=0,
+        rank=rank,
+        stage=v.COMM,
+        duration_ns=time_ns,
+        comm_ns=time_ns,
+        apart_ns=sum(call.apart_ns for call in comm),
+        count=sum(call.count for call in comm),
+        rows=tuple(row for call in comm for row in call.rows),
+    )
     return [*(call for call in calls if call.stage != v.COMM), whole]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import inf
 from typing import Final
 
 from otel_rl import vocabulary as v
@@ -76,11 +77,15 @@ def piece(span: SpanView) -> Piece:
 
 def _device_ns(attributes: Mapping[str, Value]) -> int | None:
     """Read how long the device took."""
-    time_s = attributes.get(v.DEVICE_TIME)
-    return round(time_s * 1e9) if isinstance(time_s, int | float) else None
+    return _nanoseconds(attributes.get(v.DEVICE_TIME))
 
 
 def _comm(attributes: Mapping[str, Value]) -> Comm | None:
     """Read the sum of a stage's collectives that its writer made."""
-    time_s = attributes.get(v.COMM_TIME)
-    return Comm(integer(attributes, v.COMM_COUNT), round(time_s * 1e9)) if isinstance(time_s, int | float) else None
+    time_ns = _nanoseconds(attributes.get(v.COMM_TIME))
+    return None if time_ns is None else Comm(integer(attributes, v.COMM_COUNT), time_ns)
+
+
+def _nanoseconds(time_s: Value | None) -> int | None:
+    """Read a duration in seconds; None where there is none, or what is none: a span may carry anything of a user's."""
+    return round(time_s * 1e9) if isinstance(time_s, int | float) and 0 <= time_s < inf else None

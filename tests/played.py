@@ -136,7 +136,7 @@ class _Writer:
     def __init__(self, spans: list[SpanView], ids: Iterator[int], attempt: str, rank: int, trace: int) -> None:
         self._spans, self._ids, self._rank, self._trace = spans, ids, rank, trace
         self._resource: dict[str, Value] = {v.ATTEMPT_ID: attempt, v.ROLE: "trainer", v.RANK: rank}
-        self._journal: Any = SimpleNamespace(identity=SimpleNamespace(writer=f"{attempt} {rank}"))
+        self._journal: Any = SimpleNamespace(identity=SimpleNamespace(writer=f"{attempt} {rank}", boot_id="boot"))
 
     def container(self, begin: int, end: int, number: int | None, span_id: int | None = None) -> None:
         attributes: dict[str, Value] = {} if number is None else {v.ITERATION: number, v.LOOP_NAME: "train"}

@@ -13,16 +13,20 @@ from otel_rl.analysis.balance import Slowest
 from otel_rl.analysis.many_steps import SlowComm, Straggler, slow_communication, stragglers
 from otel_rl.analysis.stragglers import (
     Activity,
+    Met,
     Slow,
     StageCall,
     Waits,
     activity,
+    call_waits,
     charges,
+    costs,
     is_symmetric,
     slow_ranks,
     tally,
     transfers,
     waits,
+    waits_in,
 )
 from tests.timelines import MS, Phase, Timeline, timelines
 
@@ -234,3 +238,74 @@ def test_operations_that_all_ranks_leave_together(name: str) -> None:
 def test_operations_that_say_nothing_of_waits(name: str) -> None:
     """A root leaves early, and what is unknown is not guessed."""
     assert not is_symmetric(name)
+
+
+def met(*durations: int, first: int = 1, group: str = "world", size: int = 2) -> tuple[Met, ...]:
+    """Make collectives of one group, one after the other."""
+    return tuple(Met(group, "all_reduce", size, first + k, duration) for k, duration in enumerate(durations))
+
+
+def forward(rank: int, comm: int, rows: tuple[Met, ...], *, count: int = 2, hidden: int | None = 0) -> StageCall[int]:
+    """Make a call of 100 ns."""
+    return StageCall(0, rank, "forward", 100, comm, hidden, count=count, rows=rows)
+
+
+@pytest.mark.parametrize(
+    ("calls", "expected"),
+    [
+        ([forward(0, 14, met(12, 2)), forward(1, 14, met(2, 12))], {0: 10, 1: 10}),
+        ([forward(0, 30, met(12)), forward(1, 14, met(2))], {0: 16, 1: 0}),  # others were no spans
+        ([forward(0, 14, met(12, 2)), forward(1, 14, ())], {0: 0, 1: 0}),
+        ([forward(0, 30, met(12)), forward(1, 14, ())], {0: 16, 1: 0}),
+        ([forward(0, 30, met(12), count=3), forward(1, 14, met(2))], {0: 10, 1: 0}),
+        ([forward(0, 30, met(12, group="a")), forward(1, 14, met(2, group="b"))], {0: 0, 1: 0}),
+        ([forward(rank, 30 - rank, met(12 - rank)) for rank in range(3)], {0: 0, 1: 0, 2: 0}),  # one name, two groups
+        ([forward(0, 30, met(12, first=0)), forward(1, 30, met(2, first=0))], {0: 10, 1: 0}),
+        ([forward(0, 30, met(12, 9)), forward(1, 30, met(2) + met(3))], {0: 0, 1: 0}),  # seen twice
+        ([forward(0, 5, met(12, 2)), forward(1, 5, met(2, 12))], {0: 5, 1: 5}),
+        ([forward(0, 14, met(12, 2)), forward(1, 14, met(2, 12), hidden=None)], {0: 10}),
+        ([forward(0, 14, ()), forward(0, 14, ()), forward(1, 4, ())], {0: 10, 1: 0}),
+    ],
+)
+def test_waits_are_the_larger_of_two_lower_bounds(calls: list[StageCall[int]], expected: dict[int, int]) -> None:
+    """Of the collectives that all have, and of the call where all ranks were in the same."""
+    found = call_waits(calls)
+    assert expected == found["forward", 0]
+    assert {rank: {"forward": wait} for rank, wait in expected.items()} == waits_in(found)
+
+
+def test_a_call_that_a_rank_lacks_says_nothing_of_waits() -> None:
+    """But a collective in it does, wherever the others were in it."""
+    calls = [forward(0, 20, met(12)), StageCall(0, 1, "reward", 100, 2, count=1, rows=met(2))]
+    assert {("forward", 0): {0: 10}, ("reward", 0): {1: 0}} == call_waits(calls)
+
+
+def test_some_ranks_of_a_group_tell_the_least_that_they_waited() -> None:
+    """The one that came last may be another: then they waited for longer."""
+    calls = [forward(rank, 14, met(12 - 3 * rank, 2 + 3 * rank, size=4), count=2 + rank) for rank in (0, 1)]
+    assert {("forward", 0): {0: 3, 1: 3}} == call_waits(calls)
+
+
+def test_a_wait_in_an_idle_call_is_idle_time_already() -> None:
+    """And what is under no stage is not."""
+    calls = [
+        StageCall(0, rank, stage, 20, 12 - 10 * rank, count=1)
+        for stage in ("rl.idle queue", "rl.idle data", "rl.train.comm")
+        for rank in (0, 1)
+    ]
+    assert {0: {"rl.train.comm": 10}, 1: {"rl.train.comm": 0}} == waits_in(call_waits(calls))
+
+
+def test_transfers_are_what_is_no_wait() -> None:
+    """Of 14 ns on both ranks 10 are waits, now of the one, now of the other; what was asked is not asked again."""
+    calls = [forward(0, 14, met(12, 2)), forward(1, 14, met(2, 12))]
+    assert {"forward": 4} == transfers(calls)
+    assert {"forward": 6} == transfers(calls, {("forward", 0): {0: 8, 1: 8}})
+
+
+def test_what_each_slow_rank_costs() -> None:
+    """Also of those that are as slow: beyond the median of all others; by the step, which may be longer than stages."""
+    own = {0: 10, 1: 40, 2: 10, 3: 39, 4: 10}
+    calls = [StageCall(0, rank, "reward", duration * MS) for rank, duration in own.items()]
+    assert {(1, "reward"): pytest.approx(0.03), (3, "reward"): pytest.approx(0.029)} == costs(calls, 40 * MS)
+    assert {} == costs(calls, 1600 * MS)

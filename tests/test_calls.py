@@ -10,8 +10,8 @@ import pytest
 
 from otel_rl import vocabulary as v
 from otel_rl.analysis.stages import Tree
-from otel_rl.analysis.stragglers import StageCall
-from otel_rl.calls import Calls, calls_in, is_met, is_work, matched
+from otel_rl.analysis.stragglers import Met, StageCall
+from otel_rl.calls import Calls, Known, calls_in, is_met, is_work, matched
 from otel_rl.journal.views import SpanView
 from otel_rl.pieces import piece
 from otel_rl.records import Value
@@ -34,7 +34,7 @@ def calls_of(*spans: SpanView, **attributes: Value) -> list[StageCall[int]]:
     """Read the calls of rank 0 in a step of 100 ns."""
     container = span(f"{v.RANK_SPAN} 0", 0, 100, b"", STEP, **attributes)
     tree = Tree(map(piece, [container, *spans]))
-    return list(calls_in(piece(container), tree, spans, {}).of(0))
+    return list(calls_in(piece(container), tree, spans, Known()).of(0))
 
 
 def test_calls_come_in_order_of_time_with_what_nests_in_them() -> None:
@@ -46,7 +46,7 @@ def test_calls_come_in_order_of_time_with_what_nests_in_them() -> None:
         span(v.COMM, 20, 25, b"judge", COMM_OPERATION="broadcast"),
         span(v.COMM, 26, 30, b"judge", COMM_OPERATION="all_reduce"),
     )
-    assert [StageCall(0, 0, v.REWARD, 40, 9, apart_ns=5), StageCall(0, 0, v.FORWARD, 40, 20)] == found
+    assert [StageCall(0, 0, v.REWARD, 40, 9, apart_ns=5, count=2), StageCall(0, 0, v.FORWARD, 40, 20, count=2)] == found
 
 
 def test_what_cannot_be_separated_is_none() -> None:
@@ -62,7 +62,7 @@ def test_what_cannot_be_separated_is_none() -> None:
         StageCall(0, 0, v.BACKWARD, 10, hidden_ns=None),
         StageCall(0, 0, v.FORWARD, 2, hidden_ns=None),
         StageCall(0, 0, v.FORWARD, 3, hidden_ns=None, device_ns=50),
-        StageCall(0, 0, v.CLIP, 3, 1, hidden_ns=None),
+        StageCall(0, 0, v.CLIP, 3, 1, hidden_ns=None, count=1),
     ]
     assert expected == found
     assert [None, None, 50, None] == [call.own_ns for call in found]
@@ -72,21 +72,46 @@ def test_collectives_under_no_stage_are_calls() -> None:
     """Each by itself where all are spans; else one behind the others, since nobody knows when the others were."""
     comm = [span(v.COMM, 10, 14, COMM_OPERATION="barrier"), span(v.COMM, 30, 31, COMM_OPERATION="send")]
     stage = span(v.REWARD, 14, 30)
-    one, two = StageCall(0, 0, v.COMM, 4, 4), StageCall(0, 0, v.COMM, 1, 1, apart_ns=1)
+    one, two = StageCall(0, 0, v.COMM, 4, 4, count=1), StageCall(0, 0, v.COMM, 1, 1, apart_ns=1, count=1)
     assert [one, StageCall(0, 0, v.REWARD, 16), two] == calls_of(*comm, stage)
     many = calls_of(*comm, stage, COMM_COUNT=40, COMM_TIME=20e-9)
-    assert [StageCall(0, 0, v.REWARD, 16), StageCall(0, 0, v.COMM, 20, 20, apart_ns=1)] == many
+    assert [StageCall(0, 0, v.REWARD, 16), StageCall(0, 0, v.COMM, 20, 20, apart_ns=1, count=40)] == many
+
+
+def test_collectives_that_tell_waits_stay_with_their_call() -> None:
+    """With group and number, nested or under no stage; no others: rooted, launched, asynchronous, without a number."""
+    told: dict[str, Value] = {"COMM_OPERATION": "all_reduce", "COMM_GROUP": "dp 1", "COMM_GROUP_SIZE": 4}
+    found = calls_of(
+        span(v.REWARD, 0, 50, key=b"reward"),
+        span("judge", 10, 40, b"reward", b"judge"),
+        span(v.COMM, 12, 15, b"judge", **told, COMM_SEQUENCE=7),
+        span(v.COMM, 15, 16, b"judge", **told),
+        span(v.COMM, 16, 17, b"judge", **told, COMM_SEQUENCE=8, CLOCK="host"),
+        span(v.COMM, 17, 18, b"judge", **told, COMM_SEQUENCE=9, COMM_ASYNC=True),
+        span(v.COMM, 18, 19, b"judge", **{**told, "COMM_OPERATION": "broadcast"}, COMM_SEQUENCE=10),
+        span(v.COMM, 41, 45, b"reward", COMM_OPERATION=v.DDP_ALL_REDUCE, COMM_ASYNC=True, COMM_GROUP="dp 1"),
+        span(v.COMM, 60, 62, **told, COMM_SEQUENCE=11),
+        span(v.COMM, 70, 71, **told, COMM_SEQUENCE=12),
+        COMM_COUNT=9,
+        COMM_TIME=20e-9,
+    )
+    reward = (Met("dp 1", "all_reduce", 4, 7, 3), Met("dp 1", v.DDP_ALL_REDUCE, 0, 0, 4))
+    direct = (Met("dp 1", "all_reduce", 4, 11, 2), Met("dp 1", "all_reduce", 4, 12, 1))
+    assert [(v.REWARD, 6, {*reward}), (v.COMM, 9, {*direct})] == [
+        (call.stage, call.count, {*call.rows}) for call in found
+    ]
 
 
 def test_equal_labels_are_kept_once() -> None:
     """A run has a million steps with the same stages."""
     container = span(f"{v.RANK_SPAN} 0", 0, 100, b"", STEP)
-    known: dict[tuple[str, ...], tuple[str, ...]] = {}
+    known = Known()
     made: list[Calls] = []
     for _ in range(2):
-        spans = [span(v.REWARD, 0, 1)]
+        spans = [span(v.REWARD, 0, 1), span(v.COMM, 1, 2, COMM_OPERATION="barrier", COMM_SEQUENCE=1)]
         made.append(calls_in(piece(container), Tree(map(piece, spans)), spans, known))
     assert made[0].labels is made[1].labels
+    assert made[0].names is made[1].names
 
 
 @pytest.mark.parametrize(
@@ -109,7 +134,7 @@ def test_what_ranks_leave_together(operation: str, is_async: bool, expected: boo
 def test_ranks_with_unequal_collectives_are_still_matched() -> None:
     """Rank 1 has one more under no stage, so all of each rank's are one call at its end."""
     step = {
-        rank: calls_in(piece(span(f"{v.RANK_SPAN} {rank}", 0, 100, b"", STEP)), Tree(map(piece, spans)), spans, {})
+        rank: calls_in(piece(span(f"{v.RANK_SPAN} {rank}", 0, 100, b"", STEP)), Tree(map(piece, spans)), spans, Known())
         for rank, spans in {
             0: [span(v.COMM, 0, 5, COMM_OPERATION="barrier"), span("a", 5, 9)],
             1: [
@@ -121,9 +146,9 @@ def test_ranks_with_unequal_collectives_are_still_matched() -> None:
     }
     expected = [
         StageCall(0, 0, "a", 4),
-        StageCall(0, 0, v.COMM, 5, 5),
+        StageCall(0, 0, v.COMM, 5, 5, count=1),
         StageCall(0, 1, "a", 4),
-        StageCall(0, 1, v.COMM, 5, 5, apart_ns=3),
+        StageCall(0, 1, v.COMM, 5, 5, apart_ns=3, count=2),
     ]
     assert expected == matched(step)
 

@@ -25,7 +25,7 @@ from otel_rl.report.stage_rows import stage_rows
 
 MS = 1_000_000
 NOTHING = Comm(0, 0)
-NO_CALLS = Calls((), array("q"))
+NO_CALLS = Calls((), array("q"), (), array("q"))
 
 
 def averaged(*ranks: Sequence[float], comm: Comm = NOTHING) -> Averaged:
@@ -41,7 +41,8 @@ def averaged(*ranks: Sequence[float], comm: Comm = NOTHING) -> Averaged:
             reward = Slice((round(ms * MS),), round(ms * MS), round(ms * MS), NOTHING, False, False)
             slices = {(v.REWARD,): reward} if ms else {}
             step = Step(now_ns, now_ns + time_ns, "train", number)
-            calls = Calls((v.REWARD,), array("q", (round(ms * MS), 0, 0, 0, -1))) if ms else NO_CALLS
+            reward_ns = array("q", (round(ms * MS), 0, 0, 0, -1, 0))
+            calls = Calls((v.REWARD,), reward_ns, (), array("q")) if ms else NO_CALLS
             records.append(record(rank, step, slices, comm, calls))
             now_ns += time_ns
     return average(records)

@@ -11,7 +11,7 @@ from statistics import median
 from typing import Final, Generic
 
 from otel_rl.analysis.balance import EXCESS_SHARE
-from otel_rl.analysis.stragglers import RankT, StageCall, by_step, own_times, slow_in, step_ns, transfers
+from otel_rl.analysis.stragglers import Key, RankT, StageCall, by_step, own_times, slow_in, step_ns, transfers
 
 PERSISTENT_SHARE: Final = 0.5
 """A rank is a straggler of the run when it is slow in this share of the steps that have the stage."""
@@ -44,7 +44,7 @@ class SlowComm:
 
     stage: str
     transfer_s: float
-    """Per step, median: time in the collectives of the rank that waited least."""
+    """Per step, median: the least that any rank spent in the collectives without waiting."""
     share: float
     """Of the step, median."""
 
@@ -74,12 +74,18 @@ class ManySteps(Generic[RankT]):
         self._transfers: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
         self._inseparable: set[str] = set()
 
-    def add(self, calls: Iterable[StageCall[RankT]], time_ns: int | None = None) -> None:
+    def add(
+        self,
+        calls: Iterable[StageCall[RankT]],
+        time_ns: int | None = None,
+        waited_ns: Mapping[Key, Mapping[RankT, int]] | None = None,
+    ) -> None:
         """Take a step in.
 
         Args:
             calls: of all ranks.
             time_ns: how long the step took; without it the time of its stages.
+            waited_ns: from ``call_waits``, where that was asked already.
         """
         listed = list(calls)
         whole = step_ns(listed) if time_ns is None else time_ns
@@ -89,7 +95,7 @@ class ManySteps(Generic[RankT]):
         for stage, times in own.items():
             self._keep(stage, times)
         self._slow.update((rank, one.stage) for one in slow_in(own, whole) for rank in (one.rank.rank, *one.rank.tied))
-        for stage, transfer in transfers(listed).items():
+        for stage, transfer in transfers(listed, waited_ns).items():
             self._transfers[stage].append((transfer, whole))
 
     def comparable(self) -> dict[str, dict[RankT, array[float]]]:

@@ -7,11 +7,13 @@ given are peers: they share role and pipeline stage, and do the same work.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Generic, TypeVar
+from statistics import median
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from otel_rl.analysis.balance import EXCESS_SHARE, Slowest, is_straggler, slowest
+from otel_rl.analysis.goodput import Kind, kind_of
 
 SYMMETRIC: Final = ("allreduce", "allgather", "reducescatter", "alltoall", "barrier")
 """Operations that no rank leaves before every rank has come; in torch's names, underscores left out."""
@@ -19,6 +21,18 @@ SYMMETRIC: Final = ("allreduce", "allgather", "reducescatter", "alltoall", "barr
 RankT = TypeVar("RankT", bound=Hashable)
 Key = tuple[str, int]
 """Stage and which of its calls within the step: what ranks have in common without a clock."""
+
+
+class Met(NamedTuple):
+    """One collective of a call that ranks leave together."""
+
+    group: str
+    operation: str
+    size: int
+    """Ranks of the group."""
+    sequence: int
+    """The same on every rank of the group, from 1; 0 where it has none, and can be matched within its call alone."""
+    duration_ns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +53,10 @@ class StageCall(Generic[RankT]):
     what a rank waits there is not told by what the others take."""
     device_ns: int | None = None
     """Where the host only launches the work, and a device timed it without any collective: own time."""
+    count: int = 0
+    """Collectives inside it, seen one by one or not."""
+    rows: tuple[Met, ...] = ()
+    """Those of them that were seen one by one and tell who waited."""
 
     @property
     def inside_ns(self) -> int:
@@ -137,14 +155,31 @@ def tally(collectives: Iterable[Mapping[RankT, int]]) -> dict[RankT, Waits]:
     return {rank: Waits(wait, caused[rank]) for rank, wait in waited.items()}
 
 
-def waits_in(calls: Iterable[StageCall[RankT]]) -> dict[RankT, Counter[str]]:
-    """Say by rank and stage how long the calls of one step waited, ns: in collectives beyond the least of any rank."""
+def waits_in(waited_ns: Mapping[Key, Mapping[RankT, int]]) -> dict[RankT, Counter[str]]:
+    """Add up by rank and stage what ``call_waits`` gives, ns; a wait in an idle call is idle time already."""
     found: defaultdict[RankT, Counter[str]] = defaultdict(Counter)
-    for (stage, _), matched in keyed(calls).items():
-        separable = {rank: call.met_ns for rank, call in matched.items() if call.own_ns is not None}
-        for rank, wait in waits(separable).items():
-            found[rank][stage] += wait
+    for (stage, _), waited in waited_ns.items():
+        if kind_of(stage) is not Kind.IDLE:
+            for rank, wait in waited.items():
+                found[rank][stage] += wait
     return dict(found)
+
+
+def call_waits(calls: Iterable[StageCall[RankT]]) -> dict[Key, dict[RankT, int]]:
+    """Say how long each rank waited for slower ones in each call of one step, ns: the larger of two lower bounds.
+
+    One adds up, over the collectives that were seen on several ranks, duration - least of these. The other is the time
+    in all collectives of the call - the least of any rank; it holds only where all ranks were in the same.
+    """
+    matched = keyed(calls)
+    ranks = {rank for of_key in matched.values() for rank in of_key}
+    seen = _seen_waits(matched)
+    found: dict[Key, dict[RankT, int]] = {}
+    for key, of_key in matched.items():
+        separable = {rank: call.met_ns for rank, call in of_key.items() if call.own_ns is not None}
+        whole = waits(separable) if set(of_key) == ranks and _are_alike(of_key.values()) else {}
+        found[key] = {rank: min(met, max(whole.get(rank, 0), seen[key, rank])) for rank, met in separable.items()}
+    return found
 
 
 def activity(
@@ -155,13 +190,11 @@ def activity(
     Args:
         calls: of one step; top-level stages only.
         wall_ns: duration of the step by rank, by its own clock.
-        waited_ns: from ``tally``, where each collective has a row. Without it waits are those of the calls: time in
-            collectives - the least over the ranks of the same call; the true ones are longer where a call has several
-            collectives and another rank is last in each.
+        waited_ns: from ``tally``, where each collective has a row. Without it waits are those of ``call_waits``.
     """
     listed = list(calls)
     if waited_ns is None:
-        waited_ns = {rank: sum(by_stage.values()) for rank, by_stage in waits_in(listed).items()}
+        waited_ns = {rank: sum(by_stage.values()) for rank, by_stage in waits_in(call_waits(listed)).items()}
     of_rank: defaultdict[RankT, list[StageCall[RankT]]] = defaultdict(list)
     for call in listed:
         of_rank[call.rank].append(call)
@@ -187,6 +220,22 @@ def slow_ranks(calls: Iterable[StageCall[RankT]]) -> list[Slow[RankT]]:
     """
     listed = list(calls)
     return slow_in(own_times(listed), step_ns(listed))
+
+
+def costs(calls: Iterable[StageCall[RankT]], whole_ns: int) -> dict[tuple[RankT, str], float]:
+    """Say what each slow rank of one step, and each as slow, takes longer than the median of the others, s, by stage.
+
+    Args:
+        calls: of one step.
+        whole_ns: how long the step took.
+    """
+    own_s = own_times(list(calls))
+    found: dict[tuple[RankT, str], float] = {}
+    for one in slow_in(own_s, whole_ns):
+        own = own_s[one.stage]
+        for rank in (one.rank.rank, *one.rank.tied):
+            found[rank, one.stage] = own[rank] - median(other_s for name, other_s in own.items() if name != rank)
+    return found
 
 
 # --- parts ------------------------------------------------------------------------------------------------------------
@@ -230,20 +279,27 @@ def own_times(calls: Sequence[StageCall[RankT]]) -> dict[str, dict[RankT, float]
     }
 
 
-def transfers(calls: Iterable[StageCall[RankT]]) -> dict[str, int]:
-    """Add up by stage what the rank that waited least spent in the collectives of each call of one step, ns.
+def transfers(
+    calls: Iterable[StageCall[RankT]], waited_ns: Mapping[Key, Mapping[RankT, int]] | None = None
+) -> dict[str, int]:
+    """Add up by stage the least that any rank spent in the collectives of each call of one step without waiting, ns.
 
     A call that only some ranks have is no collective of all, one with inseparable collectives says nothing, and of one
     rank alone it cannot be told what it waited.
+
+    Args:
+        calls: of one step.
+        waited_ns: from ``call_waits``, where that was asked already.
     """
     listed = list(calls)
     ranks = {call.rank for call in listed}
     if len(ranks) < 2:
         return {}
     total: Counter[str] = Counter()
-    for (stage, _), matched in keyed(listed).items():
+    waited = call_waits(listed) if waited_ns is None else waited_ns
+    for key, matched in keyed(listed).items():
         if set(matched) == ranks and all(call.own_ns is not None for call in matched.values()):
-            total[stage] += min(call.inside_ns for call in matched.values())
+            total[key[0]] += min(call.inside_ns - waited[key][rank] for rank, call in matched.items())
     return dict(total)
 
 
@@ -253,3 +309,35 @@ def slow_in(own_s: Mapping[str, Mapping[RankT, float]], whole_ns: int) -> list[S
     found = [Slow(stage, one) for stage, own in own_s.items() if (one := slowest(own)) is not None]
     slow = [one for one in found if is_straggler(one.rank) and one.rank.excess_s >= limit_s]
     return sorted(slow, key=lambda one: -one.rank.excess_s)
+
+
+def _are_alike(calls: Collection[StageCall[RankT]]) -> bool:
+    """Whether the ranks were in as many collectives, and, as far as those were seen, in groups of all of them."""
+    groups = {frozenset(row.group for row in call.rows) for call in calls if call.rows}
+    is_smaller = any(0 < row.size < len(calls) for call in calls for row in call.rows)
+    return len({call.count for call in calls}) <= 1 and len(groups) <= 1 and not is_smaller
+
+
+def _seen_waits(
+    matched: Mapping[Key, Mapping[RankT, StageCall[RankT]]],
+) -> Counter[tuple[Key, RankT]]:
+    """Add up the waits in collectives that were seen on several ranks; one seen twice on a rank is none.
+
+    The rank that all waited for may not be among these: then they waited for longer.
+    """
+    seen: defaultdict[tuple[str, str, int, Key | None], dict[RankT, tuple[Key, Met]]] = defaultdict(dict)
+    twice: set[tuple[str, str, int, Key | None]] = set()
+    for key, of_key in matched.items():
+        for rank, call in of_key.items():
+            for row in call.rows:
+                name = row.group, row.operation, row.sequence, None if row.sequence else key
+                if rank in seen[name]:
+                    twice.add(name)
+                seen[name][rank] = key, row
+    found: Counter[tuple[Key, RankT]] = Counter()
+    for name, rows in seen.items():
+        size = next(iter(rows.values()))[1].size
+        if name not in twice and len(rows) <= size:
+            for rank, wait in waits({rank: row.duration_ns for rank, (_, row) in rows.items()}).items():
+                found[rows[rank][0], rank] += wait
+    return found

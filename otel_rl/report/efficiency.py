@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from otel_rl.analysis.stragglers import waits_in
+from otel_rl.analysis.stragglers import call_waits
 from otel_rl.calls import matched
 from otel_rl.report.average import Averaged
 from otel_rl.report.collect import Collected, StepKey, StepRecord
@@ -25,11 +25,11 @@ def efficiency(found: Collected, averaged: Averaged) -> Efficiency:
             goodputs.add(record, {})
     for records in _peers(averaged):
         calls = matched({record.rank.rank: record.calls for record in records})
-        waits_ns = waits_in(calls)
+        waited_ns = call_waits(calls)
         for record in records:
-            goodputs.add(record, waits_ns.get(record.rank.rank, {}))
+            goodputs.add(record, waited_ns)
         if all(id(record) in steady for record in records):
-            times.add(records, calls, waits_ns)
+            times.add(records, calls, waited_ns)
     return Efficiency(
         stragglers=times.stragglers(averaged.median_ns / 1e9),
         slow_communication=times.slow_communication(),

@@ -39,7 +39,7 @@ class SlowCommunication:
     stage: str
     """`rl.train.comm`: those under no stage."""
     transfer_s: float
-    """Per step, median: time in the collectives of the rank that waited least."""
+    """Per step, median: the least that any rank spent in the collectives without waiting."""
     share: float
     """Of the step, median."""
 

@@ -9,7 +9,7 @@ from typing import Final
 
 from otel_rl.analysis.many_steps import ManySteps
 from otel_rl.analysis.scores import Timing, own_score, weighted_scores, what_if
-from otel_rl.analysis.stragglers import StageCall, activity
+from otel_rl.analysis.stragglers import Key, StageCall, activity, waits_in
 from otel_rl.calls import is_idle, is_work
 from otel_rl.report.collect import StepRecord
 from otel_rl.report.efficiency_model import (
@@ -45,9 +45,9 @@ class _Peers:
     alone_s: defaultdict[int, float] = field(default_factory=lambda: defaultdict(float))
     """Steps with this rank as it is and the others ideal."""
 
-    def add(self, calls: Sequence[StageCall[int]], time_ns: int) -> None:
+    def add(self, calls: Sequence[StageCall[int]], time_ns: int, waited_ns: Mapping[Key, Mapping[int, int]]) -> None:
         """Take a step in, with the time that it took."""
-        self.many.add(calls, time_ns)
+        self.many.add(calls, time_ns, waited_ns)
         found = what_if(calls) if len({call.rank for call in calls}) > 1 else None
         if found is None:
             return
@@ -67,16 +67,19 @@ class RankTimes:
         self._peers: defaultdict[str, _Peers] = defaultdict(_Peers)
 
     def add(
-        self, records: Sequence[StepRecord], calls: Sequence[StageCall[int]], waits_ns: Mapping[int, Counter[str]]
+        self,
+        records: Sequence[StepRecord],
+        calls: Sequence[StageCall[int]],
+        calls_waited_ns: Mapping[Key, Mapping[int, int]],
     ) -> None:
         """Take one step of the ranks of one role in.
 
         Args:
             records: of the step, one for each rank.
             calls: of the ranks.
-            waits_ns: for slower peers, by rank and stage.
+            calls_waited_ns: for slower peers, by call and rank.
         """
-        waited_ns = {rank: sum(by_stage.values()) for rank, by_stage in waits_ns.items()}
+        waited_ns = {rank: sum(by_stage.values()) for rank, by_stage in waits_in(calls_waited_ns).items()}
         step_ns = {record.rank.rank: record.step.time_ns for record in records}
         found = activity((call for call in calls if not is_idle(call)), step_ns, waited_ns)
         idle_ns: Counter[int] = Counter()
@@ -102,7 +105,8 @@ class RankTimes:
                 pipeline=record.bubbles.pipeline_ns,
                 skew=one.wait_ns,
             )
-        self._peers[records[0].rank.role].add([call for call in calls if is_work(call)], max(step_ns.values()))
+        work = [call for call in calls if is_work(call)]
+        self._peers[records[0].rank.role].add(work, max(step_ns.values()), calls_waited_ns)
 
     def stragglers(self, median_step_s: float) -> list[StragglerRow]:
         """Name slow ranks, the costliest first."""

@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError
 from otel_rl import ids
 from otel_rl import vocabulary as v
 from otel_rl.analysis.bubbles import Denominator
-from otel_rl.analysis.stragglers import slow_ranks, waits_in
+from otel_rl.analysis.stragglers import call_waits, costs, waits_in
 from otel_rl.calls import is_work, matched
 from otel_rl.journal import views
 from otel_rl.journal.encode import Request, SpanEncoder
@@ -46,7 +46,7 @@ class _Total:
     start_ns: int = 0
     """When counting began."""
     until_ns: int = 0
-    """End of the last step that is in it, by the rank's own clock."""
+    """The point of an earlier sidecar that it goes on from; 0 for none."""
 
 
 class Emitter:
@@ -59,7 +59,10 @@ class Emitter:
             directory: of the run.
             identity: of this sidecar.
         """
-        self._totals: defaultdict[_Rank, _Total] = defaultdict(_Total)
+        self._totals: defaultdict[tuple[_Rank, str], _Total] = defaultdict(_Total)
+        """By scope, too: what was waited among the ranks of a node is no part of what was among all."""
+        self._done_ns: defaultdict[_Rank, int] = defaultdict(int)
+        """End of the last step of each rank that was compared."""
         self._encoders: dict[_Rank, SpanEncoder] = {}
         self._named: defaultdict[Peers, set[tuple[int, str]]] = defaultdict(set)
         """Ranks that were slow in a stage: they have a point in every step from then on."""
@@ -67,13 +70,15 @@ class Emitter:
         self._points: list[Request] = []
         with suppress(OSError):  # it is empty, or in trouble: at worst something comes twice, the same
             for point in _points_before(directory, identity):
-                total = self._totals[_rank_of(point.resource)]
+                rank = _rank_of(point.resource)
+                total = self._totals[rank, text(point.attributes, v.SCOPE_KEY)]
                 if point.time_ns > total.until_ns:
                     total.seconds, total.start_ns, total.until_ns = point.value, point.start_ns, point.time_ns
+                self._done_ns[rank] = max(self._done_ns[rank], point.time_ns)
 
     def done_until(self, resource: Attributes) -> int:
         """Say until when the steps of a rank were compared by an earlier sidecar, ns since 1970; 0 for none."""
-        return self._totals[_rank_of(resource)].until_ns
+        return self._done_ns[_rank_of(resource)]
 
     def emit(self, parts: Mapping[int, Part], readable: Collection[int], known: Mapping[str, Collection[int]]) -> None:
         """Make the records of one step.
@@ -89,14 +94,14 @@ class Emitter:
         for wait in longest_waits(parts, readable, known):
             waits[wait.rank].append(wait)
         calls = matched({rank: parts[rank].calls for rank in sorted(parts)})
-        in_stages = waits_in(calls)
-        slow = {(one.rank.rank, one.stage): one.rank.excess_s for one in slow_ranks(filter(is_work, calls))}
-        costs = self._costs(next(iter(parts.values())).peers, slow)
+        in_stages = waits_in(call_waits(calls))
+        step_ns = max(part.end_ns - part.begin_ns for part in parts.values())
+        of_named = self._costs(next(iter(parts.values())).peers, costs(filter(is_work, calls), step_ns))
         for rank in sorted(parts):
             part = parts[rank]
             encoder = self._encoder(part.resource)
             self._spans += encoder.encode(_idle(part, wait) for wait in waits[rank])
-            points = [*self._waited(part, sum(in_stages.get(rank, {}).values()), scope), *_slow(part, costs, scope)]
+            points = [*self._waited(part, sum(in_stages.get(rank, {}).values()), scope), *_slow(part, of_named, scope)]
             self._points += encoder.encode_metrics(points)
 
     def take(self) -> list[Request]:
@@ -111,10 +116,11 @@ class Emitter:
         return {place: slow.get(place, 0.0) for place in sorted(named)}
 
     def _waited(self, part: Part, wait_ns: int, scope: str) -> Iterator[MetricPoints]:
-        total = self._totals[_rank_of(part.resource)]
+        rank = _rank_of(part.resource)
+        total = self._totals[rank, scope]
         total.start_ns = total.start_ns or part.begin_ns
         total.seconds += wait_ns / 1e9
-        total.until_ns = max(total.until_ns, part.end_ns)
+        self._done_ns[rank] = max(self._done_ns[rank], part.end_ns)
         yield _metric(v.SKEW_WAIT, Number(part.end_ns, total.seconds, {v.SCOPE_KEY: scope}), start_ns=total.start_ns)
         if part.end_ns > part.begin_ns:
             labels = {v.BUBBLE_DENOMINATOR: DENOMINATOR, v.IDLE_REASON: SKEW, v.SCOPE_KEY: scope}

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from otel_rl import vocabulary as v
+from otel_rl.analysis.goodput import Kind, kind_of
 from otel_rl.analysis.stages import Tree
-from otel_rl.calls import Calls, Labels, calls_in, is_met
+from otel_rl.calls import Calls, Known, calls_in, tells_waits
 from otel_rl.journal.views import SpanView
 from otel_rl.pieces import integer, is_container, is_request, iteration_of, piece, text
 from otel_rl.records import Attributes
@@ -56,6 +57,8 @@ class Row(NamedTuple):
     duration_ns: int
     span_id: bytes
     parent_id: bytes
+    is_idle: bool
+    """It lies in a stage that is idle already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +111,7 @@ class Parts:
         self._traces: OrderedDict[tuple[str, bytes], _Trace] = OrderedDict()
         """The one that was added to last stands last."""
         self._spans = 0
-        self._labels: dict[Labels, Labels] = {}
+        self._known = Known()
 
     def add(self, span: SpanView, known_from_ns: int, now: float) -> None:
         """Take one span in.
@@ -162,10 +165,9 @@ class Parts:
                 or key[0] in finished
             )
         ]
-        if len(self._labels) > KEPT_LABELS:
-            self._labels.clear()
+        self._known.clear(KEPT_LABELS)
         for key, container in sorted(done, key=lambda item: item[1].start_ns):
-            yield _part(container, self._drop(key), self._labels)
+            yield _part(container, self._drop(key), self._known)
 
     def forget(self, writer: str) -> None:
         """Let go of what a writer left without an end."""
@@ -193,12 +195,14 @@ def _is_whole_step(container: SpanView) -> bool:
     return iteration_of(container.attributes) is not None and container.status_code != 2
 
 
-def _part(container: SpanView, spans: list[SpanView], known: dict[Labels, Labels]) -> Part:
+def _part(container: SpanView, spans: list[SpanView], known: Known) -> Part:
     resource = container.resource
     whole = piece(container)
     pieces = [piece(span) for span in spans]
     tree = Tree(pieces)
     stages = [one for one in pieces if one.parent == whole.key and not one.is_comm]
+    waiting = [one for one in stages if kind_of(one.label) is Kind.IDLE]
+    idle = {below.key for one in waiting for below in tree.below(one.key)}
     return Part(
         peers=peers_of(resource),
         rank=integer(resource, v.RANK),
@@ -208,26 +212,25 @@ def _part(container: SpanView, spans: list[SpanView], known: dict[Labels, Labels
         begin_ns=container.start_ns,
         end_ns=container.end_ns,
         calls=calls_in(whole, tree, spans, known),
-        rows=tuple(_rows(spans)),
+        rows=tuple(_rows(spans, idle)),
         comm_count=tree.direct_comm(whole).count + sum(tree.comm(one).count for one in stages),
         resource=resource,
     )
 
 
-def _rows(spans: list[SpanView]) -> Iterator[Row]:
-    """Give the collectives in order of time whose durations tell who waited; on a device they are those of launches."""
+def _rows(spans: list[SpanView], idle: Collection[bytes]) -> Iterator[Row]:
+    """Give the collectives in order of time whose durations tell who waited."""
     for span in sorted((span for span in spans if span.name == v.COMM), key=lambda span: span.start_ns):
         attributes = span.attributes
-        operation, sequence = text(attributes, v.COMM_OPERATION), integer(attributes, v.COMM_SEQUENCE)
-        is_told = bool(sequence) or operation == v.DDP_ALL_REDUCE
-        if is_told and is_met(attributes) and attributes.get(v.CLOCK) != "host":
+        if tells_waits(attributes):
             yield Row(
-                operation,
+                text(attributes, v.COMM_OPERATION),
                 text(attributes, v.COMM_GROUP),
                 integer(attributes, v.COMM_GROUP_SIZE),
-                sequence,
+                integer(attributes, v.COMM_SEQUENCE),
                 span.start_ns,
                 max(0, span.end_ns - span.start_ns),
                 span.span_id,
                 span.parent_id,
+                span.span_id in idle,
             )

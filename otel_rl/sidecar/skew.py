@@ -57,7 +57,7 @@ def longest_waits(
         waited = waits({rank: row.duration_ns for rank, row in rows.items()})
         last = min(rank for rank, wait_ns in waited.items() if wait_ns == 0)
         for rank, wait_ns in waited.items():
-            if wait_ns >= LEAST_WAIT_NS:
+            if wait_ns >= LEAST_WAIT_NS and not rows[rank].is_idle:
                 found[rank].append(Wait(rank, rows[rank], wait_ns, last))
     for rank in sorted(found):
         longest = sorted(found[rank], key=lambda wait: -wait.wait_ns)[:SPANS]

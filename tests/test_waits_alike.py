@@ -1,0 +1,150 @@
+"""Report and sidecar of the same journals: who waited how long, collective by collective and inside its group."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from otel_rl import vocabulary as v
+from otel_rl.journal.read import open_run
+from otel_rl.report.build import build_report
+from otel_rl.report.efficiency_model import Efficiency
+from otel_rl.sidecar.own import OwnJournal
+from tests.peers import BEGIN_NS, Did, Met, Peer
+from tests.watched import DEAD, SIDECAR, FakeClock, Watched, clock, compared
+
+__all__ = ["clock"]
+
+STEPS = 10
+Step = Callable[[int, int], list[Did]]
+"""What a rank does in a step, by rank and number of the step."""
+
+
+def played(directory: Path, world: int, did: Step, clock: FakeClock) -> tuple[Efficiency, Watched]:
+    """Journal ten steps of all ranks, and give what report and sidecar make of them."""
+    ranks = [Peer(directory, rank, world, identity=DEAD) for rank in range(world)]
+    for number in range(1, STEPS + 1):
+        for rank in ranks:
+            rank.step(number, did(rank.rank, number))
+    for rank in ranks:
+        rank.die()
+    report = build_report(open_run(directory), BEGIN_NS)
+    return report.efficiency, compared(directory, clock)
+
+
+def alternate(rank: int, number: int) -> list[Did]:
+    """Two collectives in one call, each time another rank is last."""
+    first, second = ((12, 2), (2, 12))[rank]
+    return [Did(v.FORWARD, 20, [Met(first, 2 * number - 1), Met(second, 2 * number)])]
+
+
+def subgroup(rank: int, number: int) -> list[Did]:
+    """Two ranks have a slow collective of their own, and the others wait for them afterwards."""
+    own = [Met(50, number, group="tp 0", size=2)] if rank < 2 else []
+    return [Did(v.REWARD, 20, own), Did(v.OPTIMIZER, 5, [Met(52 if rank > 1 else 2, number, size=4)])]
+
+
+def two_groups(rank: int, number: int) -> list[Did]:
+    """One group's link is slower, and nobody waits."""
+    group = rank // 2
+    return [Did(v.REWARD, 20, [Met((10, 40)[group], number, group=f"tp {group}", size=2)])]
+
+
+def in_groups(rank: int, number: int) -> list[Did]:
+    """One of each group is last: the other waits 6 or 8 ms."""
+    group = rank // 2
+    return [Did(v.REWARD, 20, [Met((10, 4, 40, 32)[rank], number, group=f"tp {group}", size=2)])]
+
+
+def barrier_in_idle(rank: int, number: int) -> list[Did]:
+    """The barrier lies in what is idle time already."""
+    met = [Met((31, 1)[rank], number, operation="barrier")]
+    return [Did(v.IDLE, (10, 40)[rank], met, {v.IDLE_REASON: "queue"}), Did(v.REWARD, 50)]
+
+
+@pytest.mark.parametrize(
+    ("did", "expected"),
+    [
+        (alternate, [(10, 4, 0), (10, 4, 0)]),
+        (subgroup, [(0, 52, 0), (0, 52, 0), (50, 2, 0), (50, 2, 0)]),
+        (two_groups, [(0, 10, 0), (0, 10, 0), (0, 40, 0), (0, 40, 0)]),
+        (in_groups, [(6, 4, 0), (0, 4, 0), (8, 32, 0), (0, 32, 0)]),
+        (barrier_in_idle, [(0, 0, 41), (0, 0, 41)]),
+    ],
+)
+def test_report_and_sidecar_know_the_same_waits(
+    tmp_path: Path, clock: FakeClock, did: Step, expected: list[tuple[int, int, int]]
+) -> None:
+    """Wait, transfer and idle in the mean step of each rank, ms; the sidecar counts and shows the same waits."""
+    found, watched = played(tmp_path, len(expected), did, clock)
+    rows = [(row.wait_s, row.transfer_s, row.idle_s) for row in found.ranks]
+    assert [tuple(pytest.approx(ms / 1e3) for ms in row) for row in expected] == rows
+    waits_s = [pytest.approx(STEPS * wait_ms / 1e3) for wait_ms, _, _ in expected]
+    totals = {rank: total_s for rank, _, total_s in watched.numbers(v.SKEW_WAIT)}
+    assert dict(enumerate(waits_s)) == totals
+    shown_s = dict.fromkeys(totals, 0.0)
+    for span in watched.spans:
+        shown_s[span.resource[v.RANK]] += (span.end_ns - span.start_ns) / 1e9  # type: ignore[index]
+    assert dict(enumerate(waits_s)) == shown_s
+
+
+def test_waits_for_now_one_now_another_are_no_slow_communication(tmp_path: Path, clock: FakeClock) -> None:
+    """Of 34 ms in a step 14 are in collectives, but 10 of them are waits: idle, too, in goodput."""
+    found, _ = played(tmp_path, 2, alternate, clock)
+    assert [] == found.slow_communication
+    idle_s = {part.kind: part.time_ns / 1e9 for part in found.goodput[-1].parts}["idle"]
+    assert pytest.approx(2 * STEPS * 0.01) == idle_s
+
+
+def test_a_rank_that_is_as_slow_as_another_costs_in_every_step(tmp_path: Path, clock: FakeClock) -> None:
+    """Now one of them is the slowest, now the other."""
+
+    def did(rank: int, number: int) -> list[Did]:
+        return [Did(v.REWARD, (10, 10, 10, 30.2 if number % 2 else 30, 30.1)[rank])]
+
+    _, watched = played(tmp_path, 5, did, clock)
+    points = [(rank, value) for rank, _, value in watched.numbers(v.STRAGGLER_COST)]
+    odd, even = [(3, 0.0202), (4, 0.0201)], [(3, 0.02), (4, 0.0201)]
+    assert (odd + even) * (STEPS // 2) == points
+
+
+def test_an_excess_is_judged_by_the_step_and_not_by_its_stages(tmp_path: Path, clock: FakeClock) -> None:
+    """A rank takes 3 ms longer in a stage of 10 ms: much of the stages, and below 2 % of a step of 200 ms."""
+
+    def did(rank: int, number: int) -> list[Did]:
+        waits = Did(v.IDLE, 190 - 3 * (rank == 2), more={v.IDLE_REASON: "queue"})
+        return [Did(v.REWARD, 13 if rank == 2 else 10), waits]
+
+    found, watched = played(tmp_path, 3, did, clock)
+    assert ([], []) == (found.stragglers, watched.numbers(v.STRAGGLER_COST))
+
+
+def test_a_counter_is_of_one_scope(tmp_path: Path, clock: FakeClock) -> None:
+    """What was waited among the ranks of a node is no part of what is waited among all, also for the next sidecar."""
+    ranks = [Peer(tmp_path, rank, 3) for rank in range(2)]
+    watched = Watched(tmp_path, clock)
+    for rank in ranks:
+        rank.step(1, [Did(v.REWARD, 10, [Met(9 - 5 * rank.rank, 1, size=3)])])
+    watched.settle()
+    ranks.append(Peer(tmp_path, 2, 3))
+    for rank in ranks:
+        rank.step(2, [Did(v.REWARD, 10, [Met(9 - 4 * rank.rank, 2, size=3)])])
+    watched.settle()
+    own = OwnJournal(tmp_path, SIDECAR)
+    own.append(watched.requests)
+    own.close()
+    for rank in ranks:
+        rank.step(3, [Did(v.REWARD, 10, [Met(9 - 4 * rank.rank, 3, size=3)])])
+    following = Watched(tmp_path, clock, replace(SIDECAR, writer="sidecar-0-2-b"))
+    following.settle()
+    found = [
+        (rank, attributes[v.SCOPE_KEY], value)
+        for one in (watched, following)
+        for rank, attributes, value in one.numbers(v.SKEW_WAIT)
+    ]
+    node = [(0, "node", 0.005), (1, "node", 0.0)]
+    run = [[(0, "run", 0.008 * k), (1, "run", 0.004 * k), (2, "run", 0.0)] for k in (1, 2)]
+    assert [*node, *run[0], *run[1]] == found
