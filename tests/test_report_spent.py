@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +20,9 @@ from otel_rl.report.build import build_report
 from otel_rl.report.efficiency_model import GoodputRow
 from otel_rl.report.slices import Places, Slices
 from otel_rl.report.spent import moved, skipped, spent, twice, without
+from tests.peers import Did, Met, Peer
 from tests.runs import BEGIN_NS, MS, Plan, write_run
+from tests.watched import DEAD
 
 JOURNAL: Any = SimpleNamespace()
 PARTS = Goodput(50, 20, 10, 0, 20)
@@ -65,10 +68,32 @@ def test_set_up_is_overhead_whatever_runs_in_it() -> None:
 
 
 def test_waits_are_taken_from_the_kind_of_their_stage() -> None:
-    """Never more than there is; waits of an update that was skipped stay wasted."""
+    """Never more than there is."""
     waits = [(v.REWARD, 5), (v.SYNC, 30), (v.COMM, 3), (v.IDLE, 4)]
     assert Goodput(45, 0, 38, 0, 17) == moved(PARTS, waits)
-    assert Goodput(49, 20, 11, 9, 20) == moved(Goodput(50, 20, 10, 9, 20), [(v.BACKWARD, 7), (v.REWARD, 1)])
+    assert Goodput(42, 20, 18, 9, 20) == moved(Goodput(50, 20, 10, 9, 20), [(v.BACKWARD, 7), (v.REWARD, 1)])
+
+
+@pytest.mark.parametrize(
+    ("skipped_updates", "idle_ms", "wasted_ms"), [((), 50 + 20, 0), ((0,), 20, 63), ((1,), 50, 33), ((0, 1), 0, 96)]
+)
+def test_only_waits_of_the_update_that_was_skipped_stay_wasted(
+    tmp_path: Path, skipped_updates: tuple[int, ...], idle_ms: float, wasted_ms: float
+) -> None:
+    """Two updates a step, rank 1 slower by 50 and by 20 ms: rank 0 waits in both."""
+    ranks = [Peer(tmp_path, rank, identity=DEAD) for rank in range(2)]
+    for rank in ranks:
+        is_slow = rank.rank == 1
+        for number in range(1, 4):
+            did: list[Did] = []
+            for update, (slow_ms, fast_ms) in enumerate(((60, 10), (30, 10))):
+                own_ms = slow_ms if is_slow else fast_ms
+                met = Met(slow_ms + 2 - own_ms, 2 * number + update)
+                more = {v.OPTIMIZER_SKIPPED: True} if update in skipped_updates else {}
+                did += [Did(v.BACKWARD, own_ms, [met]), Did(v.OPTIMIZER, 1, more=more)]
+            rank.step(number, did)
+    found = of(build_report(open_run(tmp_path), BEGIN_NS).efficiency.goodput[-1])[2]
+    assert (3 * idle_ms, 2 * 3 * wasted_ms) == (found.get("idle", 0), found.get("wasted", 0))
 
 
 @given(st.builds(Goodput, *[st.integers(0, 50)] * 5), st.integers(0, 300))
@@ -121,6 +146,36 @@ def test_a_rank_that_is_gone_has_its_steps_made_again_by_others(tmp_path: Path) 
     """The second attempt has one rank; both of the first lose their steps."""
     died, _, _ = map(of, rows(tmp_path, Plan(), Plan(attempt="b" * 32, ranks=1, first_step=1, shift_ms=60_000)))
     assert {"wasted": 2.0 * (12 * 100 + 2 * 30 + 200), "overhead": 2.0 * 2050} == died[2]
+
+
+def side_by_side(root: Path, *, clock_ms: int = 3, loop: str = "train", boot_id: str = "a") -> dict[str | None, float]:
+    """Make ten steps of 50 ms in one attempt and in another; what is wasted of each, ms."""
+    peers = [
+        Peer(root, 0, 1, identity=replace(DEAD, boot_id="a")),
+        Peer(root, 0, 1, attempt="b" * 16, clock_ms=clock_ms, identity=replace(DEAD, boot_id=boot_id)),
+    ]
+    for number in range(1, 11):
+        peers[0].step(number, [Did(v.REWARD, 50)])
+        peers[1].step(number, [Did(v.REWARD, 50)], loop=loop)
+    found = build_report(open_run(root), BEGIN_NS).efficiency.goodput
+    return {row.attempt: row.parts[3].time_ns / MS for row in found}
+
+
+@pytest.mark.parametrize(
+    ("how", "wasted_ms"),
+    [
+        ({"clock_ms": 500}, 500),
+        ({"clock_ms": 3}, 0),
+        ({"clock_ms": 499}, 0),
+        ({"clock_ms": 500, "boot_id": "b"}, 0),
+        ({"clock_ms": 500, "loop": "train.2"}, 0),
+    ],
+)
+def test_only_what_began_behind_the_end_of_an_attempt_did_it_again(
+    tmp_path: Path, how: dict[str, Any], wasted_ms: float
+) -> None:
+    """Attempts side by side did not, whatever the numbers of their steps; of two hosts' clocks nothing is said."""
+    assert {"a" * 16: wasted_ms, "b" * 16: 0, None: wasted_ms} == side_by_side(tmp_path, **how)
 
 
 def test_nothing_recorded_has_no_goodput(tmp_path: Path) -> None:

@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 
 from otel_rl import vocabulary as v
+from otel_rl.journal.encode import SpanEncoder
 from otel_rl.journal.read import open_run
 from otel_rl.report.build import build_report
 from otel_rl.report.otlp_json import lines
-from otel_rl.sidecar import derive, follow, parts
+from otel_rl.sidecar import derive, follow, parts, tail
 from otel_rl.sidecar.own import OwnJournal
-from tests.peers import ALIVE, Peer
+from tests.peers import ALIVE, BEGIN_NS, MS, Peer
+from tests.runs import FakeSpan
 from tests.watched import DEAD, SIDECAR, FakeClock, Watched, clock, compared, journaled, uneven, waited
 
 __all__ = ["clock"]
@@ -248,3 +250,97 @@ def test_the_report_is_the_same_with_and_without(tmp_path: Path, clock: FakeCloc
     assert before == after
     exported = "".join(line for line, _ in lines(open_run(tmp_path)))
     assert all(exported.count(span.span_id.hex()) == 1 for span in watched.spans)
+
+
+def early(rank: Peer) -> None:
+    """Journal a span of another library, before the rank knows its attempt."""
+    resource = {key: value for key, value in rank.resource.items() if key != v.ATTEMPT_ID}
+    span = FakeSpan("load model", 77 + rank.rank, 88 + rank.rank, 0, BEGIN_NS - 9 * MS, BEGIN_NS - 8 * MS, {})
+    for request in SpanEncoder({**resource, v.SERVICE_INSTANCE_ID: "early"}, "1.0").encode([span]):
+        rank._writer.append(request.signal, request.payload, request.count, request.first_ns, request.last_ns)
+
+
+def test_what_others_record_in_set_up_does_not_say_who_writes(tmp_path: Path, clock: FakeClock) -> None:
+    """A rank of several learns its attempt late: it is not met before, and goes on where the last sidecar ended."""
+    ranks = [Peer(tmp_path, rank) for rank in range(2)]
+    early(ranks[1])
+    first = Watched(tmp_path, clock)
+    first.look()
+    assert [] == list(first.deriver._tails)
+    early(ranks[1])
+    for rank in ranks:
+        rank.step(1, uneven(rank.rank, 10))
+    first.settle()
+    own = OwnJournal(tmp_path, SIDECAR)
+    own.append(first.requests)
+    own.close()
+    for rank in ranks:
+        rank.step(2, uneven(rank.rank, 20))
+    second = Watched(tmp_path, clock, replace(SIDECAR, writer="sidecar-0-2-b"))
+    second.settle()
+    assert ([(0, 10, 20), (1, 12, 2)], [(0, 20, 20), (1, 22, 2)]) == (waited(first), waited(second))
+    assert [0.02, 0.002, 0.04, 0.004] == [one[2] for one in first.numbers(v.SKEW_WAIT) + second.numbers(v.SKEW_WAIT)]
+
+
+def test_a_long_set_up_is_looked_through_once(
+    tmp_path: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However often the sidecar looks."""
+    rank = Peer(tmp_path, 1)
+    seen: list[bytes] = []
+    decode = tail.views.spans
+    monkeypatch.setattr(tail.views, "spans", lambda payload, *rest: seen.append(payload) or decode(payload, *rest))
+    monkeypatch.setattr(tail, "FIRST_BYTES", 0)
+    watched = Watched(tmp_path, clock)
+    for expected in (1, 2, 3):
+        early(rank)
+        watched.look()
+        watched.look()
+        assert (expected, {}) == (len(seen), watched.deriver._tails)
+
+
+def test_an_only_rank_needs_no_attempt(tmp_path: Path, clock: FakeClock) -> None:
+    """Nothing is waited for where there is nobody to share one with."""
+    alone = Peer(tmp_path, 0, 1)
+    early(alone)
+    watched = Watched(tmp_path, clock)
+    watched.look()
+    assert [alone.identity.writer] == list(watched.deriver._tails)
+
+
+def test_a_clock_that_was_set_back_behind_a_restart_is_said(tmp_path: Path, clock: FakeClock) -> None:
+    """Its steps cannot be told from those that were compared; each writer counts once. A small step back is none."""
+    ranks = [Peer(tmp_path, rank) for rank in range(2)]
+    for rank in ranks:
+        rank.step(1, uneven(rank.rank, 10))
+    first = compared(tmp_path, clock)
+    own = OwnJournal(tmp_path, SIDECAR)
+    own.append(first.requests)
+    own.close()
+    ranks[0].now_ns -= 3_600_000 * MS
+    ranks[1].now_ns -= 60 * MS
+    second = Watched(tmp_path, clock, replace(SIDECAR, writer="sidecar-0-2-b"))
+    for number in (2, 3):
+        for rank in ranks:
+            rank.step(number, uneven(rank.rank, 10 * number))
+        second.settle()
+    writer = ranks[0].identity.writer
+    lines = [f"the clock of {writer} was set back: until it is past the last step that was compared, no more are"]
+    assert (lines, 1) == (second.said, second.counts["clock_set_back"])
+
+
+@pytest.mark.parametrize(
+    ("first", "is_dead", "seconds", "derived"),
+    [(0, False, 0, 1), (1, False, 0, 0), (1, False, 100, 1), (1, True, 0, 1)],
+)
+def test_rank_0_is_waited_for(
+    tmp_path: Path, clock: FakeClock, first: int, is_dead: bool, seconds: float, derived: int
+) -> None:
+    """In a directory that nodes share its journal may be seen late, and two sidecars would say different things."""
+    for rank in (first, first + 1):
+        Peer(tmp_path, rank, 3, identity=DEAD if is_dead else ALIVE).step(1, uneven(rank - first))
+    watched = Watched(tmp_path, clock)
+    watched.settle()
+    watched.look(seconds)
+    watched.settle()
+    assert derived == watched.counts.get("derived", 0)

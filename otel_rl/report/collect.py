@@ -13,7 +13,8 @@ from otel_rl.analysis.goodput import Goodput
 from otel_rl.analysis.intervals import Interval
 from otel_rl.analysis.stages import Comm, Path, Slice, Tree
 from otel_rl.analysis.steps import Step
-from otel_rl.calls import Calls, Labels, calls_in
+from otel_rl.analysis.stragglers import Key
+from otel_rl.calls import Calls, Known, calls_in
 from otel_rl.journal.read import SpanView
 from otel_rl.records import Value
 from otel_rl.report.memory import Peaks
@@ -31,12 +32,16 @@ from otel_rl.report.pieces import (
     work_of,
 )
 from otel_rl.report.slices import Places, Slices
-from otel_rl.report.spent import Wall, spent
+from otel_rl.report.spent import Wall, skipped_calls, spent
 
 ERROR: Final = 2
 """OTLP's status code."""
 WAITING_STEPS: Final = 4
 """Containers of a writer that wait for spans that end after them, as those of background work do."""
+WAITING_NS: Final = 12_000_000_000
+"""Further ones wait so long: a stage whose device is late is journaled 10 s and a cycle behind its step."""
+MOST_WAITING: Final = 256
+"""But no more than these."""
 
 GroupKey = tuple[str, bytes]
 """Writer and trace."""
@@ -63,6 +68,8 @@ class StepRecord:
     """Its own waits."""
     spent: Goodput
     """Of the container, which may end before the next step begins."""
+    skipped: frozenset[Key] = frozenset()
+    """Calls of updates that the optimizer skipped."""
 
     @property
     def key(self) -> StepKey:
@@ -112,6 +119,8 @@ class Collected:
     """Longest finished call by the stage's label."""
     walls: dict[tuple[str, Rank], Wall] = field(default_factory=dict)
     """By attempt and rank."""
+    clocks: dict[tuple[str, Rank], set[str]] = field(default_factory=lambda: defaultdict(set))
+    """What the clock of each rank of an attempt is known by: its host's name, and the boot of that host."""
 
 
 def collect(spans: Iterable[SpanView]) -> Collected:
@@ -130,10 +139,13 @@ class _Collector:
     def __init__(self) -> None:
         self._found = Collected()
         self._groups: defaultdict[GroupKey, list[SpanView]] = defaultdict(list)
-        self._waiting: defaultdict[str, list[bytes]] = defaultdict(list)
+        self._waiting: defaultdict[str, dict[bytes, int]] = defaultdict(dict)
+        """By writer, its traces that have a container, and the end of that."""
+        self._writer = ""
+        """Of the last span: journals are read one after the other."""
         self._known: set[tuple[str, int]] = set()
         self._stepped: set[str] = set()
-        self._labels: dict[Labels, Labels] = {}
+        self._shared = Known()
         self._places: Places = {}
 
     def add(self, span: SpanView) -> None:
@@ -143,14 +155,24 @@ class _Collector:
         self._note(span)
         if is_request(span):
             return
+        if writer != self._writer:
+            self._close_waiting(self._writer, WAITING_STEPS)
+            self._writer = writer
         self._groups[writer, span.trace_id].append(span)
         if not is_container(span.name):
             return
+        self._waiting[writer][span.trace_id] = span.end_ns
+        self._close_waiting(writer, MOST_WAITING, span.end_ns - WAITING_NS)
+
+    def _close_waiting(self, writer: str, most: int, ended_ns: int = 0) -> None:
+        """Close traces of a writer, the oldest first: all but so many, and those that ended before."""
         waiting = self._waiting[writer]
-        if span.trace_id not in waiting:
-            waiting.append(span.trace_id)
-        if len(waiting) > WAITING_STEPS:
-            self._close((writer, waiting.pop(0)))
+        while len(waiting) > WAITING_STEPS:
+            trace, end_ns = next(iter(waiting.items()))
+            if len(waiting) <= most and end_ns >= ended_ns:
+                break
+            del waiting[trace]
+            self._close((writer, trace))
 
     def finish(self) -> Collected:
         for key in list(self._groups):
@@ -169,7 +191,10 @@ class _Collector:
         known = (span.journal.identity.writer, id(span.resource))  # a writer shares one object among its records
         if known not in self._known:
             self._known.add(known)
-            found.ranks[attempt].add(rank_of(span.resource))
+            rank = rank_of(span.resource)
+            found.ranks[attempt].add(rank)
+            host = {text(span.resource, v.HOST_NAME), span.journal.identity.boot_id} - {""}
+            found.clocks[attempt, rank] |= host or {""}
             found.writers[attempt].add(known[0])
             found.resources[attempt].update(span.resource)
 
@@ -189,7 +214,7 @@ class _Collector:
             time = self._spend(container, inside, is_step=iteration is not None)
             if iteration is not None:
                 self._stepped.add(key[0])
-                calls = calls_in(piece(container), tree, inside, self._labels)
+                calls = calls_in(piece(container), tree, inside, self._shared)
                 slices = Slices(tree.slices(container.span_id), self._places)
                 self._found.steps.append(_step(container, iteration, tree, inside, slices, calls, time))
                 if container.status_code == ERROR:
@@ -250,6 +275,7 @@ def _step(
         calls=calls,
         bubbles=_bubbles(container, inside),
         spent=time,
+        skipped=skipped_calls(container, inside),
     )
 
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from otel_rl.analysis.goodput import Goodput, redone, total
 from otel_rl.analysis.intervals import Interval
+from otel_rl.analysis.steps import Step
+from otel_rl.analysis.stragglers import Key
 from otel_rl.report.collect import Collected, StepRecord
 from otel_rl.report.efficiency_model import GoodputKind, GoodputPart, GoodputRow
 from otel_rl.report.model import Rank
 from otel_rl.report.spent import NOTHING, moved, twice, whole, without
 
 KINDS: Final[tuple[GoodputKind, ...]] = ("productive", "overhead", "idle", "wasted", "other")
+RankOfAttempt = tuple[str, Rank]
 StepOfRank = tuple[str, Rank, int, int]
 """Attempt, rank, begin and number of a step."""
 
@@ -34,21 +37,23 @@ class Goodputs:
         self._padding: Counter[str] = Counter()
         self._positions: Counter[str] = Counter()
 
-    def add(self, record: StepRecord, waits_ns: Mapping[str, int]) -> None:
+    def add(self, record: StepRecord, waited_ns: Mapping[Key, Mapping[int, int]]) -> None:
         """Take a step of a rank in.
 
         Args:
             record: the step.
-            waits_ns: for slower peers, by stage.
+            waited_ns: for slower peers, by call and rank.
         """
-        key = record.attempt, record.rank
+        place = record.attempt, record.rank
         begin_ns = record.step.begin_ns
-        parts = self._once(key, (begin_ns, begin_ns + record.spent.wall_ns), record.spent)
+        parts = self._once(place, (begin_ns, begin_ns + record.spent.wall_ns), record.spent)
         if _key(record) in self._again:
             parts = Goodput(0, 0, 0, parts.wall_ns, 0)
-        elif waits_ns:
-            parts = moved(parts, waits_ns.items())
-        self._steps[key] = total([self._steps[key], parts])
+        else:
+            rank = record.rank.rank
+            waits_ns = {key: by_rank[rank] for key, by_rank in waited_ns.items() if rank in by_rank}
+            parts = moved(parts, ((key[0], wait) for key, wait in waits_ns.items() if key not in record.skipped))
+        self._steps[place] = total([self._steps[place], parts])
         self._padding[record.attempt] += record.work.padding_tokens
         self._positions[record.attempt] += record.work.padding_tokens + record.work.train_tokens
 
@@ -109,17 +114,31 @@ def _redone(found: Collected) -> set[StepOfRank]:
     return {
         key
         for attempts in roles.values()
-        for rank in {rank for ranks in attempts.values() for rank in ranks}
-        for key in _redone_by(rank, attempts.values())
+        for place, ranks in enumerate(attempts.values())
+        for own in list(ranks.values())
+        for key in _redone_by(own, list(attempts.values())[place + 1 :], found.clocks)
     }
 
 
-def _redone_by(rank: Rank, attempts: Iterable[Mapping[Rank, list[StepRecord]]]) -> set[StepOfRank]:
-    rows = [ranks.get(rank) or [one for records in ranks.values() for one in records] for ranks in attempts]
-    intervals = set(redone([[record.step for record in row] for row in rows]))
-    return {
-        _key(record)
-        for row in rows
-        for record in row
-        if record.rank == rank and (record.step.begin_ns, record.step.end_ns) in intervals
-    }
+def _redone_by(
+    own: Sequence[StepRecord],
+    later: Iterable[Mapping[Rank, list[StepRecord]]],
+    clocks: Mapping[RankOfAttempt, set[str]],
+) -> Iterator[StepOfRank]:
+    """Give a rank's steps of one attempt that others did again which began, by the same clock, when it had ended.
+
+    Attempts that run side by side have equal steps too, and so do two jobs that share a name by mistake.
+    """
+    ended_ns = max(record.step.end_ns for record in own)
+    behind: list[list[Step]] = []
+    for ranks in later:
+        row = ranks.get(own[0].rank) or [one for records in ranks.values() for one in records]
+        steps = [one.step for one in row if clocks[_rank_key(one)] & clocks[_rank_key(own[0])]]
+        if steps and min(step.begin_ns for step in steps) >= ended_ns:
+            behind.append(steps)
+    intervals = set(redone([[record.step for record in own], *behind]))
+    yield from (_key(record) for record in own if (record.step.begin_ns, record.step.end_ns) in intervals)
+
+
+def _rank_key(record: StepRecord) -> RankOfAttempt:
+    return record.attempt, record.rank

@@ -14,7 +14,7 @@ from otel_rl.report.style import NOTE, plain_table
 
 NOTE_TEXT: Final = (
     "productive: rollout to update; overhead: set-up, weight sync, checkpoints, evaluation, logs; idle: waits; wasted: "
-    "steps made again, skipped updates; other: under no stage."
+    "steps made again, skipped updates; other: stages of your own, and what is in none."
 )
 MOST_ATTEMPTS: Final = 4
 """Attempts that have a column of their own, the last ones."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from math import isnan
+from dataclasses import fields
+from math import isfinite, isnan
 from statistics import median
 from typing import Final, cast
 
 from otel_rl import vocabulary as v
-from otel_rl.analysis.checksums import LogprobSums, MaskSums, TokenSums
+from otel_rl.analysis.checksums import LAGS, LogprobSums, MaskSums, TokenSums
 from otel_rl.analysis.ledger import Fault, Row, check
 from otel_rl.journal.read import LogView, PointView, Run
 from otel_rl.records import Value
@@ -17,6 +18,8 @@ from otel_rl.report.computed_model import SCOPES, Flops, Ledger, LedgerMismatch,
 from otel_rl.report.pieces import integer, rank_of, text
 
 NAMES: Final = (v.FLOPS_RATE, v.MFU)
+NUM_LOGPROBS: Final = len(fields(LogprobSums)) - 1 + len(LAGS)
+"""Numbers that say how logprobs agree: the correlations are one each."""
 PATIENCE: Final = 16
 """A step is judged when its rank has noted so many later ones: rows of a batch that outlasts steps come late."""
 
@@ -27,11 +30,12 @@ LoopKey = tuple[str, str]
 
 
 def flops(points: Iterable[PointView], notes: Iterable[LogView]) -> Flops:
-    """Take the median over the steps of each rank and scope."""
+    """Take the median over the steps of each rank and scope; what a user recorded under these names has no scope."""
     values: defaultdict[tuple[RankKey, str], dict[str, list[PointView]]] = defaultdict(lambda: defaultdict(list))
     for point in points:
-        rank = rank_of(point.resource)
-        values[(rank.role, rank.rank), text(point.attributes, v.FLOPS_SCOPE)][point.name].append(point)
+        rank, scope = rank_of(point.resource), text(point.attributes, v.FLOPS_SCOPE)
+        if scope in SCOPES and isfinite(point.value):
+            values[(rank.role, rank.rank), scope][point.name].append(point)
     rows = [_rank_flops(*key, by_name) for key, by_name in values.items() if by_name.get(v.FLOPS_RATE)]
     rows.sort(key=lambda row: (row.role, row.rank, SCOPES.index(row.scope)))
     return Flops(ranks=rows, notes=list(dict.fromkeys(note.body for note in notes)))
@@ -110,17 +114,18 @@ class _Judge:
 
 
 def row_of(log: LogView, rank: RankKey) -> Row[RankKey]:
-    """Read a row as ``observed.ledger`` wrote it down."""
+    """Read a row as ``observed.ledger`` wrote it down; a part of another form, as a user may record it, is left out."""
     attributes = log.attributes
-    tokens, mask = attributes.get(v.LEDGER_TOKENS), attributes.get(v.LEDGER_MASK)
+    tokens = _whole(attributes.get(v.LEDGER_TOKENS), len(fields(TokenSums)))
+    mask = _whole(attributes.get(v.LEDGER_MASK), len(fields(MaskSums)))
     shape = attributes.get(v.LEDGER_SHAPE)
     return Row(
         step=integer(attributes, v.ITERATION),
         rank=rank,
         boundary=text(attributes, v.LEDGER_BOUNDARY),
         shape=shape if isinstance(shape, int) else None,
-        tokens=TokenSums(*_whole(tokens)) if tokens else None,
-        mask=MaskSums(*_whole(mask)) if mask else None,
+        tokens=TokenSums(*tokens) if tokens else None,
+        mask=MaskSums(*mask) if mask else None,
         nonfinite=integer(attributes, v.LEDGER_NONFINITE),
         misfit=integer(attributes, v.LEDGER_MISFIT),
         logprobs=_logprobs(attributes.get(v.LEDGER_LOGPROBS)),
@@ -128,16 +133,19 @@ def row_of(log: LogView, rank: RankKey) -> Row[RankKey]:
     )
 
 
-def _whole(values: Value) -> list[int]:
-    return [int(value) for value in values if isinstance(value, int)] if isinstance(values, Sequence) else []
+def _whole(values: Value | None, count: int) -> list[int]:
+    """Read so many whole numbers; none where there are others."""
+    found = [value for value in values if isinstance(value, int)] if isinstance(values, list | tuple) else []
+    return found if len(found) == count else []
 
 
 def _logprobs(values: Value | None) -> LogprobSums | None:
-    if not values or not isinstance(values, Sequence):
+    if not isinstance(values, list | tuple):
         return None
-    count, mean_abs, mean, largest, zeros, *correlations = [
-        float(value) for value in values if isinstance(value, int | float)
-    ]
+    numbers = [float(value) for value in values if isinstance(value, int | float)]
+    if len(numbers) != NUM_LOGPROBS or not all(map(isfinite, numbers[: -len(LAGS)])):
+        return None
+    count, mean_abs, mean, largest, zeros, *correlations = numbers
     low, at, high = (None if isnan(value) else value for value in correlations)
     return LogprobSums(int(count), mean_abs, mean, largest, int(zeros), (low, at, high))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -9,6 +10,7 @@ from typing import Final
 from otel_rl import vocabulary as v
 from otel_rl.analysis.goodput import Goodput, Kind, goodput, kind_of, total
 from otel_rl.analysis.intervals import Interval, clip
+from otel_rl.analysis.stragglers import Key
 from otel_rl.journal.read import SpanView
 
 UPDATE: Final = frozenset((v.TRAIN, v.FORWARD, v.BACKWARD, v.CLIP, v.OPTIMIZER))
@@ -61,18 +63,32 @@ def skipped(spans: Iterable[SpanView], begin_ns: int) -> Iterator[Interval]:
         begin_ns = max(begin_ns, optimizer.end_ns)
 
 
+def skipped_calls(container: SpanView, inside: Iterable[SpanView]) -> frozenset[Key]:
+    """Name the calls of a step that are as a whole of updates that the optimizer skipped: waits in them stay wasted."""
+    update = [span for span in inside if span.name in UPDATE]
+    wasted = set(skipped(update, container.start_ns))
+    found: set[Key] = set()
+    counts: Counter[str] = Counter()
+    for span in sorted(update, key=lambda span: span.start_ns) if wasted else ():
+        if span.parent_id == container.span_id:
+            if (span.start_ns, span.end_ns) in wasted:
+                found.add((span.name, counts[span.name]))
+            counts[span.name] += 1
+    return frozenset(found)
+
+
 def moved(parts: Goodput, waits_ns: Iterable[tuple[str, int]]) -> Goodput:
     """Let waits in collectives count as idle.
 
     Args:
         parts: of one step.
-        waits_ns: stage, and how long it waited for slower peers; those of an update that was skipped stay wasted.
+        waits_ns: stage, and how long it waited for slower peers.
     """
     left = {Kind.PRODUCTIVE: parts.productive_ns, Kind.OVERHEAD: parts.overhead_ns, Kind.OTHER: parts.other_ns}
     idle_ns = parts.idle_ns
     for stage, wait_ns in waits_ns:
         kind = kind_of(stage)
-        if kind in left and not (parts.wasted_ns and stage in UPDATE):
+        if kind in left:
             taken = min(left[kind], wait_ns)
             left[kind] -= taken
             idle_ns += taken

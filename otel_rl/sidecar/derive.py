@@ -32,6 +32,9 @@ PAUSE_S: Final = 1.0
 BEHIND_BYTES: Final = 64 << 20
 """Where more than that is unread, all until now is passed over: whole steps, of all ranks."""
 
+AWAITED_S: Final = 90.0
+"""So long the journal of rank 0 is waited for: a directory that nodes share may show files of others a minute late."""
+
 
 class Deriver:
     """Compares the ranks whose journals lie in a directory; one thread."""
@@ -48,17 +51,23 @@ class Deriver:
         self._say = say
         self._emitter = Emitter(directory, identity)
         self._tails: dict[str, Tail] = {}
+        self._unmet: dict[str, Tail] = {}
+        """Of writers whose spans do not tell yet who writes."""
         self._ranks: dict[str, tuple[Peers, int]] = {}
         """Of every writer whose first spans are there."""
         self._broken: set[str] = set()
         self._ours: set[Peers] = set()
         """Those whose lowest rank is on this node."""
+        self._since: dict[Peers, float] = {}
+        """When they were first seen without rank 0, by a monotonic clock, s."""
         self._parts = Parts()
         self._meetings = Meetings()
         self._members: defaultdict[Peers, defaultdict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
         """By process group, the ranks that were ever seen in it."""
         self._counts: Counter[str] = Counter()
         self._has_said = False
+        self._set_back: set[str] = set()
+        """Writers whose clock was set back behind what an earlier sidecar compared."""
         self._work_at = 0.0
 
     @property
@@ -84,6 +93,7 @@ class Deriver:
         if sum(tail.unread for tail in self._followed()) > BEHIND_BYTES:
             self.skip()
         read = self._read(monotonic() + WORK_S)
+        self._look_at_clocks()
         finished = {tail.identity.writer for tail in self._followed() if tail.is_finished and not tail.unread}
         for part in self._parts.settled(monotonic(), read, finished):
             self._meetings.add(part, monotonic())
@@ -126,12 +136,25 @@ class Deriver:
         for writer, tail in self._tails.items():
             peers, rank = self._ranks[writer]
             lowest[peers] = min(lowest.get(peers, (rank, True)), (rank, not self._is_here(tail.identity)))
-        self._ours = {peers for peers, (_, is_elsewhere) in lowest.items() if not is_elsewhere}
+        self._ours = {
+            peers
+            for peers, (rank, is_elsewhere) in lowest.items()
+            if not is_elsewhere and not (rank and self._is_awaiting(peers, node))
+        }
         for tail in self._followed():
             tail.is_finished = not node.is_alive(tail.identity.writer)
 
+    def _is_awaiting(self, peers: Peers, node: Node) -> bool:
+        """Whether the journal of rank 0 may only not be seen yet: its sidecar would say other things of the same steps.
+
+        Where nothing lives any more, or no rank 0 is seen for long (directories of one node each), it is done here.
+        """
+        now = monotonic()
+        is_new = now - self._since.setdefault(peers, now) < AWAITED_S
+        return is_new and any(node.is_alive(writer) for writer, (of, _) in self._ranks.items() if of == peers)
+
     def _meet(self, stream: Stream, identity: WriterIdentity) -> None:
-        tail = Tail(Stream(stream.writer, stream.signal), identity)
+        tail = self._unmet.setdefault(stream.writer, Tail(Stream(stream.writer, stream.signal), identity))
         tail.stream.files = stream.files
         resource = None
         try:
@@ -140,6 +163,7 @@ class Deriver:
             self._give_up(tail, error)
         if resource is None:
             return  # its first frame is not there yet
+        del self._unmet[stream.writer]
         tail.known_from_ns = self._emitter.done_until(resource)
         rank = resource.get(v.RANK)
         self._ranks[stream.writer] = peers_of(resource), rank if isinstance(rank, int) else 0
@@ -167,6 +191,15 @@ class Deriver:
             waiting = going_on
         return read
 
+    def _look_at_clocks(self) -> None:
+        """Count the writers whose steps cannot be told from those that were compared, and say it."""
+        for writer in [tail.identity.writer for tail in self._followed() if tail.is_set_back]:
+            if writer not in self._set_back:
+                self._set_back.add(writer)
+                self._counts["clock_set_back"] += 1
+                until = "until it is past the last step that was compared, no more are"
+                self._say(f"the clock of {writer} was set back: {until}")
+
     def _followed(self) -> list[Tail]:
         """The tails that this sidecar reads."""
         alone = self._parts.alone
@@ -179,6 +212,7 @@ class Deriver:
         self._say(f"the spans of {writer} cannot be compared with those of others: {error.strerror or error}")
         self._broken.add(writer)
         self._tails.pop(writer, None)
+        self._unmet.pop(writer, None)
 
     def _is_here(self, identity: WriterIdentity) -> bool:
         return identity.boot_id == self._identity.boot_id

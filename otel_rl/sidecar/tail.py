@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from contextlib import suppress
+from typing import Final
 
 from google.protobuf.message import DecodeError
 
+from otel_rl import vocabulary as v
 from otel_rl.journal import views
 from otel_rl.journal.files import Journal
 from otel_rl.journal.frame import TYPES, Damage, Frame, scan
 from otel_rl.journal.identity import WriterIdentity
 from otel_rl.journal.views import SpanView
+from otel_rl.pieces import integer
 from otel_rl.records import Attributes
 from otel_rl.sidecar.follow import FIRST_BYTES, Position, Stream
+
+SET_BACK_NS: Final = 60_000_000_000
+"""Frames of one cycle may lie in any order, but not so far apart."""
 
 
 class Tail:
@@ -33,8 +39,12 @@ class Tail:
         """Its writer is dead: a torn end is damage."""
         self.known_from_ns = known_from_ns
         """Every span that began later is read."""
+        self.is_set_back = False
+        """Behind what is known there are spans of long before: the clock was set back, and they are not read."""
+        self._newest_ns = 0
         self._journal = Journal(identity, [])
         self._position = Position()
+        self._peeked = Position()
         self._is_cut = False
         """Frames in front of the next one are gone."""
 
@@ -44,9 +54,11 @@ class Tail:
         return self.stream.unread(self._position)
 
     def peek(self) -> Attributes | None:
-        """Say who writes, from the first spans that are there; None where there are none yet.
+        """Say who writes, from the first spans that tell it; None where there are none yet.
 
-        Cost: reads 64 KiB, more where the first spans take more.
+        Spans of other libraries may be there before a rank of several knows its attempt.
+
+        Cost: reads 64 KiB, more where the first spans take more; what was read so is not read again by the next call.
 
         Raises:
             OSError: a segment cannot be read.
@@ -54,7 +66,8 @@ class Tail:
         for frame in self._first_frames():
             with suppress(DecodeError):
                 for span in views.spans(frame.payload, self._journal, ()):
-                    return span.resource
+                    if v.ATTEMPT_ID in span.resource or integer(span.resource, v.WORLD_SIZE) <= 1:
+                        return span.resource
         return None
 
     def read(self, keys: Collection[str]) -> Iterator[list[SpanView]]:
@@ -73,6 +86,8 @@ class Tail:
             self._position, frame = piece.end, piece.item
             if not isinstance(frame, Frame) or frame.type != TYPES["traces"]:
                 continue
+            self._newest_ns = max(self._newest_ns, frame.last_ns)
+            self.is_set_back |= frame.last_ns + SET_BACK_NS < self.known_from_ns <= self._newest_ns
             if self._is_cut:
                 self._is_cut, self.known_from_ns = False, max(self.known_from_ns, frame.last_ns)
             if frame.last_ns > self.known_from_ns:
@@ -91,9 +106,11 @@ class Tail:
     def _first_frames(self) -> Iterator[Frame]:
         """Give the frames of spans from the begin on; most often the first is all that is asked for, and small."""
         files = self.stream.files
-        with suppress(FileNotFoundError, ValueError), open(files[min(files)], "rb") as file:
-            items: list[Frame | Damage] = [*scan(file.read(FIRST_BYTES))]
-            yield from (item for item in items if isinstance(item, Frame) and item.type == TYPES["traces"])
-        for piece in self.stream.pieces(Position(), finished=False):
+        if self._peeked == Position():
+            with suppress(FileNotFoundError, ValueError), open(files[min(files)], "rb") as file:
+                items: list[Frame | Damage] = [*scan(file.read(FIRST_BYTES))]
+                yield from (item for item in items if isinstance(item, Frame) and item.type == TYPES["traces"])
+        for piece in self.stream.pieces(self._peeked, finished=False):
+            self._peeked = piece.end
             if isinstance(piece.item, Frame) and piece.item.type == TYPES["traces"]:
                 yield piece.item
