@@ -64,10 +64,10 @@ def observe(*, model: Any = None, batch: Mapping[str, Any] | None = None) -> Non
 
 def book() -> Book:
     """Give what this process has observed."""
-    found = state.training.observed
+    found: Book | None = state.training.observed
     if found is None:
         found = state.training.observed = Book()
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def show(model: Any) -> models.Seen | None:
@@ -187,7 +187,7 @@ def _capture(key: str, value: Any) -> Any:
     """Copy one entry of the host; None if it cannot be read."""
     try:
         return _copy(value)
-    except (TypeError, ValueError, RuntimeError, NotImplementedError) as error:
+    except (TypeError, ValueError, RuntimeError) as error:
         refuse("unreadable_batch", "otel_rl.observe: %s cannot be read: %s", key, type(error).__name__)
         return None
 
@@ -196,7 +196,7 @@ def _copy(value: Any, depth: int = 1) -> Any:
     """Copy a tensor, an array, a number or a list of them."""
     numpy = sys.modules.get("numpy")
     if numpy is None:
-        raise NotImplementedError("numpy is not loaded")
+        raise RuntimeError("numpy is not loaded")
     if hasattr(value, "detach"):
         if _device_of(value):
             raise TypeError  # a row of a list: nothing is launched for it

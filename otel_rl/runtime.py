@@ -17,8 +17,11 @@ from otel_rl.clock import Clock, process_start_ns
 from otel_rl.config import Config
 from otel_rl.identity import Identity, found_attempt, from_launcher
 from otel_rl.records import Attributes, Log, Noted
+from otel_rl.vocabulary import SETUP, TEARDOWN
 from otel_rl.wake import Wake
 
+PHASES = frozenset((SETUP, TEARDOWN))
+"""Traces of ours that are no step; a process without steps has no other."""
 QUEUE_LIMIT = 200_000
 """Records that may wait for the flusher, about 150 MB; more are dropped and counted."""
 
@@ -39,6 +42,11 @@ class Trace:
         self.known = known
         self.step = step
         """Loop and number of the step, the same in every attempt; empty where it is none of ours."""
+
+    @property
+    def is_phase(self) -> bool:
+        """Whether it is that of set-up or tear-down, which may last as long as the process."""
+        return self.step.partition(" ")[0] in PHASES
 
 
 class InCollective(threading.local):

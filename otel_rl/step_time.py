@@ -42,7 +42,6 @@ Row: TypeAlias = tuple[int, int, int, int, str]
 SPECIAL: Final = (-1, -1)
 """Layers of a name whose stages have to be looked at."""
 CONTAINER: Final = f"{v.RANK_SPAN} "
-PHASES: Final = frozenset((v.SETUP, v.TEARDOWN))
 REASONS: Final = ("data", "queue", "pipeline")
 """Waits that a rank sees by itself."""
 
@@ -60,8 +59,8 @@ class StepTime:
             fold: takes the metrics.
         """
         self._fold = fold
-        self._rows: dict[Trace, list[Row] | None] = {}
-        """By trace of ours, oldest first; None where its container has ended."""
+        self._rows: dict[Trace | None, list[Row] | None] = {}
+        """By trace of ours, oldest first; None where its container has ended. What has no trace is no key."""
         self._foreign: dict[int, list[Row]] = {}
         """By trace id, what ended below a span of somebody else: part of a step, if that has the same trace."""
         self._layers: dict[str, tuple[int, int]] = {}
@@ -73,7 +72,7 @@ class StepTime:
 
     def stage(self, stage: Stage) -> None:
         """Take in a stage that has ended; a container emits the numbers of its step."""
-        rows = self._rows.get(stage.trace)  # type: ignore[arg-type]  # None is no key
+        rows = self._rows.get(stage.trace)
         if rows is None:
             rows = self._place(stage.trace)
             if rows is None:
@@ -97,7 +96,7 @@ class StepTime:
         """Take in a collective that has ended."""
         if collective.stage is None:
             return
-        rows = self._rows.get(collective.stage.trace) or self._place(collective.stage.trace)  # type: ignore[arg-type]
+        rows = self._rows.get(collective.stage.trace) or self._place(collective.stage.trace)
         if rows is not None:
             _add(rows, (OTHER, COMM, collective.began, collective.ended, ""))
 
@@ -114,8 +113,8 @@ class StepTime:
             return rows
         if trace in self._rows:
             return self._rows[trace]
-        if trace.step.partition(" ")[0] in PHASES:
-            return []  # all of it is overhead, whatever ran, and it may last as long as the process
+        if trace.is_phase:
+            return []  # all of it is overhead, whatever ran
         if len(self._rows) >= MOST_STEPS and self._rows.pop(next(iter(self._rows))) is not None:
             errors["count the time of a step that does not end"] += 1
         made = self._rows[trace] = []

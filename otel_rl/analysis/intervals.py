@@ -35,10 +35,10 @@ def clip(intervals: Iterable[Interval], begin: int, end: int) -> list[Interval]:
     cut: list[Interval] = []
     for interval in intervals:
         low, high = interval
-        if low < begin or high > end:
-            interval = low, high = max(begin, low), min(end, high)  # noqa: PLW2901
-        if low < high:
+        if begin <= low < high <= end:
             cut.append(interval)
+        elif max(begin, low) < min(end, high):
+            cut.append((max(begin, low), min(end, high)))
     return cut
 
 

@@ -24,7 +24,6 @@ from otel_rl.records import Count, Labels, Log, Point
 from otel_rl.rollouts.place import Stages
 from otel_rl.runtime import Trace, state
 from otel_rl.spans import Stage
-from otel_rl.step_time import PHASES
 
 MOST_STEPS: Final = 16
 """Steps that may wait for their end, or for a device."""
@@ -139,7 +138,7 @@ class Book:
             return
         if stage.name in rates.SCOPES:
             if step is None:
-                if trace.step.partition(" ")[0] in PHASES:
+                if trace.is_phase:
                     return  # no step: it may last as long as the process
                 step = self._make(trace, 0, "")
             step.work.stage(stage, trace)

@@ -42,8 +42,6 @@ MOST_ROLLOUTS: Final = 64
 """Rollouts that are held at once; then the one that was quiet for longest is taken for over."""
 KEPT_TRACES: Final = 256
 """Traces of which it is known how many spans they have and that their step is over."""
-PHASES: Final = frozenset((v.SETUP, v.TEARDOWN))
-"""Traces of ours that are no step; a process without steps has no other."""
 NOTHING: Final[dict[str, Value]] = {}
 PLACES: Final = tuple(Numbers._fields.index(column) for _, column, _, _ in HISTOGRAMS)
 """Of the numbers that the histograms are of."""
@@ -258,7 +256,7 @@ class RequestFold:
         now = monotonic_ns()
         if rollout is None:
             is_stage = isinstance(bucket.key, Stage) and bucket.key.name in ROLLOUTS
-            has_end = is_stage or bucket.trace.step.partition(" ")[0] not in {"", *PHASES}
+            has_end = is_stage or (bool(bucket.trace.step) and not bucket.trace.is_phase)
             rollout = Rollout(bucket.trace, self._policy, purpose.mode, has_end=has_end, is_judging=purpose.is_judging)
             rollout.begun = now
             self._rollouts[key] = rollout

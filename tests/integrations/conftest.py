@@ -1,4 +1,4 @@
-"""A local server, the real client of it, and the rows that its calls leave."""
+"""What tests of several integrations share: trainings, and a local server with the rows that calls of it leave."""
 
 from __future__ import annotations
 
@@ -11,6 +11,15 @@ import otel_rl
 from tests.integrations import api_server as api
 from tests.integrations.api_server import Server
 from tests.integrations.openai_calls import Notes
+from tests.programs.launch import Trainings
+
+
+@pytest.fixture(scope="module")
+def trainings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trainings]:
+    """One process that has imported the frameworks, from which every training is forked."""
+    server = Trainings(tmp_path_factory.mktemp("trainings"))
+    yield server
+    server.close()
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -16,14 +15,6 @@ from tests.programs.launch import Trainings
 from tests.programs.recorded import Recorded, outside, overlapping
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def trainings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trainings]:
-    """One process that has imported the frameworks, from which every training is forked."""
-    server = Trainings(tmp_path_factory.mktemp("transformers"))
-    yield server
-    server.close()
 
 
 def whole(recorded: Recorded) -> None:

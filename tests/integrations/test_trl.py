@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -60,14 +59,6 @@ KEYS: dict[str, set[str]] = {
 def lines(*texts: str, below: int = 0) -> list[str]:
     """Join outlines, indented."""
     return ["  " * below + line for text in texts for line in text.strip("\n").splitlines()]
-
-
-@pytest.fixture(scope="module")
-def trainings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trainings]:
-    """One process that has imported the frameworks, from which every training is forked."""
-    server = Trainings(tmp_path_factory.mktemp("trl"))
-    yield server
-    server.close()
 
 
 @pytest.fixture(scope="module", params=["grpo", "rloo"])

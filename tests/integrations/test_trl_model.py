@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -27,14 +26,6 @@ CONFIG = {
     "num_attention_heads": 4, "num_key_value_heads": 2, "use_sliding_window": False, "tie_word_embeddings": True,
 }  # fmt: skip
 """Of ``otel_rl.demo.task.model``."""
-
-
-@pytest.fixture(scope="module")
-def trainings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trainings]:
-    """One process that has imported the frameworks, from which every training is forked."""
-    server = Trainings(tmp_path_factory.mktemp("trl"))
-    yield server
-    server.close()
 
 
 @pytest.fixture(scope="module", params=["grpo", "rloo"])
