@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -47,6 +48,17 @@ class Finished:
     links: Any = None
     status: Any = None
     kind: Any = 1
+
+
+@pytest.fixture(params=["C", "Python"], autouse=True, scope="module")
+def way(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Encode spans in either way."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "Python":
+            patch.setattr(encode, "native", None)
+        elif encode.native is None:
+            pytest.skip("no compiler where otel_rl was installed")
+        yield
 
 
 def encoder() -> SpanEncoder:
@@ -317,17 +329,6 @@ def test_a_record_above_the_limit_goes_alone() -> None:
     requests = encoder().encode([Finished(), large, Finished()])
     assert [1, 1, 1] == [request.count for request in requests]
     assert len(requests[1].payload) > 1 << 20
-
-
-def test_templates_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Names without end and gigabytes of spans do not fill the memory: templates are few and made anew."""
-    monkeypatch.setattr(encode, "MAX_TEMPLATES", 10)
-    bounded = encoder()
-    bounded.encode([Finished(name=f"name {number}") for number in range(95)])
-    assert 5 == len(bounded._templates)
-    monkeypatch.setattr(encode, "TEMPLATE_BYTES", 100)
-    bounded.encode([Finished()])
-    assert 0 == len(bounded._templates)
 
 
 def test_another_resource() -> None:

@@ -19,6 +19,7 @@ from google.protobuf.internal import api_implementation
 
 from otel_rl import vocabulary as v
 from otel_rl.config import OF_COLLECTOR, settings, unknown_variables
+from otel_rl.journal.encode import native
 from otel_rl.journal.read import Journal, Run
 from otel_rl.report.format import clock, count, plural, size
 from otel_rl.report.health import damage_rows, totals
@@ -134,6 +135,15 @@ def protobuf() -> Finding:
         return Finding("ok", "protobuf", f"implementation {kind}")
     reason = "runs in pure Python, which costs 639 us a span; unset PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION"
     return Finding("wrong", "protobuf", reason)
+
+
+def encoder() -> Finding:
+    """Say whether spans are encoded in C or, where no compiler was found when otel_rl was installed, in Python."""
+    if native is not None:
+        return Finding("ok", "span encoder", "in C")
+    return Finding(
+        "note", "span encoder", "in Python, 3 us a span slower: install otel_rl again where there is a C compiler"
+    )
 
 
 def journal_root(root: Path) -> list[Finding]:

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from otel_rl.cli.checks import (
     Finding,
+    encoder,
     installed,
     integrations,
     journal_root,
@@ -47,7 +48,7 @@ def doctor(
         "settings": settings_rows(),
         "OpenTelemetry variables": standard_variables(HONOURED),
         "sending": sending(),
-        "recording": [protobuf(), *journal_root(absolute(Path(directory())))],
+        "recording": [protobuf(), encoder(), *journal_root(absolute(Path(directory())))],
     }
     if run is not None:
         found = opened(run)

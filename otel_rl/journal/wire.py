@@ -86,6 +86,16 @@ class Batch:
         self._count += count
         self._records.append(data)
 
+    def add_all(self, records: list[bytes], firsts: list[int], lasts: list[int]) -> None:
+        """Add encoded messages that hold one record each, at once where they fit into one request."""
+        size = sum(map(len, records)) + self.PREFIX_BYTES * len(records)
+        if self._records or size > self._room or not records:
+            for data, first_ns, last_ns in zip(records, firsts, lasts, strict=True):
+                self.add(data, first_ns, last_ns)
+        else:
+            self._records, self._room, self._count = records, self._room - size, len(records)
+            self._first_ns, self._last_ns = min(firsts), max(lasts)
+
     def finish(self) -> list[Request]:
         """Give every request."""
         self._flush()

@@ -16,9 +16,9 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans
 
 from otel_rl import vocabulary as v
 from otel_rl.journal.clean import Cleaner
-from otel_rl.journal.encode import FLAGS
 from otel_rl.journal.frame import MAX_PAYLOAD_BYTES, Signal
 from otel_rl.journal.read import Run, SpanView
+from otel_rl.journal.templates import FLAGS
 from otel_rl.report.pieces import text
 
 REQUESTS: Final[dict[Signal, Callable[[], Message]]] = {

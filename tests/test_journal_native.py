@@ -1,0 +1,165 @@
+"""The C that encodes spans: the same bytes as in Python, the same refusals, nothing kept."""
+
+from __future__ import annotations
+
+import math
+import sys
+import tracemalloc
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from otel_rl.journal import encode, templates
+from otel_rl.journal.clean import MAX_TEXT, UNENCODABLE
+from otel_rl.journal.templates import Templates
+
+MOST, TEXT = 4, 20
+REFUSED = "refused"
+Way = Callable[..., bytes]
+Span = tuple[Any, ...]
+
+WAYS: dict[str, Way] = {"Python": Templates(MOST, TEXT).span}
+if encode.native is not None:
+    WAYS["C"] = encode.fast_way(MOST, TEXT)
+needs_both = pytest.mark.skipif(len(WAYS) < 2, reason="no compiler where otel_rl was installed")
+
+texts = st.text(max_size=TEXT + 2)  # surrogates are among them
+names = st.one_of(st.text(max_size=12), st.sampled_from(["rl.reward", "x" * MAX_TEXT, "x" * (MAX_TEXT + 1)]))
+values = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.integers(-(1 << 63), (1 << 64)),
+    st.floats(),
+    texts,
+    st.tuples(texts),
+    st.tuples(texts, texts),
+    st.tuples(st.integers()),
+    st.just(()),
+    st.lists(texts, max_size=2),
+    st.binary(max_size=3),
+)
+numbers = st.one_of(st.integers(-1, 3), st.integers(0, (1 << 64) - 1), st.just(1 << 64))
+spans = st.tuples(
+    st.one_of(st.integers(-1, 3), st.integers(0, (1 << 128) - 1), st.just(1 << 128)),
+    numbers,
+    numbers,
+    names,
+    st.integers(0, 5),
+    numbers,
+    numbers,
+    st.one_of(st.none(), st.tuples(st.integers(0, 2), texts)),
+    st.one_of(st.none(), st.dictionaries(names, values, max_size=MOST + 1)),
+)
+plain: Span = (1 << 100, 5, 0, "rl.reward", 1, 10, 20, None, {})
+
+
+def encoded(way: Way, span: Span) -> Any:
+    """Encode a span, or say that it must be cleaned first."""
+    try:
+        return way(*span)
+    except UNENCODABLE:
+        return REFUSED
+
+
+def whole(span: Span) -> Any:
+    """Encode in every way; all say the same."""
+    found = {name: encoded(way, span) for name, way in WAYS.items()}
+    assert len(set(found.values())) == 1, found
+    return found["Python"]
+
+
+@needs_both
+@settings(deadline=None, max_examples=2000)
+@given(spans)
+@example((0, 0, 0, "", 0, 0, 0, (0, ""), None))
+@example((*plain[:-1], {"k": math.nan, "l": -0.0, "m": -math.inf}))
+@example((*plain[:-1], {"k": -(1 << 63), "l": (1 << 63) - 1, "m": True, "n": ("x" * TEXT,)}))
+def test_both_ways_write_the_same_bytes(span: Span) -> None:
+    """Or refuse the same spans."""
+    whole(span)
+
+
+@needs_both
+@pytest.mark.parametrize("length", [*range(100, 132), 4_000, 4_096, 16_500, 70_000])
+def test_lengths_of_any_number_of_bytes(length: int) -> None:
+    """Where a length takes two bytes or three, and where a message outgrows its first room."""
+    span = (*plain[:-1], {"a": 1, "k": "\u00e9" * length, "t": ("y" * length,), "z": 2.5})
+    ways = [Templates(MOST, 1 << 20).span, encode.fast_way(MOST, 1 << 20)]
+    first, second = (way(*span) for way in ways)
+    assert first == second
+    assert len(first) > 3 * length
+
+
+@needs_both
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ("1", 5, 0, "n", 1, 0, 0, None, {}),
+        (1, 5.0, 0, "n", 1, 0, 0, None, {}),
+        (1, 5, 0, b"n", 1, 0, 0, None, {}),
+        (1, 5, 0, "n", 1, 0, 0, "status", {}),
+        (1, 5, 0, "n", 1, 0, 0, (1,), {}),
+        (1, 5, 0, "n", 1, 0, 0, None, ["k"]),
+        (1, 5, 0, "n", 1, 0, 0, None, {5: "k"}),
+        (1, 5, 0, "n", 1, 0, 0, None, {"": "k"}),
+        (1, 5, 0, "n", 1, 0, 0, None, {"k": float("nan").as_integer_ratio}),
+    ],
+)
+def test_what_is_no_span_is_refused(wrong: Span) -> None:
+    """By an exception that the encoder knows, never by a crash."""
+    assert REFUSED == encoded(WAYS["C"], wrong)
+
+
+@needs_both
+def test_subclasses_take_the_slow_way() -> None:
+    """What another library makes of numbers and strings may do anything."""
+    kinds = [type("Own", (kind,), {}) for kind in (int, float, str)]
+    assert [REFUSED] * 3 == [whole((*plain[:-1], {"k": kind()})) for kind in kinds]
+
+
+@needs_both
+def test_nothing_is_kept() -> None:
+    """Neither of what is written nor of what is refused."""
+    way = WAYS["C"]
+    good = (*plain[:-1], {"key": "x" * 19, "other": 2**62})
+    refused = (*plain[:-1], {"key": "x" * 19, "other": "x" * 21})
+    held = [sys.getrefcount(value) for value in good[-1].values()]
+
+    def use(times: int) -> int:
+        before = tracemalloc.get_traced_memory()[0]
+        for _ in range(times):
+            way(*good)
+            encoded(way, refused)
+        return tracemalloc.get_traced_memory()[0] - before
+
+    tracemalloc.start()
+    try:
+        use(100)
+        assert use(10_000) < 4096
+    finally:
+        tracemalloc.stop()
+    assert held == [sys.getrefcount(value) for value in good[-1].values()]
+
+
+@needs_both
+def test_another_number_of_arguments() -> None:
+    """Is an error of ours, said as Python says it."""
+    assert encode.native is not None
+    with pytest.raises(TypeError, match="span\\(\\) takes 12 arguments"):
+        encode.native.span(1, 2, 3)
+
+
+def test_templates_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names without end and gigabytes of spans do not fill the memory: templates are few and made anew."""
+    monkeypatch.setattr(templates, "MAX_TEMPLATES", 10)
+    bounded = Templates(MOST, TEXT)
+    for number in range(95):
+        bounded.span(1, 2, 0, f"name {number}", 1, 0, 0, None, {})
+    assert 5 == len(bounded._kept)
+    monkeypatch.setattr(templates, "TEMPLATE_BYTES", 100)
+    bounded.span(*plain)
+    assert 0 == len(bounded._kept)
