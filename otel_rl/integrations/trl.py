@@ -186,12 +186,16 @@ def _describe_logprob(args: Args, kwargs: Kwargs, result: Any) -> dict[str, Valu
 
 
 def _is_reference(trainer: Any, model: Any) -> bool:
-    """The reference is a model of its own, or the policy with its adapter off (or its adapter ``ref`` on)."""
+    """The reference is a model of its own, or the policy with its adapter off (or its adapter ``ref`` on).
+
+    The first layer of an adapter says which; a whole model has a method of the same name.
+    """
     if trainer.ref_model is not None:
         return model is trainer.ref_model
     for module in model.modules() if hasattr(getattr(trainer, "model", None), "peft_config") else ():
-        if hasattr(module, "disable_adapters") and hasattr(module, "active_adapters"):
-            return bool(module.disable_adapters) or "ref" in module.active_adapters
+        is_off = getattr(module, "disable_adapters", None)
+        if isinstance(is_off, bool):
+            return is_off or "ref" in module.active_adapters
     return False
 
 

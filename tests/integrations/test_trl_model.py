@@ -13,10 +13,12 @@ pytest.importorskip("trl")
 import otel_rl
 from otel_rl import vocabulary as v
 from otel_rl.analysis.flops import forward_flops, train_flops
+from otel_rl.analysis.trained import Trained
 from otel_rl.integrations import trl, trl_model
 from otel_rl.journal.read import Run
 from otel_rl.runtime import state
-from tests.programs.launch import Trained, Trainings
+from tests.programs.launch import Trained as Program
+from tests.programs.launch import Trainings
 from tests.programs.recorded import Recorded
 
 pytestmark = pytest.mark.slow
@@ -29,7 +31,7 @@ CONFIG = {
 
 
 @pytest.fixture(scope="module", params=["grpo", "rloo"])
-def trained(request: pytest.FixtureRequest, trainings: Trainings) -> tuple[Trained, Run]:
+def trained(request: pytest.FixtureRequest, trainings: Trainings) -> tuple[Program, Run]:
     """Eight samples to a rollout, four to a micro-batch, two epochs over it, and an evaluation."""
     config = {
         "steps_per_generation": 2, "num_iterations": 2, "max_steps": 8, "eval_strategy": "steps", "eval_steps": 4,
@@ -38,7 +40,7 @@ def trained(request: pytest.FixtureRequest, trainings: Trainings) -> tuple[Train
     return result, Recorded(result.runs).run
 
 
-def rollouts(result: Trained) -> list[tuple[list[int], list[list[int]]]]:
+def rollouts(result: Program) -> list[tuple[list[int], list[list[int]]]]:
     """Give the lengths of the prompts and the responses of every rollout of training."""
     return [
         ([len(prompt) for prompt in one["prompts"]], one["completion_ids"])
@@ -47,7 +49,7 @@ def rollouts(result: Trained) -> list[tuple[list[int], list[list[int]]]]:
     ]
 
 
-def test_flops_are_those_of_the_tokens(trained: tuple[Trained, Run]) -> None:
+def test_flops_are_those_of_the_tokens(trained: tuple[Program, Run]) -> None:
     """Forward and backward of every epoch, a forward each for the old policy and the reference; no evaluation."""
     result, run = trained
     expected: Counter[Any] = Counter()
@@ -65,7 +67,33 @@ def test_flops_are_those_of_the_tokens(trained: tuple[Trained, Run]) -> None:
     assert [] == list(run.points(v.MFU))
 
 
-def test_every_epoch_over_a_rollout_is_compared_with_it(trained: tuple[Trained, Run]) -> None:
+def test_a_reference_is_the_policy_without_its_adapter(trainings: Trainings) -> None:
+    """LoRA on two matrices: the reference's forwards are told apart and lack the adapter, which alone is trained."""
+    result = trainings.train(
+        "lora",
+        config={"steps_per_generation": 2, "num_iterations": 2, "max_steps": 4},
+        lora={"r": 4, "target_modules": ["q_proj", "v_proj"], "task_type": "CAUSAL_LM"},
+        look=True,
+    )
+    run = Recorded(result.runs).run
+    layers, adapters = 2, 4 * (48 + 48) + 4 * (48 + 24)
+    lora = Trained(attention=False, mlp=False, logits=False, first_layer=0, adapters=layers * adapters)
+    expected: Counter[Any] = Counter()
+    for prompts, responses in rollouts(result):
+        lengths = [prompt + len(response) for prompt, response in zip(prompts, responses, strict=True)]
+        logits = sum(map(len, responses))
+        forward = forward_flops(CONFIG, lengths, logits=logits).count or 0
+        expected[v.LOGPROB, "ref"] += forward
+        expected[v.LOGPROB, "old"] += forward + 2 * sum(lengths) * layers * adapters
+        expected[v.FORWARD, None] += 2 * (train_flops(CONFIG, lengths, lora, logits=logits).count or 0)
+    last = {(p.attributes[v.FLOPS_STAGE], p.attributes.get(v.LOGPROB_KIND)): p.value for p in run.points(v.FLOPS)}
+    assert expected == last
+    stages = [span for span in run.spans([v.LOGPROB_KIND]) if span.name == v.LOGPROB]
+    assert {"old": 1, "ref": 1} == Counter(span.attributes[v.LOGPROB_KIND] for span in stages)
+    assert ([], []) == (list(run.logs(v.LEDGER_MISMATCH)), list(run.points(v.LEDGER_FAULTS)))
+
+
+def test_every_epoch_over_a_rollout_is_compared_with_it(trained: tuple[Program, Run]) -> None:
     """A row for the rollout, one for each pass, with the tokens that the reward function saw; no fault."""
     result, run = trained
     rows = [(log.body, log.attributes[v.ITERATION], log.attributes[v.LEDGER_TOKENS][0]) for log in run.logs(v.LEDGER)]

@@ -141,6 +141,11 @@ def make(job: dict[str, Any], **changes: Any) -> Any:
     functions = [globals()[name] for name in job.get("rewards", ["digits"])]
     holder: list[Any] = []
     functions[0] = keep(functions[0], lambda: holder[0])
+    lora = job.get("lora")
+    if lora is not None:
+        import peft
+
+        lora = peft.LoraConfig(**lora)
     trainer = getattr(trl, f"{kind}Trainer")(
         model=task.model(work / f"rank-{RANK}" / "tiny-qwen2", 0),
         reward_funcs=functions,
@@ -149,6 +154,7 @@ def make(job: dict[str, Any], **changes: Any) -> Any:
         eval_dataset=task.prompts(4),
         processing_class=task.tokenizer(),
         callbacks=[callback(), listener(job.get("listens", []))],
+        peft_config=lora,
     )
     trainer.remove_callback(transformers.PrinterCallback)
     holder.append(trainer)
