@@ -1,11 +1,12 @@
-"""The real Collector, Jaeger and Prometheus on free ports of loopback, with the configurations of this repository.
+"""The real Collector, Jaeger, Prometheus and Tempo on free ports of loopback, with this repository's configurations.
 
-A program is taken from the PATH, from the folder ``OTEL_RL_BACKENDS`` or from where ``scripts/backends`` put it; a test
-that needs one which is nowhere is skipped.
+A program is taken from the PATH, from the folder ``OTEL_RL_BACKENDS`` or from where ``scripts/backends`` put it, Tempo
+first from ``OTEL_RL_TEMPO``; a test that needs one which is nowhere is skipped.
 """
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import shutil
@@ -22,10 +23,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from opentelemetry.proto.trace.v1.trace_pb2 import Status
 
 ROOT = Path(__file__).parents[1]
 CONFIGURATIONS = ROOT / "collector"
 NAMED = os.environ.get("OTEL_RL_BACKENDS")  # here, because every test begins without OTEL_* variables
+TEMPO = os.environ.get("OTEL_RL_TEMPO")
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "otel_rl" / "backends"
 PASSED_ON = ("PATH", "HOME", "TMPDIR")
 DEADLINE_S = 60.0
@@ -34,7 +37,8 @@ DEADLINE_S = 60.0
 def find(name: str) -> Path | None:
     """Where a program is; of several builds in the cache the newest."""
     built = sorted(CACHE.glob(f"*/bin/{name}"), key=lambda path: path.stat().st_mtime, reverse=True)
-    candidates = [shutil.which(name), *([f"{NAMED}/{name}"] if NAMED else []), *built]
+    named = TEMPO if name == "tempo" else None
+    candidates = [named and shutil.which(named), shutil.which(name), *([f"{NAMED}/{name}"] if NAMED else []), *built]
     return next((Path(path) for path in candidates if path and os.access(path, os.X_OK)), None)
 
 
@@ -163,6 +167,36 @@ class Jaeger(Backend):
         ]
 
 
+class Tempo(Backend):
+    """Tempo, with its blocks on disk."""
+
+    otlp: str
+    """Address that takes OTLP by gRPC, ``127.0.0.1:<port>``."""
+    url: str
+
+    def trace(self, trace_id: str) -> list[dict[str, Any]]:
+        """The spans of a trace as OTLP JSON, each with its resource under ``resource``; empty where there is none."""
+        answer = get(f"{self.url}/api/v2/traces/{trace_id}")
+        parts = answer["trace"].get("resourceSpans", []) if answer else []
+        return [
+            {**_as_otlp(span), "links": [*map(_as_otlp, span.get("links", []))], "resource": part.get("resource", {})}
+            for part in parts
+            for scope in part["scopeSpans"]
+            for span in scope["spans"]
+        ]
+
+    def stop(self) -> None:
+        """Kill it: after SIGTERM it takes minutes, and holds its ports."""
+        self.kill()
+
+
+def _as_otlp(found: dict[str, Any]) -> dict[str, Any]:
+    """A span or link as OTLP JSON has it: as protobuf's JSON, Tempo writes ids in base64 and a status by its name."""
+    ids = {key: base64.b64decode(found[key]).hex() for key in ("traceId", "spanId", "parentSpanId") if key in found}
+    code = found.get("status", {}).get("code", "STATUS_CODE_UNSET")
+    return {**found, **ids, "status": {"code": Status.StatusCode.Value(code)}}
+
+
 class Prometheus(Backend):
     """Prometheus."""
 
@@ -214,6 +248,32 @@ def jaeger(folder: Path) -> Iterator[Jaeger]:
             "OTEL_RL_JAEGER_OWN": str(own),
         },
         f"http://127.0.0.1:{health}/status",
+        folder,
+    )
+    found.otlp, found.url = f"127.0.0.1:{otlp}", f"http://127.0.0.1:{page}"
+    with _running(found):
+        yield found
+
+
+@contextmanager
+def tempo(folder: Path) -> Iterator[Tempo]:
+    """A Tempo with the shipped configuration until the block ends."""
+    otlp, page, grpc, gossip = free_ports(4)
+    found = Tempo(
+        [
+            need("tempo"),
+            f"-config.file={CONFIGURATIONS / 'tempo.yaml'}",
+            "-config.expand-env=true",
+            f"-memberlist.bind-port={gossip}",
+        ],
+        {
+            "OTEL_RL_STACK_DIR": str(folder),
+            "OTEL_RL_TEMPO": f"127.0.0.1:{otlp}",
+            "OTEL_RL_TEMPO_HOST": "127.0.0.1",
+            "OTEL_RL_TEMPO_PORT": str(page),
+            "OTEL_RL_TEMPO_GRPC_PORT": str(grpc),
+        },
+        f"http://127.0.0.1:{page}/ready",
         folder,
     )
     found.otlp, found.url = f"127.0.0.1:{otlp}", f"http://127.0.0.1:{page}"

@@ -1,4 +1,4 @@
-"""What the recording rules ask Prometheus for."""
+"""What the rules ask Prometheus for."""
 
 from __future__ import annotations
 
@@ -12,16 +12,29 @@ from otel_rl.vocabulary import METRICS, STAGES
 
 COLLECTOR = Path(__file__).parents[1] / "collector"
 RULES = COLLECTOR / "rules" / "otel_rl.rules.yaml"
-UNITS = {"s": "seconds", "By": "bytes", "J": "joules", "W": "watts", "Cel": "celsius", "Hz": "hertz"}
+UNITS = {"s": "seconds", "By": "bytes", "J": "joules", "W": "watts", "Cel": "celsius", "Hz": "hertz",
+         "{token}/s": "per_second", "{sample}/s": "per_second"}  # fmt: skip
 OF_HISTOGRAM = ("bucket", "count", "sum")
-IN_RANGE = re.compile(r"\b(rl_[a-z0-9_]+)(?:\{[^}]*\})?\[")
+IN_RANGE = re.compile(r"\b((?:rl|hw)_[a-z0-9_]+)(?:\{[^}]*\})?\[")
 """A series of ours is asked for over a range."""
-LABEL = re.compile(r"\brl_[a-z0-9_]+\b")
+LABEL = re.compile(r"\b(?:rl|hw)_[a-z0-9_]+\b")
+RECORDED = re.compile(r"[a-z]+:rl_[a-z_]+:\w+")
+"""What a recording rule makes."""
 
 
 def rules() -> list[dict[str, Any]]:
-    """Every rule."""
+    """Every rule, of which some record and some alert."""
     return [rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]]
+
+
+def recording() -> list[dict[str, Any]]:
+    """Those that record."""
+    return [rule for rule in rules() if "record" in rule]
+
+
+def alerts() -> list[dict[str, Any]]:
+    """Those that alert."""
+    return [rule for rule in rules() if "alert" in rule]
 
 
 def series_of_rules() -> dict[str, set[str]]:
@@ -29,7 +42,7 @@ def series_of_rules() -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     for rule in rules():
         for name in IN_RANGE.findall(rule["expr"]):
-            labels = {text for text in LABEL.findall(re.sub(r"[a-z]+:rl_[a-z_]+:\w+", "", rule["expr"]))} - {name}
+            labels = {text for text in LABEL.findall(RECORDED.sub("", rule["expr"]))} - {name}
             found.setdefault(name, set()).update(labels)
     return found
 

@@ -18,10 +18,13 @@ from typing import Any
 import jsonschema
 import pytest
 import yaml
+from typer.main import get_command
 
+from otel_rl.cli import app
 from otel_rl.providers import CONTENT
+from otel_rl.version import __version__
 from otel_rl.vocabulary import ATTRIBUTES, EVENTS, METRICS, SCOPE, STAGES
-from tests.rules import RULES, rules, series_names, series_of_rules
+from tests.rules import RECORDED, RULES, alerts, recording, rules, series_names, series_of_rules
 
 ROOT = Path(__file__).parents[1]
 COLLECTOR = ROOT / "collector"
@@ -33,6 +36,7 @@ IMAGES = {
     "grafana/grafana": "13.2.0",
     "grafana/tempo": "3.0.3",
     "jaegertracing/jaeger": "2.20.0",
+    "otel-rl/sidecar": __version__,
     "otel/opentelemetry-collector-contrib": "0.159.0",
     "prom/prometheus": "v3.14.0",
 }
@@ -82,7 +86,7 @@ def test_nothing_is_latest(path: Path) -> None:
 def test_images_are_pinned() -> None:
     """Every image is one that was chosen, at its version."""
     composed = [service["image"] for service in read(COLLECTOR / "compose.yaml")["services"].values()]
-    deployed = [read(path)["image"] for path in sorted((COLLECTOR / "kubernetes").glob("*.yaml"))]
+    deployed = [read(path)["image"] for path in sorted((COLLECTOR / "kubernetes").glob("*.values.yaml"))]
     named = {*composed, *(f"{image['repository']}:{image['tag']}" for image in deployed)}
     assert {f"{name}:{tag}" for name, tag in IMAGES.items()} == named
 
@@ -121,7 +125,7 @@ def test_rules_are_of_the_vocabulary() -> None:
     asked = series_of_rules()
     assert set() == set(asked) - series_names()
     assert set() == set().union(*asked.values()) - labels
-    named = [label for rule in rules() for label in rule.get("labels", {}).items()]
+    named = [label for rule in recording() for label in rule.get("labels", {}).items()]
     assert set() == {*named} - {("rl_stage", stage) for stage in STAGES}
 
 
@@ -129,11 +133,25 @@ def test_rules_are_found_and_name_what_they_make() -> None:
     """Where the configuration says, and no rule hides another: one name has different labels each time."""
     (pattern,) = read(COLLECTOR / "prometheus.yaml")["rule_files"]
     assert [RULES] == list(COLLECTOR.glob(pattern))
-    made = [(rule["record"], *rule.get("labels", {}).items()) for rule in rules()]
+    made = [(rule["record"], *rule.get("labels", {}).items()) for rule in recording()]
     assert len(set(made)) == len(made)
-    known = {rule["record"] for rule in rules()}
-    used = {name for rule in rules() for name in re.findall(r"[a-z]+:rl_[a-z_]+:\w+", rule["expr"])}
+    known = {rule["record"] for rule in recording()}
+    used = {name for rule in rules() for name in RECORDED.findall(rule["expr"])}
     assert set() == used - known
+
+
+def test_alerts_say_what_is_wrong_and_where() -> None:
+    """Each has a name of its own, how bad it is, and words that use only labels which its expression leaves."""
+    names = [rule["alert"] for rule in alerts()]
+    assert len(set(names)) == len(names)
+    assert {"critical", "warning"} == {rule["labels"]["severity"] for rule in alerts()}
+    by_record = {rule["record"]: rule["expr"] for rule in recording()}
+    for rule in alerts():
+        whole = rule["expr"] + "".join(by_record[name] for name in RECORDED.findall(rule["expr"]))
+        kept = set(re.findall(r"\w+", " ".join(re.findall(r"by \(([^)]*)\)", whole))))
+        used = re.findall(r"\$labels\.(\w+)", "".join(rule["annotations"].values()))
+        assert set() == set(used) - kept, rule["alert"]
+        assert {"summary", "description"} == set(rule["annotations"])
 
 
 def test_traces_and_metrics_lead_to_each_other() -> None:
@@ -211,16 +229,64 @@ def test_compose_mounts_what_there_is() -> None:
     composed = read(COLLECTOR / "compose.yaml")
     known = "".join(path.read_text() for path in SERVED if path.name != "compose.yaml")
     for service in composed["services"].values():
-        for source in (mount.split(":")[0] for mount in service.get("volumes", [])):
+        for source in (mount.split(":")[0] for mount in service.get("volumes", []) if isinstance(mount, str)):
             assert (COLLECTOR / source).is_file() if source.startswith("./") else source in composed["volumes"]
         for variable in service.get("environment", {}):
-            assert variable.startswith("GF_") or f"{variable}:-" in known, variable
+            assert variable.startswith(("GF_", "OTEL_EXPORTER_OTLP_")) or f"{variable}:-" in known, variable
+
+
+def job() -> Any:
+    """What the pods of the training job are."""
+    return read(COLLECTOR / "kubernetes" / "training.job.yaml")["spec"]["template"]["spec"]
+
+
+def test_a_sidecar_container_sees_who_lives_and_what_they_wrote() -> None:
+    """One table of processes, one user, one directory; it stays until it is told to end, and has time then."""
+    (sidecar,), (trainer,) = job()["initContainers"], job()["containers"]
+    assert (True, "Always") == (job()["shareProcessNamespace"], sidecar["restartPolicy"])
+    assert 0 < job()["securityContext"]["runAsUser"]
+    assert [set()] * 2 == [
+        {"runAsUser", "runAsGroup"} & set(each.get("securityContext", ())) for each in (sidecar, trainer)
+    ]
+    assert sidecar["volumeMounts"] == trainer["volumeMounts"]
+    assert {mount["name"] for mount in sidecar["volumeMounts"]} == {volume["name"] for volume in job()["volumes"]}
+    environ = {row["name"]: row["value"] for row in trainer["env"]}
+    assert ("false", trainer["volumeMounts"][0]["mountPath"]) == (environ["OTEL_RL_SIDECAR"], environ["OTEL_RL_DIR"])
+    assert {"name": "OTEL_RL_RUN_ID", "value": environ["OTEL_RL_RUN_ID"]} in sidecar["env"]
+    assert [f"{environ['OTEL_RL_DIR']}/$(OTEL_RL_RUN_ID)"] == sidecar["args"][2:]
+
+    composed = read(COLLECTOR / "compose.yaml")["services"]["sidecar"]
+    assert (["sidecar"], "host", "60s") == (composed["profiles"], composed["pid"], composed["stop_grace_period"])
+    assert sidecar["image"] == composed["image"]
+
+
+def test_the_sidecar_containers_say_what_the_command_understands() -> None:
+    """Their arguments are those of `otel-rl`, which is what the image starts, and not as root."""
+    composed = read(COLLECTOR / "compose.yaml")["services"]["sidecar"]
+    for words in (composed["command"], job()["initContainers"][0]["args"]):
+        command: Any = get_command(app).commands[words[0]]  # type: ignore[attr-defined]
+        with command.make_context("sidecar", words[1:]) as context:
+            assert (True, Path(words[-1])) == (context.params["stay"], context.params["directory"])
+    lines = (COLLECTOR / "Dockerfile").read_text().replace("\\\n", "").splitlines()
+    assert {'ENTRYPOINT ["otel-rl"]', "USER 10001:10001"} <= set(lines)
+
+
+def test_the_image_is_built_from_what_there_is() -> None:
+    """Every file that is copied is in the repository, its base has a whole version, and torch is no part of it."""
+    context = COLLECTOR / read(COLLECTOR / "compose.yaml")["services"]["sidecar"]["build"]["context"]
+    text = (COLLECTOR / "Dockerfile").read_text()
+    assert {"python:3.13.12-slim-trixie"} == set(re.findall(r"^FROM (\S+)", text, re.MULTILINE))
+    copied = [name for line in re.findall(r"^COPY ([^-].*) \S+$", text, re.MULTILINE) for name in line.split()]
+    assert [] == [name for name in copied if not (context / name).exists()]
+    needed = {"pyproject.toml", "hatch_build.py", "README.md", "LICENSE", "otel_rl", "collector"}
+    assert set() == needed - {*copied}, "the project is not built without them"
+    assert ["/source"] == re.findall(r"pip install .* (\S+)$", text, re.MULTILINE), "no extras"
 
 
 def test_variables_of_kubernetes_and_slurm_are_read() -> None:
     """A variable that a deployment sets is one of the configurations', of otel_rl or of OpenTelemetry."""
     known = {*re.findall(r"env:(OTEL_RL_\w+)", "".join(path.read_text() for path in SERVED))}
-    of_otel_rl = {"OTEL_RL_RUN_ID", "OTEL_RL_COLLECTOR", "OTEL_RL_DRAIN_S"}
+    of_otel_rl = {"OTEL_RL_RUN_ID", "OTEL_RL_DIR", "OTEL_RL_SIDECAR", "OTEL_RL_COLLECTOR", "OTEL_RL_DRAIN_S"}
     for path in (*sorted((COLLECTOR / "kubernetes").glob("*.yaml")), COLLECTOR / "slurm" / "train.sbatch"):
         assert set() == {*re.findall(r"OTEL_RL_\w+", path.read_text())} - known - of_otel_rl
 
@@ -230,7 +296,7 @@ def test_variables_are_explained_where_they_are_read() -> None:
     for path in SERVED:
         lines = path.read_text().splitlines()
         head = "\n".join(line for line in lines[: next(i for i, line in enumerate(lines) if line[:1] != "#")])
-        used = {*re.findall(r"\$\{(?:env:)?(OTEL_RL_\w+)", path.read_text())}
+        used = {*re.findall(r"\$\{(?:env:)?(OTEL_RL_\w+)", path.read_text())} - {"OTEL_RL_RUN_ID", "OTEL_RL_DIR"}
         beside = {"gateway-token.yaml", "gateway-mtls.yaml"}
         if path.name in beside:
             head += (COLLECTOR / "gateway.yaml").read_text().partition("extensions:")[0]

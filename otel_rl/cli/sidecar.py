@@ -27,6 +27,14 @@ Claims = dict[str, owner.Owner | None]
 
 def sidecar(
     directory: Annotated[Path, typer.Argument(metavar="RUN", help="Directory of the run, which may not exist yet.")],
+    stay: Annotated[
+        bool,
+        typer.Option(
+            "--stay",
+            help="Go on while nobody writes, or stand by while another sidecar ships, until SIGTERM; then send what is "
+            "there and end. For a container.",
+        ),
+    ] = False,
 ) -> None:
     """Follow the journals that this node's processes write for a run, and send them until all of them are gone.
 
@@ -35,7 +43,7 @@ def sidecar(
     """
     wanted = _targets()
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    code = Sidecar(directory.absolute(), wanted).run()
+    code = Sidecar(directory.absolute(), wanted, stays=stay).run()
     if code == ANOTHER:
         complain(f"another sidecar of this node ships {directory} already")
     raise typer.Exit(code)

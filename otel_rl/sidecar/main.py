@@ -34,21 +34,33 @@ TOUCH_S: Final = 5.0
 class Sidecar:
     """The process that ships the journals of one node and run."""
 
-    def __init__(self, directory: Path, targets: tuple[Target, ...], *, grace_s: float = GRACE_S) -> None:
+    def __init__(
+        self, directory: Path, targets: tuple[Target, ...], *, grace_s: float = GRACE_S, stays: bool = False
+    ) -> None:
+        """Prepare; nothing is claimed or sent before ``run``.
+
+        Args:
+            directory: of the run.
+            targets: where to send.
+            grace_s: so long it goes on trying once every writer is gone and the other side takes nothing.
+            stays: also where nobody writes and where another sidecar ships, until SIGTERM; then until all is sent.
+        """
         self.directory = directory
         self.identity = WriterIdentity.current(owner.ROLE, 0, __version__)
         self._grace_s = grace_s
+        self._stays = stays
+        self._is_leaving = False
         self._ended = False
         self._node = Node(directory, targets, self._is_mine, log_to(directory / f"{owner.ROLE}.log"))
         self._deriver: Deriver | None = None
 
     def run(self) -> int:
         """Ship until all is done; the exit code: 0 all was sent, 1 something remains, 3 another sidecar does it."""
-        claim = owner.claim(self.directory, self.identity.boot_id, self.identity)
-        if claim is None:
-            return 3
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._end)
+        claim = self._claim()
+        if claim is None:
+            return 3
         handler = _Lines(self._node.say)
         logger.addHandler(handler)
         own = None
@@ -67,6 +79,14 @@ class Sidecar:
             claim.release()
             logger.removeHandler(handler)
         return self._farewell() if is_ours else 0
+
+    def _claim(self) -> owner.Owner | None:
+        """Become the sidecar of this node; where another one is, one that stays stands by until that one is gone."""
+        while True:
+            claim = owner.claim(self.directory, self.identity.boot_id, self.identity)
+            if claim is not None or not self._stays or self._is_leaving:
+                return claim
+            time.sleep(SCAN_S)
 
     def _follow(self, claim: owner.Owner, own: OwnJournal | None) -> bool:
         """Ship until there is nothing more to do; say whether the run is still there and still ours."""
@@ -90,7 +110,8 @@ class Sidecar:
                 with guard("sample this node"):
                     own.write(self._node, self._deriver.samples() if self._deriver else ())
             trainers = {writer for writer in self._node.writers if not writer.startswith(f"{owner.ROLE}-")}
-            if was_behind or trainers & self._node.living or (not trainers and now - begun < FIRST_S):
+            is_awaited = self._stays or (not trainers and now - begun < FIRST_S)
+            if not self._is_leaving and (was_behind or trainers & self._node.living or is_awaited):
                 quiet_since = now
             is_done = not self._node.waiting and not self._node.unclosed
             if now - quiet_since > (QUIET_S if is_done else self._grace_s):
@@ -116,7 +137,9 @@ class Sidecar:
         return writer.boot_id == self.identity.boot_id
 
     def _end(self, number: int, frame: FrameType | None) -> None:
-        self._ended = True
+        """End now; one that stays sends what is there first, unless it is told twice."""
+        self._ended = self._is_leaving or not self._stays
+        self._is_leaving = True
 
     def _farewell(self) -> int:
         remaining = self._node.waiting

@@ -1,4 +1,4 @@
-"""The recording rules of Prometheus, judged by promtool, and on names that a real Prometheus gives to what we emit."""
+"""The rules of Prometheus, judged by promtool, and on names that a real Prometheus gives to what we emit."""
 
 from __future__ import annotations
 
@@ -41,17 +41,26 @@ def test_the_rules_are_valid() -> None:
 
 
 def test_the_rules_say_what_they_should() -> None:
-    """Three ranks by hand, one of them slow."""
+    """Three ranks by hand, one of them slow; faults, falls of speed and devices in trouble."""
     code, said = promtool("test", "rules", CASES)
     assert 0 == code, said
 
 
-def test_a_wrong_rule_would_be_seen(tmp_path: Path) -> None:
-    """The cases above are about the rules."""
-    wrong = tmp_path / RULES.name
-    wrong.write_text(RULES.read_text().replace("min by", "max by"))
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("min by", "max by"), ("offset 30m", "offset 1s"), ("< 0.7", "< 0.95"), ("< 0.7", "< 0.2"), ("< 0.5", "< 0.7"),
+        (">= 60", ">= 6"), ("for: 10m", "for: 1m"), ("for: 10m", "for: 30m"), ('wall="cycle"', 'wall="step"'),
+        ('"uncorrected"', '"corrected"'), ("thermal_software|", "power_cap|"), ("> 0.5", "> 0.1"), ('"failed"', '"ok"'),
+    ],
+)  # fmt: skip
+def test_a_wrong_rule_would_be_seen(right: str, wrong: str, tmp_path: Path) -> None:
+    """The cases above are about the rules, and about each of their limits."""
+    changed = tmp_path / RULES.name
+    assert right in RULES.read_text()
+    changed.write_text(RULES.read_text().replace(right, wrong))
     cases = tmp_path / CASES.name
-    cases.write_text(CASES.read_text().replace(f"../../collector/rules/{RULES.name}", wrong.name))
+    cases.write_text(CASES.read_text().replace(f"../../collector/rules/{RULES.name}", changed.name))
     assert 1 == promtool("test", "rules", cases)[0]
 
 
@@ -59,9 +68,13 @@ def test_the_series_have_these_names_and_labels(tmp_path: Path) -> None:
     """What we emit, taken by the shipped configuration, is what the rules ask for."""
     now_ns = time.time_ns()
     labels = {v.ACTIVITY: "comm", v.GOODPUT_KIND: "idle", v.IDLE_REASON: "skew", v.BUBBLE_DENOMINATOR: "step",
-              v.FLOPS_SCOPE: "update"}  # fmt: skip
+              v.FLOPS_SCOPE: "update", v.WORK: "train", v.WALL: "cycle", v.LEDGER_FAULT: "other mask", v.HW_ID: "GPU-1",
+              v.HW_NAME: "H100", v.ERROR_TYPE: "uncorrected", v.XID_CODE: "79", v.HW_STATE: "failed",
+              v.THROTTLE_REASON: "power_brake"}  # fmt: skip
     stages = [stage.duration for stage in v.STAGES.values() if stage.duration]
-    made = [_points(name, now_ns, labels) for name in (v.ACTIVITY_TIME, v.GOODPUT_TIME, v.BUBBLE_RATIO, v.MFU)]
+    of_ranks = (v.ACTIVITY_TIME, v.GOODPUT_TIME, v.BUBBLE_RATIO, v.MFU, v.TOKENS_RATE, v.LEDGER_FAULTS)
+    of_devices = (v.HW_ERRORS, v.XID, v.THROTTLE, v.HW_STATUS)
+    made = [_points(name, now_ns, labels) for name in (*of_ranks, *of_devices)]
     made += [_points(name, now_ns, {}) for name in stages]
     wanted = series_of_rules()
     with prometheus(tmp_path) as store:

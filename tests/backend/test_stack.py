@@ -1,4 +1,4 @@
-"""`otel-rl stack` with the real Collector, Jaeger and Prometheus."""
+"""`otel-rl stack` with the real Collector, Jaeger, Prometheus, and Tempo where there is one."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlencode
 
 import psutil
@@ -17,7 +18,7 @@ from otel_rl.stack.plan import PORTS
 from otel_rl.stack.ports import taken
 from otel_rl.stack.programs import find_all, missing
 from tests.backend.otlp import metrics, send, span, traces
-from tests.backends import NAMED, get, wait_for
+from tests.backends import NAMED, TEMPO, get, wait_for
 
 pytestmark = pytest.mark.backend
 
@@ -74,15 +75,25 @@ class Stack:
     def spans(self, trace_id: str) -> list[str]:
         """Ask Jaeger for a trace; give the names of its spans."""
         answer = get(f"http://127.0.0.1:{self.port('jaeger')}/api/v3/traces/{trace_id}")
-        parts = answer["result"]["resourceSpans"] if answer else []
+        return self._names(answer["result"] if answer else {})
+
+    def spans_in_tempo(self, trace_id: str) -> list[str]:
+        """Ask Tempo for a trace; give the names of its spans."""
+        answer = get(f"http://127.0.0.1:{self.port('tempo')}/api/v2/traces/{trace_id}")
+        return self._names(answer["trace"] if answer else {})
+
+    @staticmethod
+    def _names(trace: dict[str, Any]) -> list[str]:
+        parts = trace.get("resourceSpans", [])
         return [span["name"] for part in parts for scope in part["scopeSpans"] for span in scope["spans"]]
 
 
 @pytest.fixture
 def stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stack]:
     """Give the command where the programs are; nothing is left running."""
-    if NAMED:
-        monkeypatch.setenv("OTEL_RL_BACKENDS", NAMED)
+    for variable, value in {"OTEL_RL_BACKENDS": NAMED, "OTEL_RL_TEMPO": TEMPO}.items():
+        if value:
+            monkeypatch.setenv(variable, value)
     if names := missing(find_all()):
         pytest.skip(f"no {', '.join(names)} here: scripts/backends builds them")
     found = Stack(tmp_path / "runs")
@@ -99,12 +110,14 @@ def test_what_is_sent_to_the_stack_is_found_in_it(stack: Stack) -> None:
     assert "OK" == send(address, "traces", traces(span(7, 1), span(7, 2, parent_id=1)))
     assert "OK" == send(address, "metrics", metrics("rl.step.time", (3, 1, 2.5)))
     assert ["rl.loop", "rl.loop"] == wait_for(lambda: stack.spans(TRACE))
+    has_tempo = "tempo" in find_all()
+    assert not has_tempo or ["rl.loop", "rl.loop"] == wait_for(lambda: stack.spans_in_tempo(TRACE))
     query = "last_over_time(rl_step_time_seconds[1h])"
     assert ["3"] == [labels["rl_rank"] for labels in wait_for(lambda: stack.series(query))]
 
     status = stack("status")
     rows = {row.split()[0]: row.split()[1] for row in status.stdout.splitlines()[1:]}
-    expected = dict.fromkeys(("jaeger", "prometheus", "collector"), "answers")
+    expected = dict.fromkeys(("jaeger", "prometheus", "collector", *(["tempo"] if has_tempo else [])), "answers")
     assert (0, expected) == (status.returncode, {name: rows[name] for name in expected}), status.stdout
     again = stack.up()
     assert (0, "The stack already runs.") == (again.returncode, again.stdout.splitlines()[0])

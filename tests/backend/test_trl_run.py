@@ -1,4 +1,4 @@
-"""The real two-rank TRL run, sent through the real Collector: Jaeger and Prometheus hold what the journal holds."""
+"""The real two-rank TRL run, through the real Collector: Jaeger, Tempo and Prometheus hold what the journal holds."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,7 +20,7 @@ from otel_rl.journal.identity import WriterIdentity
 from otel_rl.journal.read import Run, open_run
 from otel_rl.report.otlp_json import lines
 from otel_rl.sidecar import owner
-from tests.backends import Jaeger, Prometheus, collector, jaeger, prometheus, wait_for
+from tests.backends import Jaeger, Prometheus, Tempo, collector, find, jaeger, prometheus, tempo, wait_for
 
 pytestmark = [pytest.mark.backend, pytest.mark.slow]
 pytest.importorskip("trl")
@@ -34,23 +35,26 @@ class Stored(NamedTuple):
     run: Run
     jaeger: Jaeger
     prometheus: Prometheus
+    tempo: Tempo | None
 
 
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stored]:
-    """Train on two ranks with the three programs running, and wait for the sidecar to end."""
+    """Train on two ranks with the programs running, Tempo where there is one, and wait for the sidecar to end."""
     folder = tmp_path_factory.mktemp("backends")
-    with (
-        jaeger(folder) as traces,
-        prometheus(folder) as metrics,
-        collector(folder, OTEL_RL_JAEGER=traces.otlp, OTEL_RL_PROMETHEUS=metrics.url) as found,
-    ):
+    with ExitStack() as programs:
+        traces, metrics = programs.enter_context(jaeger(folder)), programs.enter_context(prometheus(folder))
+        environ = {"OTEL_RL_JAEGER": traces.otlp, "OTEL_RL_PROMETHEUS": metrics.url}
+        others = programs.enter_context(tempo(folder)) if find("tempo") else None
+        if others is not None:
+            environ |= {"OTEL_RL_TEMPO": others.otlp, "OTEL_RL_TRACES_TO": "[otlp_grpc/jaeger, otlp_grpc/tempo]"}
+        found = programs.enter_context(collector(folder, **environ))
         train(folder, f"http://{found.grpc}")
         directory = folder / "runs" / RUN
         boot_id = WriterIdentity.current("test", 0).boot_id
         assert wait_for(lambda: (directory / f"{owner.ROLE}.log").exists() or list(directory.glob("*.shipped")))
         assert wait_for(lambda: owner.living(directory, boot_id) is None), "the sidecar does not end"
-        yield Stored(open_run(directory), traces, metrics)
+        yield Stored(open_run(directory), traces, metrics, others)
 
 
 def train(folder: Path, endpoint: str) -> None:
@@ -69,13 +73,25 @@ def train(folder: Path, endpoint: str) -> None:
 
 def test_every_trace_is_in_jaeger(stored: Stored) -> None:
     """Span for span: ids, parents, names, times, attributes, events, links, status, and the rank."""
-    expected = by_trace(spans_of(json.loads(line) for line, _ in lines(stored.run)))
+    expected = journaled(stored)
     assert STEPS <= sum(any(span["name"] == v.LOOP for span in spans.values()) for spans in expected.values())
     for trace_id, spans in expected.items():
         wait_for(lambda: len(stored.jaeger.trace(trace_id)) >= len(spans), 20)  # noqa: B023
         found = stored.jaeger.trace(trace_id)
         assert Counter(span["spanId"] for span in found) == Counter(list(spans)), "not the same spans, each once"
         assert {span["spanId"]: facts(span) for span in found} == {key: facts(span) for key, span in spans.items()}
+
+
+def test_every_trace_is_in_tempo(stored: Stored) -> None:
+    """The same; of a request that was sent twice, Tempo keeps both copies of a span."""
+    if stored.tempo is None:
+        pytest.skip("no tempo here: scripts/backends builds it, and OTEL_RL_TEMPO names one")
+    for trace_id, spans in journaled(stored).items():
+        wait_for(lambda: {span["spanId"] for span in stored.tempo.trace(trace_id)} >= set(spans), 20)  # noqa: B023
+        found = stored.tempo.trace(trace_id)
+        expected = {key: facts(span) for key, span in spans.items()}
+        assert {span["spanId"]: facts(span) for span in found} == expected
+        assert [] == [span["spanId"] for span in found if facts(span) != expected[span["spanId"]]]
 
 
 def test_steps_of_two_ranks_are_one_trace(stored: Stored) -> None:
@@ -123,6 +139,11 @@ def has(names: Iterable[str], name: str) -> bool:
     """Whether a metric is there, under its name as Prometheus translates it, with whatever suffix."""
     begin = re.sub(r"[^a-zA-Z0-9:]+", "_", name)
     return any(found.startswith(begin) for found in names)
+
+
+def journaled(stored: Stored) -> dict[str, dict[str, dict[str, Any]]]:
+    """What the journal holds, by trace and span id."""
+    return by_trace(spans_of(json.loads(line) for line, _ in lines(stored.run)))
 
 
 def spans_of(documents: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
