@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
@@ -24,9 +25,10 @@ Labels = tuple[str, ...]
 Names = tuple[tuple[int, str, str, int], ...]
 """Place of the call, group, operation and size of the group of the collectives that were seen, each once."""
 RankT = TypeVar("RankT", bound=Hashable)
-NUMBERS: Final = 6
-"""Of each call: duration, in collectives, of it apart, whether they cannot be separated, own time of a device or -1,
-and how many collectives."""
+PLAIN: Final = (0, 0, False, -1, 0)
+"""Of each call, behind its duration: time in collectives, of it apart, whether they cannot be separated, own time of a
+device or -1, and how many collectives. Where it is all of this, only the duration is kept."""
+NONE_SEEN: Final = array("q")
 SEEN: Final = 3
 """Numbers of each collective that was seen: place of its name, sequence, duration."""
 
@@ -36,11 +38,12 @@ class Known:
     """What steps share that have the same calls and collectives."""
 
     labels: dict[Labels, Labels] = field(default_factory=dict)
+    full: dict[tuple[int, ...], tuple[int, ...]] = field(default_factory=dict)
     names: dict[Names, Names] = field(default_factory=dict)
 
     def clear(self, most: int) -> None:
         """Forget what was met until now where it is more than so many."""
-        for known in (self.labels, self.names):
+        for known in (self.labels, self.full, self.names):
             if len(known) > most:
                 known.clear()
 
@@ -49,12 +52,15 @@ class Known:
 class Calls:
     """The top-level calls of one rank in one step, in order of time, those under no stage among them.
 
-    Cost: 48 bytes a call and 24 for each collective in it that is a span; labels and names are shared by all steps
-    that have the same.
+    Cost: 8 bytes a plain call, 48 another one, and 24 for each collective in it that is a span; labels and names are
+    shared by all steps that have the same.
     """
 
     labels: Labels
+    full: tuple[int, ...]
+    """Places of the calls that are not plain."""
     numbers: array[int]
+    """Durations of all calls, then the other numbers of those."""
     names: Names
     seen: array[int]
 
@@ -65,9 +71,13 @@ class Calls:
             name, sequence, duration_ns = self.seen[first : first + SEEN]
             place, group, operation, size = self.names[name]
             rows[place].append(Met(group, operation, size, sequence, duration_ns))
+        size = len(self.labels)
+        firsts = {place: size + number * len(PLAIN) for number, place in enumerate(self.full)}
         for place, stage in enumerate(self.labels):
-            numbers = self.numbers[NUMBERS * place : NUMBERS * (place + 1)]
-            duration_ns, comm_ns, apart_ns, is_hidden, device_ns, count = numbers
+            duration_ns, first = self.numbers[place], firsts.get(place, 0)
+            comm_ns, apart_ns, is_hidden, device_ns, count = (
+                self.numbers[first : first + len(PLAIN)] if first else PLAIN
+            )
             hidden_ns, device = None if is_hidden else 0, None if device_ns < 0 else device_ns
             met = tuple(rows[place])
             yield StageCall(0, rank, stage, duration_ns, comm_ns, hidden_ns, apart_ns, device, count, met)
@@ -86,7 +96,7 @@ def calls_in(container: Piece, tree: Tree, spans: Iterable[SpanView], known: Kno
     apart_ns = {span.span_id: span.end_ns - span.start_ns for span in comm if not is_met(span.attributes)}
     told = {span.span_id: span for span in comm if tells_waits(span.attributes)}
     labels: list[str] = []
-    numbers = array("q")
+    numbers: list[tuple[int, int, int, bool, int, int]] = []
     rows: list[tuple[int, SpanView]] = []
     top = tree.directly(container.key)
     direct = tree.direct_comm(container)
@@ -96,14 +106,15 @@ def calls_in(container: Piece, tree: Tree, spans: Iterable[SpanView], known: Kno
             inside = [piece, *tree.below(piece.key)]
             rows += [(len(labels), told[one.key]) for one in inside if one.key in told]
             labels.append(piece.label)
-            numbers.extend(_numbers(piece, inside, tree, apart_ns))
+            numbers.append(_numbers(piece, inside, tree, apart_ns))
     if not is_whole:  # only the longest of them are spans: one call stands for all
         few_ns = sum(apart_ns.get(piece.key, 0) for piece in top)
         rows += [(len(labels), told[piece.key]) for piece in top if piece.key in told]
         labels.append(v.COMM)
-        numbers.extend((direct.time_ns, direct.time_ns, few_ns, False, -1, direct.count))
-    shared = tuple(labels)
-    return Calls(known.labels.setdefault(shared, shared), numbers, *_seen(rows, known))
+        numbers.append((direct.time_ns, direct.time_ns, few_ns, False, -1, direct.count))
+    shared, full = tuple(labels), tuple(place for place, row in enumerate(numbers) if row[1:] != PLAIN)
+    kept = array("q", [row[0] for row in numbers] + [one for place in full for one in numbers[place][1:]])
+    return Calls(known.labels.setdefault(shared, shared), known.full.setdefault(full, full), kept, *_seen(rows, known))
 
 
 def is_met(attributes: Mapping[str, object]) -> bool:
@@ -128,6 +139,8 @@ def _seen(rows: Iterable[tuple[int, SpanView]], known: Known) -> tuple[Names, ar
     named = [(_name(place, span.attributes), span) for place, span in rows]
     names = tuple(sorted({name for name, _ in named}))
     places = {name: place for place, name in enumerate(names)}
+    if not named:
+        return known.names.setdefault(names, names), NONE_SEEN
     numbers = array("q")
     for name, span in named:
         sequence = integer(span.attributes, v.COMM_SEQUENCE)
@@ -165,6 +178,19 @@ def matched(calls: Mapping[RankT, Calls]) -> list[StageCall[RankT]]:
     if len({sum(call.stage == v.COMM for call in one) for one in listed.values()}) > 1:
         listed = {rank: _joined(rank, one) for rank, one in listed.items()}
     return [call for one in listed.values() for call in one]
+
+
+def matched_peers(calls: Mapping[RankT, Calls], pipeline: Mapping[RankT, int]) -> dict[int, list[StageCall[RankT]]]:
+    """Give the calls of one step of the ranks of a role, parted into those that do the same work.
+
+    Args:
+        calls: by rank.
+        pipeline: stage of each rank; ranks of one stage are peers.
+    """
+    parted: defaultdict[int, dict[RankT, Calls]] = defaultdict(dict)
+    for rank, one in calls.items():
+        parted[pipeline[rank]][rank] = one
+    return {stage: matched(of_peers) for stage, of_peers in parted.items()}
 
 
 def _joined(rank: RankT, calls: list[StageCall[RankT]]) -> list[StageCall[RankT]]:

@@ -18,9 +18,9 @@ from otel_rl.journal.identity import WriterIdentity
 from otel_rl.journal.write import Writer
 from otel_rl.metrics import Fold
 from otel_rl.probes.memory import use_memory_reader
+from otel_rl.records import Span
 from otel_rl.runtime import state
 from otel_rl.sidecar.start import make_keeper
-from otel_rl.spans import Stage
 from otel_rl.steps import report_alone
 from otel_rl.version import __version__
 from otel_rl.wake import Wake
@@ -72,7 +72,7 @@ class Flusher:
         self._stopping = self._given_up = False
         self._wake = Wake()
         self._asked: deque[_Answer] = deque()
-        self._held: list[Stage] = []
+        self._held: list[Span] = []
         self._is_asked = False
         """Somebody waits for this cycle: what was recorded must be on disk behind it."""
         self.intake = Intake(self.fold)
@@ -164,6 +164,7 @@ class Flusher:
 
     def _cycle(self) -> None:
         """Journal what was recorded until now."""
+        is_due = self._metrics_due()  # first, since it may complete the resource that all of the cycle is written with
         encoder, writer = self._target()
         opened, records = self._drain()
         taken = self.intake.take(
@@ -175,7 +176,7 @@ class Flusher:
             self._write(writer, encoder.encode(reversed(self._release(taken.spans))))
         with guard("journal spans and metrics of others"):
             self._write(writer, self._foreign(taken.foreign, state.identity.resource(state.config.service)))
-        if self._metrics_due():
+        if is_due:
             with guard("journal metrics"):
                 self._count_self(writer, encoder)
                 self._write(writer, encoder.encode_metrics(self.fold.take(state.now())))
@@ -202,7 +203,7 @@ class Flusher:
 
     # --- attempt, resource, journal -----------------------------------------------------------------------------------
 
-    def _release(self, spans: list[Stage]) -> list[Stage]:
+    def _release(self, spans: list[Span]) -> list[Span]:
         """Hold back the spans of a set-up whose attempt is not known yet, up to a limit."""
         both, self._held = self._held + spans, []
         if self._identity.known:
@@ -239,7 +240,8 @@ class Flusher:
         if not self._first and self.recorded["traces"]:
             self._first = monotonic()
         waited = bool(self._first) and monotonic() - self._first > FREEZE_S
-        state.frozen = state.frozen or self._stopping or waited
+        if self._stopping or waited:
+            state.freeze()
         return state.frozen and state.identity.known
 
     def _count_self(self, writer: Writer, encoder: SpanEncoder) -> None:

@@ -37,12 +37,19 @@ class Identity:
     pid: int = 0
     started_ns: int = 0
     host: str = ""
+    coordinates: Mapping[str, int] = field(default_factory=dict)
+    """Place along each axis of the parallel layout that is known, by the resource's key."""
     extra: Mapping[str, Value] = field(default_factory=dict)
 
     @property
     def known(self) -> bool:
         """Whether the attempt is known, so that ids of steps can be derived."""
         return bool(self.attempt_id)
+
+    @property
+    def in_world(self) -> dict[str, int]:
+        """Where the process stands among all of its role."""
+        return {"rank": self.rank, "world_size": self.world_size}
 
     @property
     def instance_id(self) -> str:
@@ -67,6 +74,7 @@ class Identity:
             vocabulary.ROLE: self.role,
             vocabulary.RANK: self.rank,
             vocabulary.WORLD_SIZE: self.world_size,
+            **self.coordinates,
         }
         if self.local_rank != UNKNOWN:
             attributes[vocabulary.LOCAL_RANK] = self.local_rank

@@ -15,6 +15,28 @@ NAMELESS: Final = "unnamed"
 """What a stage is called whose name is blank."""
 SKEW: Final = "skew"
 """The reason of a wait for slower peers, which only who reads several ranks can know."""
+UNKNOWN: Final = -1
+"""The place of a rank that did not say it."""
+
+
+def shares_samples(resource: Mapping[str, Value]) -> int:
+    """Say with whom a rank shares its samples: the data-parallel group, or UNKNOWN where it may have its own.
+
+    Each rank of a data-parallel group has its own unless tensor, pipeline or context lie across it.
+    """
+    is_split = any(place(resource, key) != UNKNOWN for key in (v.RANK_TP, v.RANK_PP, v.RANK_CP))
+    return place(resource, v.RANK_DP) if is_split else UNKNOWN
+
+
+def pipeline_of(resource: Mapping[str, Value]) -> int:
+    """Read a rank's pipeline stage: ranks of one role that share it, or do not say it, do the same work: peers."""
+    return place(resource, v.RANK_PP)
+
+
+def place(resource: Mapping[str, Value], key: str) -> int:
+    """Read a rank's place along one axis of the parallel layout."""
+    value = resource.get(key)
+    return value if isinstance(value, int) and value >= 0 else UNKNOWN
 
 
 def integer(attributes: Mapping[str, Value], key: str) -> int:

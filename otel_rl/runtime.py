@@ -12,7 +12,7 @@ from time import monotonic_ns
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
-from otel_rl import guard, ids
+from otel_rl import coordinates, guard, ids
 from otel_rl.clock import Clock, process_start_ns
 from otel_rl.config import Config
 from otel_rl.identity import Identity, found_attempt, from_launcher
@@ -149,6 +149,8 @@ class Communication:
     """Estimate of what communicators take of the device, bytes."""
     wrapped: WeakSet[Any] = field(default_factory=WeakSet)
     """Models whose gradients DDP reduces."""
+    layout: coordinates.Layout = field(default_factory=coordinates.Layout)
+    """What the program's meshes and grids say of this rank's place."""
     ask_again: Callable[[], object] | None = None
     """Learns the attempt that rank 0 had not said in time, if it has by now."""
 
@@ -273,7 +275,16 @@ class Runtime:
         known = {key: value for key, value in changes.items() if value not in ("", None)}
         if self.frozen and "rank" not in known and "attempt_id" not in known:
             return
+        if self.frozen and any(known.get(key, of) != of for key, of in self.identity.in_world.items()):
+            known["coordinates"] = {}  # another world: what was known of the place in the last one holds no more
         self.identity = replace(self.identity, **known)
+
+    def freeze(self) -> None:
+        """Make the resource final, with what can be known by now of this rank's place among the others."""
+        if not self.frozen:
+            with guard.guard("find this rank's place"):
+                self.identify(coordinates=self.comm.layout.known())
+            self.frozen = True
 
     def found_attempt(self) -> Identity:
         """Make an attempt of our own: rank 0's duty, and any rank's when the others cannot be asked."""

@@ -175,7 +175,7 @@ class Loop:
             if state.comm.ask_again is not None:
                 attempt("ask", "rank 0 for its attempt", state.comm.ask_again)
             report_alone()
-        state.frozen = True
+        state.freeze()
         jump = state.clock.re_anchor()
         if jump:
             state.log(vocabulary.CLOCK_STEPPED, f"the wall clock was set by {jump / 1e9:.3f} s", {})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -67,6 +67,7 @@ class Peer:
         role: str = "trainer",
         clock_ms: int = 0,
         identity: WriterIdentity = ALIVE,
+        place: Mapping[str, int] | None = None,
         **sizes: int,
     ) -> None:
         self.rank, self.attempt = rank, attempt
@@ -74,7 +75,7 @@ class Peer:
         self.identity = replace(identity, writer=f"{role}-{rank}-{attempt[:1]}")
         self.resource = {
             v.ATTEMPT_ID: attempt, v.ROLE: role, v.RANK: rank, v.WORLD_SIZE: world_size, v.RUN_ID: directory.name,
-            v.SERVICE_INSTANCE_ID: f"{attempt}-{role}-{rank}", v.DISTRO_VERSION: "1.0",
+            v.SERVICE_INSTANCE_ID: f"{attempt}-{role}-{rank}", v.DISTRO_VERSION: "1.0", **(place or {}),
         }  # fmt: skip
         self._encoder = SpanEncoder(self.resource, "1.0")
         self._writer = Writer(directory, self.identity, **{"max_bytes": 1 << 30, **sizes})

@@ -16,7 +16,7 @@ from otel_rl.report.build import build_report
 from otel_rl.report.otlp_json import lines
 from otel_rl.sidecar import derive, follow, parts, tail
 from otel_rl.sidecar.own import OwnJournal
-from tests.peers import ALIVE, BEGIN_NS, MS, Peer
+from tests.peers import ALIVE, BEGIN_NS, MS, Did, Met, Peer
 from tests.runs import FakeSpan
 from tests.watched import DEAD, SIDECAR, FakeClock, Watched, clock, compared, journaled, uneven, waited
 
@@ -162,14 +162,63 @@ def test_too_many_spans_go_with_their_step(tmp_path: Path, clock: FakeClock) -> 
 
 
 def test_a_long_backlog_is_compared_step_by_step(tmp_path: Path, clock: FakeClock) -> None:
-    """Without waiting for each step to settle: two later ones of the rank say that it is over."""
+    """Without waiting for each to settle: one that ends 12 s later, by the rank's own clock, says that it is over."""
     for rank in range(2):
         peer = Peer(tmp_path, rank)
         for number in range(1, 11):
-            peer.step(number, uneven(rank, 10 * number))
+            peer.step(number, [Did(v.REWARD, 5_950 + 5 * rank, [Met(20 - 5 * rank, number)])])
     watched = Watched(tmp_path, clock)
     watched.look()
-    assert {"derived": 8} == watched.counts
+    assert {"derived": 7} == watched.counts
+
+
+def test_a_stage_whose_device_is_late_is_in_its_step(tmp_path: Path, clock: FakeClock) -> None:
+    """It is journaled up to 10 s and a cycle behind its step, with many steps between; nothing of it is missed."""
+    ranks = [Peer(tmp_path, rank) for rank in range(2)]
+    host = {v.CLOCK: "host"}
+    late = []
+    for rank in ranks:
+        backward = Did(v.BACKWARD, 1, more={**host, v.DEVICE_TIME: 0.4 if rank.rank else 0.1})
+        spans = rank.step(1, [Did(v.REWARD, 900), backward], is_journaled=False)
+        late.append([span for span in spans if span.name == v.BACKWARD])
+        rank.write([span for span in spans if span.name != v.BACKWARD][::-1])
+    watched = Watched(tmp_path, clock)
+    for number in range(2, 12):
+        for rank in ranks:
+            rank.step(number, [Did(v.REWARD, 1_000)])
+        watched.look(1.0)
+    assert {} == watched.counts, "a step was compared of which a stage may still come"
+    for rank, spans in zip(ranks, late, strict=True):
+        rank.write(spans)
+        rank.step(12, [Did(v.REWARD, 1_100)])
+        rank.step(13, [Did(v.REWARD, 1_000)])
+    watched.look(1.0)
+    assert [(1, {v.STAGE: v.BACKWARD, v.SCOPE_KEY: "run"}, 0.3)] == watched.numbers(v.STRAGGLER_COST)[:1]
+
+
+@pytest.mark.parametrize(("clock_of", "expected"), [(None, (0, [1, 2])), ("host", (2, []))])
+def test_where_memory_is_short_only_what_is_whole_is_compared(
+    tmp_path: Path, clock_of: str | None, expected: tuple[int, list[int]]
+) -> None:
+    """Two steps later a step is whole where no device is waited for; where one is, it is given up and counted."""
+    peer = Peer(tmp_path, 0)
+    for number in (1, 2, 3, 4):
+        peer.step(number, [Did(v.FORWARD, 5, more={v.CLOCK: clock_of} if clock_of else {})] * 4)
+    found = parts.Parts(kept_spans=14)
+    for span in journaled(tmp_path):
+        found.add(span, 0, 0.0)
+    assert expected == (found.overflown, [part.number for part in found.settled(0.0, set())])
+
+
+def test_a_clock_that_was_set_back_settles_nothing_early(tmp_path: Path) -> None:
+    """An hour earlier a step is no sign that one of later is over, nor the other way round."""
+    for clock_ms, number in ((3_600_000, 1), (0, 2), (0, 3)):
+        Peer(tmp_path / str(number), 0, clock_ms=clock_ms).step(number, uneven(0))
+    found = parts.Parts()
+    for number in (1, 2, 3):
+        for span in journaled(tmp_path / str(number)):
+            found.add(span, 0, 0.0)
+    assert [] == list(found.settled(0.0, set()))
 
 
 def test_it_takes_little_time_at_once(tmp_path: Path, clock: FakeClock) -> None:

@@ -1,7 +1,7 @@
 """Which rank holds the others up, and in which stage: from durations alone, never from the clocks of two ranks.
 
 Ranks leave a collective together, so the one that was in it for the shortest time came last. Everywhere here the ranks
-given are peers: they share role and pipeline stage, and do the same work.
+given are peers: they share role and pipeline stage, and do the same work. Only collectives may have others, too.
 """
 
 from __future__ import annotations
@@ -67,6 +67,11 @@ class StageCall(Generic[RankT]):
     def met_ns(self) -> int:
         """Time in collectives that ranks leave together."""
         return min(self.duration_ns, max(0, self.inside_ns - self.apart_ns))
+
+    @property
+    def is_separable(self) -> bool:
+        """Whether its own time is known."""
+        return self.hidden_ns is not None or self.device_ns is not None
 
     @property
     def own_ns(self) -> int | None:
@@ -165,21 +170,26 @@ def waits_in(waited_ns: Mapping[Key, Mapping[RankT, int]]) -> dict[RankT, Counte
     return dict(found)
 
 
-def call_waits(calls: Iterable[StageCall[RankT]]) -> dict[Key, dict[RankT, int]]:
+def call_waits(*peers: Iterable[StageCall[RankT]]) -> dict[Key, dict[RankT, int]]:
     """Say how long each rank waited for slower ones in each call of one step, ns: the larger of two lower bounds.
 
-    One adds up, over the collectives that were seen on several ranks, duration - least of these. The other is the time
-    in all collectives of the call - the least of any rank; it holds only where all ranks were in the same.
+    One adds up, over the collectives that were seen on several ranks, peers or not, duration - least of these. The
+    other is the time in all collectives of the call - the least of any peer; it holds only where all peers were in the
+    same.
+
+    Args:
+        peers: the calls of those that do the same work; several where pipeline stages meet in collectives.
     """
-    matched = keyed(calls)
-    ranks = {rank for of_key in matched.values() for rank in of_key}
-    seen = _seen_waits(matched)
-    found: dict[Key, dict[RankT, int]] = {}
-    for key, of_key in matched.items():
-        separable = {rank: call.met_ns for rank, call in of_key.items() if call.own_ns is not None}
-        whole = waits(separable) if set(of_key) == ranks and _are_alike(of_key.values()) else {}
-        found[key] = {rank: min(met, max(whole.get(rank, 0), seen[key, rank])) for rank, met in separable.items()}
-    return found
+    parts = [keyed(calls) for calls in peers]
+    seen = _seen_waits(parts)
+    found: defaultdict[Key, dict[RankT, int]] = defaultdict(dict)
+    for matched in parts:
+        ranks = {rank for of_key in matched.values() for rank in of_key}
+        for key, of_key in matched.items():
+            separable = {rank: call.met_ns for rank, call in of_key.items() if call.is_separable}
+            whole = waits(separable) if set(of_key) == ranks and _are_alike(of_key.values()) else {}
+            found[key] |= {rank: min(met, max(whole.get(rank, 0), seen[key, rank])) for rank, met in separable.items()}
+    return dict(found)
 
 
 def activity(
@@ -273,7 +283,7 @@ def own_times(calls: Sequence[StageCall[RankT]]) -> dict[str, dict[RankT, float]
     own_ns: dict[str, dict[RankT, int]] = {}
     for call in calls:
         own_ns.setdefault(call.stage, dict.fromkeys(ranks, 0))[call.rank] += call.own_ns or 0
-    unknown = {call.stage for call in calls if call.own_ns is None}
+    unknown = {call.stage for call in calls if not call.is_separable}
     return {
         stage: {rank: time / 1e9 for rank, time in own.items()} for stage, own in own_ns.items() if stage not in unknown
     }
@@ -298,7 +308,7 @@ def transfers(
     total: Counter[str] = Counter()
     waited = call_waits(listed) if waited_ns is None else waited_ns
     for key, matched in keyed(listed).items():
-        if set(matched) == ranks and all(call.own_ns is not None for call in matched.values()):
+        if set(matched) == ranks and all(call.is_separable for call in matched.values()):
             total[key[0]] += min(call.inside_ns - waited[key][rank] for rank, call in matched.items())
     return dict(total)
 
@@ -319,7 +329,7 @@ def _are_alike(calls: Collection[StageCall[RankT]]) -> bool:
 
 
 def _seen_waits(
-    matched: Mapping[Key, Mapping[RankT, StageCall[RankT]]],
+    parts: Iterable[Mapping[Key, Mapping[RankT, StageCall[RankT]]]],
 ) -> Counter[tuple[Key, RankT]]:
     """Add up the waits in collectives that were seen on several ranks; one seen twice on a rank is none.
 
@@ -327,7 +337,7 @@ def _seen_waits(
     """
     seen: defaultdict[tuple[str, str, int, Key | None], dict[RankT, tuple[Key, Met]]] = defaultdict(dict)
     twice: set[tuple[str, str, int, Key | None]] = set()
-    for key, of_key in matched.items():
+    for key, of_key in (item for matched in parts for item in matched.items()):
         for rank, call in of_key.items():
             for row in call.rows:
                 name = row.group, row.operation, row.sequence, None if row.sequence else key

@@ -52,7 +52,12 @@ def _describe_step(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -
     return {vocabulary.OPTIMIZER_SKIPPED: is_skipped}
 
 
+def _grid_made(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+    state.comm.layout.see_grid(args[0])
+
+
 HOOKS = (
+    Hook(target="deepspeed.runtime.pipe.topology:PipelineParallelGrid.__init__", after=_grid_made),
     Hook(target=f"{ENGINE}.forward", stage=_forward_stage),
     Hook(target=f"{ENGINE}.backward", stage=vocabulary.BACKWARD),
     Hook(target=f"{ENGINE}.step", stage=_step_stage, capture=_describe_step),

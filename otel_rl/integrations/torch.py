@@ -17,6 +17,7 @@ from opentelemetry.context import get_current
 
 from otel_rl import comm_buffers, ddp_wait, vocabulary
 from otel_rl.collective_calls import around_collective, around_method
+from otel_rl.coordinates import Layout
 from otel_rl.current import SPAN_KEY
 from otel_rl.guard import guard, say
 from otel_rl.integrations import torch_collectives
@@ -96,6 +97,14 @@ def _backward_failed(args: tuple[Any, ...], kwargs: dict[str, Any], error: BaseE
 
 def _wrapped_by_ddp(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
     ddp_wait.wrapped(args[0])
+
+
+def _mesh_made(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+    """See where the mesh puts this rank; slices of one are meshes, too, and after the first step nothing counts."""
+    import torch.distributed as dist
+
+    if not state.frozen and dist.is_initialized():
+        state.comm.layout.see(args[0], dist.get_world_size())
 
 
 def _data_stage(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
@@ -187,6 +196,7 @@ def join_process_group() -> None:
     if not dist.is_available() or not dist.is_initialized():
         return
     state.comm.worlds += 1
+    state.comm.layout = Layout()  # ranks stand elsewhere in another world
     rank, world_size = dist.get_rank(), dist.get_world_size()
     state.identify(rank=rank, world_size=world_size)
     if world_size < 2:
@@ -241,6 +251,7 @@ HOOKS = (
         failed=_backward_failed,
     ),
     Hook(target="torch.nn.parallel.distributed:DistributedDataParallel.__init__", after=_wrapped_by_ddp),
+    Hook(target="torch.distributed.device_mesh:DeviceMesh.__init__", after=_mesh_made),
     Hook(
         target="torch.serialization:save",
         stage=_save_stage,

@@ -20,23 +20,23 @@ MAIN_SHARE: Final = 0.01
 def balance_rows(
     averaged: Averaged, stages: Sequence[StageRow], stragglers: Sequence[StragglerRow]
 ) -> list[BalanceRow]:
-    """Compare the ranks of each role in each main stage, in the order of the stage table.
+    """Compare the ranks of each role and pipeline stage in each main stage, in the order of the stage table.
 
     Args:
         averaged: the steps.
         stages: of the same steps.
         stragglers: who is slow in which stage; such a stage has a row however short it is.
     """
-    ranks = sorted({record.rank for record in averaged.steady})
+    peers = {record.rank: (record.rank.role, record.pipeline) for record in averaged.steady}
     slow = {row.stage for row in stragglers}
     rows: list[BalanceRow] = []
     for stage in stages:
         is_main = stage.share >= MAIN_SHARE or stage.stage in slow
         if stage.inside is None and is_main and stage.stage not in (v.OTHER, v.COMM):
             found = _own_ns(averaged, stage.stage)
-            for role in sorted({rank.role for rank in found}):
-                named = [row for row in stragglers if (row.role, row.stage) == (role, stage.stage)]
-                own = {rank: found.get(rank, []) for rank in ranks if rank.role == role}
+            for of in sorted({peers[rank] for rank in found}):
+                own = {rank: found.get(rank, []) for rank in sorted(peers) if peers[rank] == of}
+                named = [row for row in stragglers if row.stage == stage.stage and Rank(row.role, row.rank) in own]
                 rows.append(_row(stage, own, averaged, named))
     return rows
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 from otel_rl.analysis.stragglers import call_waits
-from otel_rl.calls import matched
+from otel_rl.calls import matched_peers
 from otel_rl.report.average import Averaged
 from otel_rl.report.collect import Collected, StepKey, StepRecord
 from otel_rl.report.efficiency_model import Efficiency
@@ -16,20 +16,23 @@ from otel_rl.report.rank_times import RankTimes
 def efficiency(found: Collected, averaged: Averaged) -> Efficiency:
     """Fold the steps: goodput takes all of them, everything else those that averages are made of.
 
-    Peers are the ranks of one role.
+    Peers are the ranks of one role and, where it is known, one pipeline stage.
     """
     steady = set(map(id, averaged.steady))
     times, goodputs = RankTimes(), Goodputs(found)
     for record in found.steps:
         if record.is_truncated:
             goodputs.add(record, {})
-    for records in _peers(averaged):
-        calls = matched({record.rank.rank: record.calls for record in records})
-        waited_ns = call_waits(calls)
+    for records in _roles(averaged):
+        pipeline = {record.rank.rank: record.pipeline for record in records}
+        parted = matched_peers({record.rank.rank: record.calls for record in records}, pipeline)
+        waited_ns = call_waits(*parted.values())
         for record in records:
             goodputs.add(record, waited_ns)
-        if all(id(record) in steady for record in records):
-            times.add(records, calls, waited_ns)
+        for stage, calls in parted.items():
+            peers = [record for record in records if record.pipeline == stage]
+            if all(id(record) in steady for record in peers):
+                times.add(peers, calls, waited_ns)
     return Efficiency(
         stragglers=times.stragglers(averaged.median_ns / 1e9),
         slow_communication=times.slow_communication(),
@@ -40,7 +43,7 @@ def efficiency(found: Collected, averaged: Averaged) -> Efficiency:
     )
 
 
-def _peers(averaged: Averaged) -> list[list[StepRecord]]:
+def _roles(averaged: Averaged) -> list[list[StepRecord]]:
     """Part the steps by number and role."""
     groups: defaultdict[tuple[StepKey, str], list[StepRecord]] = defaultdict(list)
     for record in averaged.finished:

@@ -11,7 +11,7 @@ GoodputKind = Literal["productive", "overhead", "idle", "wasted", "other"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StragglerRow:
-    """A rank that is slow in a stage again and again; peers are the ranks of its role."""
+    """A rank that is slow in a stage again and again; peers are the ranks of its role and pipeline stage."""
 
     role: str
     rank: int
@@ -29,6 +29,8 @@ class StragglerRow:
     """Averaged steps in which it was the slowest, or as slow."""
     steps: int
     """Averaged steps that have the stage."""
+    pipeline: int | None
+    """The pipeline stage (`rl.rank.pp`); null where it is not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +44,8 @@ class SlowCommunication:
     """Per step, median: the least that any rank spent in the collectives without waiting."""
     share: float
     """Of the step, median."""
+    pipeline: int | None
+    """The pipeline stage (`rl.rank.pp`); null where it is not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,11 +79,13 @@ class RankTime:
     """The last tenth of the steps against its own best tenth, likewise; null below ten steps."""
     slowdown: float | None
     """Step time if this rank were as it is and its peers ideal, over the ideal one; null where it cannot be told."""
+    pipeline: int | None
+    """The pipeline stage (`rl.rank.pp`); null where it is not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slowdown:
-    """The steps of one role against ideal ones, in which every rank takes the mean of the ranks."""
+    """The steps of the ranks of one role and pipeline stage against ideal ones, in which each takes their mean."""
 
     role: str
     steps: int
@@ -89,6 +95,8 @@ class Slowdown:
     ideal_s: float
     slowdown: float
     """Actual over ideal: 1 for a balanced job."""
+    pipeline: int | None
+    """The pipeline stage (`rl.rank.pp`); null where it is not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,3 +158,8 @@ class Efficiency:
     """Those that take any time."""
     goodput: list[GoodputRow]
     """One for each attempt, the last one for all; empty where no time was recorded."""
+
+    def of_stage(self, pipeline: int | None) -> str:
+        """Name peers by their pipeline stage where there are several; a text that follows "rank"."""
+        several = len({row.pipeline for row in self.ranks}) > 1
+        return f" of pipeline stage {pipeline}" if several and pipeline is not None else ""

@@ -17,6 +17,7 @@ from otel_rl.report.style import NOTE, WARNING, plain_table, rank_name
 MOST_RANKS: Final = 16
 """Of more ranks those are shown that waited least: for them the others wait."""
 COLUMNS: Final[tuple[tuple[str, Callable[[RankTime], float | None], Callable[[float], str]], ...]] = (
+    ("pp", lambda row: row.pipeline, "{:.0f}".format),
     ("active", lambda row: row.active_s, seconds),
     ("wait", lambda row: row.wait_s, seconds),
     ("transfer", lambda row: row.transfer_s, seconds),
@@ -32,6 +33,7 @@ HEADING: Final = "mean step"
 WIDTH: Final = 9
 """Of a column with its padding."""
 NOTES: Final = {
+    "pp": "pp: pipeline stage, ranks are compared inside it",
     "wait": "wait: in collectives, for slower ranks",
     "transfer": "transfer: in collectives, all ranks there",
     "hidden": "hidden: in stages that hide collectives or measure launches only",
@@ -80,7 +82,8 @@ def _slow(report: Report) -> list[str]:
     ]
     lines += [
         f"Collectives {'under no stage' if row.stage == v.COMM else f'inside {row.stage}'} take "
-        f"{seconds(row.transfer_s)} per step, {percent(row.share)}, on every rank alike: slow communication"
+        f"{seconds(row.transfer_s)} per step, {percent(row.share)}, on every rank{times.of_stage(row.pipeline)} alike: "
+        "slow communication"
         for row in times.slow_communication
     ]
     return [f"{line[0].upper()}{line[1:]}." for line in lines]

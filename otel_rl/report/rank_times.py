@@ -11,6 +11,7 @@ from otel_rl.analysis.many_steps import ManySteps
 from otel_rl.analysis.scores import Timing, own_score, weighted_scores, what_if
 from otel_rl.analysis.stragglers import Key, StageCall, activity, waits_in
 from otel_rl.calls import is_idle, is_work
+from otel_rl.pieces import UNKNOWN
 from otel_rl.report.collect import StepRecord
 from otel_rl.report.efficiency_model import (
     BubbleKind,
@@ -23,6 +24,8 @@ from otel_rl.report.efficiency_model import (
 )
 from otel_rl.report.model import Rank
 
+PeersKey = tuple[str, int]
+"""Role and pipeline stage."""
 BUBBLES: Final[tuple[BubbleKind, ...]] = ("data", "queue", "pipeline", "skew")
 
 
@@ -36,7 +39,7 @@ class _Times:
 
 @dataclass(slots=True)
 class _Peers:
-    """Ranks that do the same work: those of one role."""
+    """Ranks that do the same work: those of one role and pipeline stage."""
 
     many: ManySteps[int] = field(default_factory=ManySteps)
     told: int = 0
@@ -64,7 +67,9 @@ class RankTimes:
     def __init__(self) -> None:
         """Begin without any step."""
         self._times: defaultdict[Rank, _Times] = defaultdict(_Times)
-        self._peers: defaultdict[str, _Peers] = defaultdict(_Peers)
+        self._peers: defaultdict[PeersKey, _Peers] = defaultdict(_Peers)
+        self._of: dict[Rank, PeersKey] = {}
+        """Whose peer each rank was last; another attempt may have laid out the ranks anew."""
 
     def add(
         self,
@@ -72,7 +77,7 @@ class RankTimes:
         calls: Sequence[StageCall[int]],
         calls_waited_ns: Mapping[Key, Mapping[int, int]],
     ) -> None:
-        """Take one step of the ranks of one role in.
+        """Take one step of peers in.
 
         Args:
             records: of the step, one for each rank.
@@ -106,7 +111,9 @@ class RankTimes:
                 skew=one.wait_ns,
             )
         work = [call for call in calls if is_work(call)]
-        self._peers[records[0].rank.role].add(work, max(step_ns.values()), calls_waited_ns)
+        key = records[0].rank.role, records[0].pipeline
+        self._of.update((record.rank, key) for record in records)
+        self._peers[key].add(work, max(step_ns.values()), calls_waited_ns)
 
     def stragglers(self, median_step_s: float) -> list[StragglerRow]:
         """Name slow ranks, the costliest first."""
@@ -121,8 +128,9 @@ class RankTimes:
                 share=one.cost_s / median_step_s if median_step_s else 0.0,
                 slow_steps=one.slow_steps,
                 steps=one.steps,
+                pipeline=_known(pipeline),
             )
-            for role, peers in self._peers.items()
+            for (role, pipeline), peers in self._peers.items()
             for one in peers.many.stragglers()
         ]
         return sorted(rows, key=lambda row: -row.cost_s)
@@ -130,14 +138,16 @@ class RankTimes:
     def slow_communication(self) -> list[SlowCommunication]:
         """Name stages whose collectives are slow on every rank."""
         rows = [
-            SlowCommunication(role=role, stage=one.stage, transfer_s=one.transfer_s, share=one.share)
-            for role, peers in self._peers.items()
+            SlowCommunication(
+                role=role, stage=one.stage, transfer_s=one.transfer_s, share=one.share, pipeline=_known(pipeline)
+            )
+            for (role, pipeline), peers in self._peers.items()
             for one in peers.many.slow_communication()
         ]
         return sorted(rows, key=lambda row: -row.transfer_s)
 
     def slowdowns(self) -> list[Slowdown]:
-        """Compare the steps of each role with ideal ones."""
+        """Compare the steps of peers with ideal ones."""
         return [
             Slowdown(
                 role=role,
@@ -145,16 +155,17 @@ class RankTimes:
                 actual_s=peers.actual_s / peers.told,
                 ideal_s=peers.ideal_s / peers.told,
                 slowdown=peers.actual_s / peers.ideal_s,
+                pipeline=_known(pipeline),
             )
-            for role, peers in sorted(self._peers.items())
+            for (role, pipeline), peers in sorted(self._peers.items())
             if peers.told
         ]
 
     def ranks(self) -> list[RankTime]:
         """Give what each rank did."""
-        scores = {role: _relative(peers.many) for role, peers in self._peers.items()}
+        scores = {key: _relative(peers.many) for key, peers in self._peers.items()}
         times = sorted(self._times.items())
-        return [self._rank(rank, of_rank, scores[rank.role].get(rank.rank)) for rank, of_rank in times]
+        return [self._rank(rank, of_rank, scores[self._of[rank]].get(rank.rank)) for rank, of_rank in times]
 
     def bubbles(self) -> list[BubbleRow]:
         """Give the bubbles that take any time."""
@@ -173,7 +184,8 @@ class RankTimes:
         ]
 
     def _rank(self, rank: Rank, times: _Times, relative: float | None) -> RankTime:
-        peers, sums = self._peers[rank.role], times.sums
+        key, sums = self._of[rank], times.sums
+        peers = self._peers[key]
         mean = {name: value / times.steps for name, value in sums.items()}
         return RankTime(
             role=rank.role,
@@ -193,7 +205,12 @@ class RankTimes:
                 {stage: own[rank.rank] for stage, own in peers.many.comparable().items() if rank.rank in own}
             ),
             slowdown=peers.alone_s[rank.rank] / peers.ideal_s if rank.rank in peers.alone_s else None,
+            pipeline=_known(key[1]),
         )
+
+
+def _known(pipeline: int) -> int | None:
+    return None if pipeline == UNKNOWN else pipeline
 
 
 def _relative(many: ManySteps[int]) -> dict[int, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
@@ -59,7 +60,7 @@ def verdict(
     top = [row for row in stages if row.inside is None]
     found = (
         _straggler(efficiency)
-        or _slow_communication(efficiency.slow_communication)
+        or _slow_communication(efficiency)
         or _waits(top, efficiency, steps.median_s)
         or _tail(tails)
         or _largest(top, steps)
@@ -78,10 +79,12 @@ def _straggler(efficiency: Efficiency) -> Verdict | None:
     if not slow:
         return None
     worst = slow[0]
-    alike = [row for row in slow if (row.role, row.stage) == (worst.role, worst.stage)]
+    peers = worst.role, worst.pipeline
+    alike = [row for row in slow if (row.role, row.pipeline, row.stage) == (*peers, worst.stage)]
     named = [row for row in alike if _ties(row.cost_s, worst.cost_s)]
-    num_peers = sum(one.role == worst.role for one in efficiency.ranks)
+    num_peers = sum((one.role, one.pipeline) == peers for one in efficiency.ranks)
     against = "on the other rank" if num_peers == 2 else "on the median of the other ranks"
+    against += efficiency.of_stage(worst.pipeline)
     who = _ranks(named, efficiency)
     elsewhere = [row for row in slow if row not in alike and _ties(row.cost_s, worst.cost_s)]
     ties = [f"{_ranks([row], efficiency)} in {row.stage}" for row in elsewhere]
@@ -100,15 +103,19 @@ def _ranks(rows: Sequence[StragglerRow], efficiency: Efficiency) -> str:
     return f"{word}{'s' if len(rows) > 1 else ''} {listed([str(row.rank) for row in rows])}"
 
 
-def _slow_communication(slow: Sequence[SlowCommunication]) -> Verdict | None:
-    """Name collectives that take long on the rank that waits least, too."""
-    if not slow:
+def _slow_communication(efficiency: Efficiency) -> Verdict | None:
+    """Name collectives that take long on the rank that waits least, too; those of the slowest pipeline stage."""
+    stages: defaultdict[int | None, list[SlowCommunication]] = defaultdict(list)
+    for row in efficiency.slow_communication:
+        stages[row.pipeline].append(row)
+    if not stages:
         return None
+    pipeline, slow = max(stages.items(), key=lambda item: sum(row.share for row in item[1]))
     share = sum(row.share for row in slow)
     where = [f"{seconds(row.transfer_s)} {_inside(row.stage)}" for row in slow]
     sentence = (
         f"Communication holds the run back: collectives take {listed(where)} per step, {percent(share)} of the median "
-        "step, on every rank alike, so no rank is to blame."
+        f"step, on every rank{efficiency.of_stage(pipeline)} alike, so no rank is to blame."
     )
     return _verdict("slow communication", sentence, slow[0].stage, share)
 

@@ -21,7 +21,7 @@ from otel_rl.sidecar.follow import Stream
 from otel_rl.sidecar.meet import Meeting, Meetings
 from otel_rl.sidecar.node import Node
 from otel_rl.sidecar.owner import ROLE
-from otel_rl.sidecar.parts import KEYS, Parts, Peers, peers_of
+from otel_rl.sidecar.parts import KEYS, Parts, Role, role_of
 from otel_rl.sidecar.skew import disagree, members
 from otel_rl.sidecar.tail import Tail
 
@@ -53,16 +53,16 @@ class Deriver:
         self._tails: dict[str, Tail] = {}
         self._unmet: dict[str, Tail] = {}
         """Of writers whose spans do not tell yet who writes."""
-        self._ranks: dict[str, tuple[Peers, int]] = {}
+        self._ranks: dict[str, tuple[Role, int]] = {}
         """Of every writer whose first spans are there."""
         self._broken: set[str] = set()
-        self._ours: set[Peers] = set()
+        self._ours: set[Role] = set()
         """Those whose lowest rank is on this node."""
-        self._since: dict[Peers, float] = {}
+        self._since: dict[Role, float] = {}
         """When they were first seen without rank 0, by a monotonic clock, s."""
         self._parts = Parts()
         self._meetings = Meetings()
-        self._members: defaultdict[Peers, defaultdict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
+        self._members: defaultdict[Role, defaultdict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
         """By process group, the ranks that were ever seen in it."""
         self._counts: Counter[str] = Counter()
         self._has_said = False
@@ -132,26 +132,26 @@ class Deriver:
                 self._meet(stream, identity)
             if writer in self._tails:
                 self._tails[writer].stream.files = stream.files
-        lowest: dict[Peers, tuple[int, bool]] = {}
+        lowest: dict[Role, tuple[int, bool]] = {}
         for writer, tail in self._tails.items():
-            peers, rank = self._ranks[writer]
-            lowest[peers] = min(lowest.get(peers, (rank, True)), (rank, not self._is_here(tail.identity)))
+            role, rank = self._ranks[writer]
+            lowest[role] = min(lowest.get(role, (rank, True)), (rank, not self._is_here(tail.identity)))
         self._ours = {
-            peers
-            for peers, (rank, is_elsewhere) in lowest.items()
-            if not is_elsewhere and not (rank and self._is_awaiting(peers, node))
+            role
+            for role, (rank, is_elsewhere) in lowest.items()
+            if not is_elsewhere and not (rank and self._is_awaiting(role, node))
         }
         for tail in self._followed():
             tail.is_finished = not node.is_alive(tail.identity.writer)
 
-    def _is_awaiting(self, peers: Peers, node: Node) -> bool:
+    def _is_awaiting(self, role: Role, node: Node) -> bool:
         """Whether the journal of rank 0 may only not be seen yet: its sidecar would say other things of the same steps.
 
         Where nothing lives any more, or no rank 0 is seen for long (directories of one node each), it is done here.
         """
         now = monotonic()
-        is_new = now - self._since.setdefault(peers, now) < AWAITED_S
-        return is_new and any(node.is_alive(writer) for writer, (of, _) in self._ranks.items() if of == peers)
+        is_new = now - self._since.setdefault(role, now) < AWAITED_S
+        return is_new and any(node.is_alive(writer) for writer, (of, _) in self._ranks.items() if of == role)
 
     def _meet(self, stream: Stream, identity: WriterIdentity) -> None:
         tail = self._unmet.setdefault(stream.writer, Tail(Stream(stream.writer, stream.signal), identity))
@@ -166,7 +166,7 @@ class Deriver:
         del self._unmet[stream.writer]
         tail.known_from_ns = self._emitter.done_until(resource)
         rank = resource.get(v.RANK)
-        self._ranks[stream.writer] = peers_of(resource), rank if isinstance(rank, int) else 0
+        self._ranks[stream.writer] = role_of(resource), rank if isinstance(rank, int) else 0
         self._tails[stream.writer] = tail
 
     def _read(self, deadline: float) -> set[str]:
@@ -221,14 +221,14 @@ class Deriver:
 
     def _derive(self, meeting: Meeting) -> str:
         """Compare the ranks of one step; what became of it."""
-        parts, peers = meeting.parts, meeting.peers
+        parts, role = meeting.parts, meeting.role
         if len(parts) < 2:
             return "alone"
-        known = self._members[peers]
+        known = self._members[role]
         for group, ranks in members(parts.values()).items():
             known[group] |= ranks
         if disagree(parts.values()):
             return "disagree"
-        readable = {rank for of, rank in self._parts.ranks.values() if of == peers}
+        readable = {rank for of, rank in self._parts.ranks.values() if of == role}
         self._emitter.emit(parts, readable, known)
         return "derived"

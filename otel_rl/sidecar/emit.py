@@ -15,7 +15,7 @@ from otel_rl import ids
 from otel_rl import vocabulary as v
 from otel_rl.analysis.bubbles import Denominator
 from otel_rl.analysis.stragglers import call_waits, costs, waits_in
-from otel_rl.calls import is_work, matched
+from otel_rl.calls import is_work, matched_peers
 from otel_rl.journal import views
 from otel_rl.journal.encode import Request, SpanEncoder
 from otel_rl.journal.files import Journal
@@ -27,7 +27,7 @@ from otel_rl.records import Attributes, MetricPoints, Number
 from otel_rl.sidecar.follow import Position, find_streams
 from otel_rl.sidecar.made import MadeSpan
 from otel_rl.sidecar.owner import ROLE
-from otel_rl.sidecar.parts import Part, Peers
+from otel_rl.sidecar.parts import Part, Role
 from otel_rl.sidecar.skew import Wait, longest_waits
 from otel_rl.version import __version__
 
@@ -64,7 +64,7 @@ class Emitter:
         self._done_ns: defaultdict[_Rank, int] = defaultdict(int)
         """End of the last step of each rank that was compared."""
         self._encoders: dict[_Rank, SpanEncoder] = {}
-        self._named: defaultdict[Peers, set[tuple[int, str]]] = defaultdict(set)
+        self._named: defaultdict[Role, set[tuple[int, str]]] = defaultdict(set)
         """Ranks that were slow in a stage: they have a point in every step from then on."""
         self._spans: list[Request] = []
         self._points: list[Request] = []
@@ -93,10 +93,15 @@ class Emitter:
         waits: defaultdict[int, list[Wait]] = defaultdict(list)
         for wait in longest_waits(parts, readable, known):
             waits[wait.rank].append(wait)
-        calls = matched({rank: parts[rank].calls for rank in sorted(parts)})
-        in_stages = waits_in(call_waits(calls))
-        step_ns = max(part.end_ns - part.begin_ns for part in parts.values())
-        of_named = self._costs(next(iter(parts.values())).peers, costs(filter(is_work, calls), step_ns))
+        of_peers = matched_peers(
+            {rank: parts[rank].calls for rank in sorted(parts)}, {rank: part.pipeline for rank, part in parts.items()}
+        )
+        in_stages = waits_in(call_waits(*of_peers.values()))
+        slow: dict[tuple[int, str], float] = {}
+        for pipeline, calls in of_peers.items():
+            step_ns = max(part.end_ns - part.begin_ns for part in parts.values() if part.pipeline == pipeline)
+            slow |= costs(filter(is_work, calls), step_ns)
+        of_named = self._costs(next(iter(parts.values())).role, slow)
         for rank in sorted(parts):
             part = parts[rank]
             encoder = self._encoder(part.resource)
@@ -109,9 +114,9 @@ class Emitter:
         made, self._spans, self._points = self._spans + self._points, [], []
         return made
 
-    def _costs(self, peers: Peers, slow: Mapping[tuple[int, str], float]) -> dict[tuple[int, str], float]:
+    def _costs(self, role: Role, slow: Mapping[tuple[int, str], float]) -> dict[tuple[int, str], float]:
         """Give the cost of every rank and stage that was ever named; what is not slow any more costs nothing."""
-        named = self._named[peers]
+        named = self._named[role]
         named |= set(slow)
         return {place: slow.get(place, 0.0) for place in sorted(named)}
 

@@ -12,7 +12,7 @@ from otel_rl.analysis.goodput import Kind, kind_of
 from otel_rl.analysis.stages import Tree
 from otel_rl.calls import Calls, Known, calls_in, tells_waits
 from otel_rl.journal.views import SpanView
-from otel_rl.pieces import integer, is_container, is_request, iteration_of, piece, text
+from otel_rl.pieces import integer, is_container, is_request, iteration_of, piece, pipeline_of, text
 from otel_rl.records import Attributes
 
 KEYS: Final = frozenset((
@@ -21,10 +21,11 @@ KEYS: Final = frozenset((
 ))  # fmt: skip
 """The attributes that a part is made from."""
 SETTLED_S: Final = 12.0
-"""So long after a rank's step ended its last spans are read: the flusher writes parents first, and holds a stage back
-for 10 s at most until the device has told its time."""
+"""So long after a rank's step ended its last spans are written: the flusher writes parents first, and holds a stage
+back for 10 s at most until the device has told its time. So much time passes until all is read that is there, or in the
+rank's own journal, up to the end of a later step."""
 SETTLED_STEPS: Final = 2
-"""Or as soon as so many further steps of the rank have ended."""
+"""Without a device nothing is held back: so many further steps are enough where memory is short."""
 KEPT_SPANS: Final = 200_000
 """Spans of all ranks together that wait for the end of their step; beyond, traces go that have waited longest."""
 
@@ -32,16 +33,16 @@ KEPT_LABELS: Final = 1000
 """Different lists of stages that steps share."""
 
 
-class Peers(NamedTuple):
-    """Ranks that do the same work."""
+class Role(NamedTuple):
+    """Ranks whose steps are taken together."""
 
     attempt: str
     role: str
 
 
-def peers_of(resource: Attributes) -> Peers:
-    """Say to whom a resource belongs."""
-    return Peers(text(resource, v.ATTEMPT_ID), text(resource, v.ROLE))
+def role_of(resource: Attributes) -> Role:
+    """Say to which role of which attempt a resource belongs."""
+    return Role(text(resource, v.ATTEMPT_ID), text(resource, v.ROLE))
 
 
 class Row(NamedTuple):
@@ -65,7 +66,7 @@ class Row(NamedTuple):
 class Part:
     """One step of one rank."""
 
-    peers: Peers
+    role: Role
     rank: int
     loop: str
     number: int
@@ -84,6 +85,11 @@ class Part:
         """Ranks of the role; 0 where that is not known."""
         return integer(self.resource, v.WORLD_SIZE)
 
+    @property
+    def pipeline(self) -> int:
+        """The pipeline stage, which peers share."""
+        return pipeline_of(self.resource)
+
 
 @dataclass(slots=True)
 class _Trace:
@@ -101,7 +107,7 @@ class Parts:
     """Collects the spans of all writers until their steps have ended."""
 
     def __init__(self, kept_spans: int = KEPT_SPANS) -> None:
-        self.ranks: dict[str, tuple[Peers, int]] = {}
+        self.ranks: dict[str, tuple[Role, int]] = {}
         """By writer, of all that had a container."""
         self.alone: set[str] = set()
         """Writers whose steps are those of one rank alone."""
@@ -112,6 +118,12 @@ class Parts:
         """The one that was added to last stands last."""
         self._spans = 0
         self._known = Known()
+        self._reached_ns: dict[str, int] = {}
+        """End of the container that was read last, by writer and by its clock."""
+        self._on_device: set[str] = set()
+        """Writers that time stages on a device, so that some come late."""
+        self._early: list[Part] = []
+        """Steps that were taken out to make room."""
 
     def add(self, span: SpanView, known_from_ns: int, now: float) -> None:
         """Take one span in.
@@ -125,8 +137,11 @@ class Parts:
         if is_request(span) or writer in self.alone:
             return
         key = writer, span.trace_id
+        if span.attributes.get(v.CLOCK) == "host":
+            self._on_device.add(writer)
         if is_container(span.name):
-            self.ranks[writer] = peers_of(span.resource), integer(span.resource, v.RANK)
+            self._reached_ns[writer] = span.end_ns
+            self.ranks[writer] = role_of(span.resource), integer(span.resource, v.RANK)
             is_whole = _is_whole_step(span)
             if is_whole and span.resource.get(v.WORLD_SIZE) == 1:
                 self.alone.add(writer)
@@ -155,13 +170,15 @@ class Parts:
             read: writers of which all was read that is there now.
             finished: those that are dead besides.
         """
+        early, self._early = self._early, []
+        yield from early
         done = [
             (key, trace.container)
             for key, trace in self._traces.items()
             if trace.container is not None
             and (
                 (now - trace.ended_at >= SETTLED_S and key[0] in read)
-                or trace.newer >= SETTLED_STEPS
+                or self._reached_ns[key[0]] - trace.container.end_ns >= SETTLED_S * 1e9
                 or key[0] in finished
             )
         ]
@@ -177,6 +194,7 @@ class Parts:
     def clear(self) -> None:
         """Let go of everything that waits."""
         self._traces.clear()
+        self._early.clear()
         self._spans = 0
 
     def _drop(self, key: tuple[str, bytes]) -> list[SpanView]:
@@ -185,9 +203,15 @@ class Parts:
         return trace.spans if trace else []
 
     def _give_up(self) -> None:
-        key = next(iter(self._traces))
-        self.overflown += self._traces[key].container is not None
-        self._drop(key)
+        """Make room: a step of which nothing can come any more is compared all the same."""
+        key, trace = next(iter(self._traces.items()))
+        spans = self._drop(key)
+        if trace.container is None:
+            return
+        if trace.newer >= SETTLED_STEPS and key[0] not in self._on_device:
+            self._early.append(_part(trace.container, spans, self._known))
+        else:
+            self.overflown += 1
 
 
 def _is_whole_step(container: SpanView) -> bool:
@@ -204,7 +228,7 @@ def _part(container: SpanView, spans: list[SpanView], known: Known) -> Part:
     waiting = [one for one in stages if kind_of(one.label) is Kind.IDLE]
     idle = {below.key for one in waiting for below in tree.below(one.key)}
     return Part(
-        peers=peers_of(resource),
+        role=role_of(resource),
         rank=integer(resource, v.RANK),
         loop=text(container.attributes, v.LOOP_NAME),
         number=iteration_of(container.attributes) or 0,

@@ -28,3 +28,15 @@ ROLE: Final = attribute("rl.role", "string", "resource", "what the process does:
 RANK: Final = attribute("rl.rank", "int", "resource", "rank, unique within `rl.role`")
 LOCAL_RANK: Final = attribute("rl.local_rank", "int", "resource", "rank on the node")
 WORLD_SIZE: Final = attribute("rl.world_size", "int", "resource", "number of ranks of the role")
+RANK_DP: Final = attribute(
+    "rl.rank.dp",
+    "int",
+    "resource",
+    "place among the data-parallel groups: ranks of one role that share it share samples",
+)
+RANK_TP: Final = attribute("rl.rank.tp", "int", "resource", "place in the tensor-parallel group")
+RANK_PP: Final = attribute(
+    "rl.rank.pp", "int", "resource", "pipeline stage: ranks of one role are compared with those of the same stage"
+)
+RANK_CP: Final = attribute("rl.rank.cp", "int", "resource", "place in the context- or sequence-parallel group")
+RANK_EP: Final = attribute("rl.rank.ep", "int", "resource", "place in the expert-parallel group")

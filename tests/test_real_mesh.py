@@ -1,0 +1,38 @@
+"""Four gloo ranks on a real device mesh: each says its place, and the two pipeline stages are not compared."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+from otel_rl import vocabulary as v
+from otel_rl.journal.read import open_run
+from tests.programs.launch import HERE, launcher, run
+
+pytestmark = pytest.mark.slow
+
+STEPS = 12
+
+
+def test_a_real_mesh_says_the_place_of_each_rank(tmp_path: Path) -> None:
+    """In every step's resource. A stage that computes for longer is not slow, and what stages share counts once."""
+    run(tmp_path, "-W", "ignore", *launcher(4), str(HERE / "mesh.py"), str(STEPS), OTEL_RL_RUN_ID="mesh")
+    steps: dict[int, list[tuple[int, ...]]] = {}
+    for span in open_run(tmp_path / "runs" / "mesh").spans((v.ITERATION,)):
+        if span.name.startswith(v.RANK_SPAN) and v.ITERATION in span.attributes:
+            place = tuple(span.resource.get(key, -1) for key in (v.RANK_PP, v.RANK_DP, v.RANK_TP))
+            steps.setdefault(span.resource[v.RANK], []).append(place)  # type: ignore[index,arg-type]
+    assert {rank: [(rank // 2, rank % 2, -1)] * STEPS for rank in range(4)} == steps
+
+    report = json.loads(run(tmp_path, "-m", "otel_rl", "report", "mesh", "--json"))
+    assert [(rank, rank // 2) for rank in range(4)] == [
+        (row["rank"], row["pipeline"]) for row in report["efficiency"]["ranks"]
+    ]
+    assert [] == [row for row in report["efficiency"]["stragglers"] if row["ratio"] > 2], "stages were compared"
+    (samples,) = [row for row in report["rates"] if (row["unit"], row["wall"]) == ("samples", "step")]
+    step_s = report["steps"]["total_s"] / report["steps"]["averaged"]
+    assert samples["per_second"] * step_s == pytest.approx(2 * 8)
