@@ -59,6 +59,8 @@ def around_collective(
         row = attempt("open", target, begin, args, kwargs)
         if row is None:
             return original(*args, **kwargs)
+        device = state.device
+        begun = None if device is None else attempt("time", target, device.clock.exposed.begin, row)
         inside.active = True
         try:
             result = original(*args, **kwargs)
@@ -68,6 +70,8 @@ def around_collective(
             attempt("close", target, row.close)
             raise
         inside.active = False
+        if begun is not None:
+            attempt("time", target, device.clock.exposed.end, begun)
         if row.goes_on or state.comm.before_making is not None:
             attempt("close", target, end, row, result)
         else:
@@ -97,11 +101,15 @@ def around_method(target: str, before: Callable[..., object] | None, original: A
         row = attempt("open", target, call.begin, (self,), kwargs)
         if row is None:
             return original(self, *args, **kwargs)
+        device = state.device
+        begun = None if device is None else attempt("time", target, device.clock.exposed.begin, row)
         state.in_collective.active = True
         try:
             return original(self, *args, **kwargs)
         finally:
             state.in_collective.active = False
+            if begun is not None:
+                attempt("time", target, device.clock.exposed.end, begun)
             attempt("close", target, row.close)
 
     return wait
@@ -155,6 +163,8 @@ class _Call:
         """Close the row; one that was only launched is kept until somebody waits for it."""
         if state.comm.before_making is not None:
             comm_buffers.end()
+        if row.goes_on and state.device is not None:
+            state.device.clock.exposed.launched(row)
         launched: list[Any] = []
         if self.is_functional:
             results = result if type(result) is list else (result,)
@@ -183,6 +193,8 @@ class _Wait:
         _, launched = state.comm.launched.pop(id(waited), (None, None))
         if launched is None:
             return Collective(self.name, 0, is_wait=True)
+        if state.device is not None:
+            state.device.clock.exposed.awaited(launched)
         size, launched.bytes = launched.bytes, 0  # several tensors of one collective count its bytes once
         return Collective(launched.operation, size, launched.group, launched.sequence, is_wait=True)
 

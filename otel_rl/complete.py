@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
+from typing import Final
 
 from otel_rl import vocabulary
 from otel_rl.analysis.memory import DeviceBytes, composition
@@ -12,6 +13,12 @@ from otel_rl.probes.device_time import ASYNCHRONOUS
 from otel_rl.probes.memory import Device, Reading, host
 from otel_rl.records import Attributes, Labels, Point, Value
 
+DEVICE_TIMES: Final = (
+    (vocabulary.DEVICE_DURATION, vocabulary.DEVICE_TIME),
+    (vocabulary.COMM_EXPOSED_TIME, vocabulary.COMM_EXPOSED),
+)
+"""Histograms, and the attributes of stages that they count."""
+
 
 def clock_attributes(name: str) -> dict[str, Value]:
     """Say of a stage with an accelerator that its duration is the host's."""
@@ -19,10 +26,11 @@ def clock_attributes(name: str) -> dict[str, Value]:
 
 
 def device_duration(fold: Fold, name: str, attributes: Attributes, labels: Labels) -> None:
-    """Count the time that the device took for a stage, if it is known."""
-    seconds = attributes.get(vocabulary.DEVICE_TIME)
-    if isinstance(seconds, float):
-        fold.duration(vocabulary.DEVICE_DURATION, seconds, ((vocabulary.STAGE, name), *labels))
+    """Count the time that the device took for a stage, and what of it was exposed communication, as far as known."""
+    for metric, key in DEVICE_TIMES:
+        seconds = attributes.get(key)
+        if isinstance(seconds, float):
+            fold.durations(metric, (seconds,), ((vocabulary.STAGE, name), *labels))
 
 
 @lru_cache(256)

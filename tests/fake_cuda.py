@@ -35,6 +35,7 @@ class Event:
         if self.cuda.capturing:
             raise AssertionError("an event was recorded into a graph")
         self.device = stream.device
+        self.cuda.records += 1
         self.at = max(stream.free_at, self.cuda.now)
 
     def query(self) -> bool:
@@ -58,7 +59,7 @@ class FakeCuda:
         self.now = 0.0
         self.capturing = self.lost = False
         self.initialized = True
-        self.queries = 0
+        self.queries = self.records = 0
         self.events: list[Event] = []
         self.stream = Stream(self)
         self.usage = (6, 10)

@@ -277,6 +277,8 @@ def _points(plan: Plan, rank: int, number: int, time_ns: int, step_s: float) -> 
             (v.SLACK, 0.5, {}),
             (v.ROUNDING, 0.5, {}),
             (v.NON_TORCH, (number + rank) * MIB, {}),
+            (v.KV_BYTES, 2 * GIB, {v.PROVIDER: "vllm"}),
+            (v.KV_BYTES_PEAK, (20 - number) * MIB, {v.PROVIDER: "vllm"}),
         ]
     return [
         MetricPoints(name, "gauge", v.METRICS[name].unit, "", [Number(time_ns, value, attributes)])

@@ -4,7 +4,8 @@ Runs in the process that generates: a request is submitted on its caller's threa
 finishes on the manager's background thread. Source: ``generation/continuous_batching/`` of transformers 4.56.2, 4.57.6,
 5.0, 5.8, 5.12 and 5.23. From 5.8 on the first token is timed where a batch reaches the host, and cancelled requests are
 seen; before, TTFT needs ``record_timestamps``, which is never switched on here. The end is the engine's own (lifespan),
-like the time of scheduling: for a child of a fork, that of the fork. Under tensor parallelism rank 0 alone counts.
+like the time of scheduling: for a child of a fork, that of the fork. The paged cache is measured with each batch that
+was computed, by its tensors and its free blocks. Under tensor parallelism rank 0 alone counts.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ import os
 from time import monotonic_ns
 from typing import Any, NamedTuple
 
-from otel_rl import vocabulary
+from otel_rl import requests, vocabulary
 from otel_rl.clock import perf_counter_shift
 from otel_rl.current import CURRENT, SPAN_KEY
 from otel_rl.ids import random_bits
 from otel_rl.patching import Hook
+from otel_rl.probes import kv_cache
 from otel_rl.requests import UNKNOWN, Request, note
 from otel_rl.runtime import state
 from otel_rl.spans import Stage
@@ -163,6 +165,14 @@ def _arrived(args: Args, kwargs: Kwargs, result: Any) -> None:
             firsts.setdefault(request_id, now)
 
 
+def _computed(args: Args, kwargs: Kwargs) -> None:
+    """A batch was computed, and none of its requests has given its blocks of the KV cache back."""
+    cache = getattr(args[0], "cache", None)
+    known = None if cache is None else kv_cache.of_pages(cache)
+    if known is not None:
+        requests.kv_cache("transformers", "", *known)
+
+
 def _keep_error(args: Args, kwargs: Kwargs) -> None:
     errors = (type(value).__qualname__ for value in (*args, *kwargs.values()) if isinstance(value, BaseException))
     state.training.generating.error = next(errors, "")
@@ -258,6 +268,7 @@ HOOKS = (
     Hook(target=f"{API}:ContinuousBatchingManager.add_request", before=_submit, after=_submitted),
     Hook(target=f"{API}:ContinuousBatchingManager._run_generation_loop", before=_begin_loop),
     Hook(target=f"{API}:ContinuousBatchingIOs.prepare_batch_update", after=_arrived, optional=True),
+    Hook(target=f"{API}:ContinuousBatchProcessor.update_batch", before=_computed),
     Hook(target=f"{API}:ContinuousBatchProcessor._handle_request_error", before=_keep_error),
     Hook(target=f"{API}:OutputRouter.fail_and_deliver", before=_keep_error, optional=True),
     Hook(target=f"{API}:RequestState.to_generation_output", after=_given),

@@ -11,7 +11,8 @@ Beam search: the returned sequences, as if each had been decoded alone. Assisted
 time, and what the assistant generates in between is no request. A ``generate`` that passes the call on to another one
 is one request; of one that returns something else than its decoding did (``custom_generate``) only the duration is
 known. Models with a ``generate`` of their own (Whisper, RAG) count as far as they call this one. A streamer makes no
-difference. A call that fails before it decodes is no request.
+difference. A call that fails before it decodes is no request. The KV cache is measured by the shapes of its tensors at
+the end of decoding; nothing of it is kept.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from functools import partial
 from time import monotonic_ns
 from typing import Any
 
-from otel_rl import vocabulary
+from otel_rl import requests, vocabulary
 from otel_rl.current import CURRENT, SPAN_KEY
 from otel_rl.ids import random_bits
 from otel_rl.integrations import transformers_batching
 from otel_rl.patching import Hook
-from otel_rl.probes import deferred
+from otel_rl.probes import deferred, kv_cache
 from otel_rl.records import Count, Labels, Later, Noted
 from otel_rl.requests import UNKNOWN, Request, note
 from otel_rl.runtime import state
@@ -41,6 +42,8 @@ Kwargs = dict[str, Any]
 
 KNOWN_CRITERIA = ("MaxLengthCriteria", "MaxTimeCriteria", "EosTokenCriteria")
 """They end all sequences at once, or by a token that is found in the output."""
+KEEPS_ALL = ("_sample", "_beam_search")
+"""Decoding methods that drop no token again: their KV cache is largest at the end, and still their caller's then."""
 
 
 class Plan:
@@ -92,7 +95,9 @@ def _prompts(model: Any, ids: Any, config: Any, given: Kwargs) -> Any:
 class Call:
     """One call of ``generate``, while it runs."""
 
-    __slots__ = ("above", "depth", "done", "ended", "marks", "model", "plan", "result", "sampling", "submitted")
+    __slots__ = (
+        "above", "cache", "depth", "done", "ended", "marks", "model", "plan", "result", "sampling", "submitted",
+    )  # fmt: skip
 
     def __init__(self, above: Call | None, model: Any) -> None:
         self.above = above
@@ -109,6 +114,8 @@ class Call:
         """Which sequences are over, after each token, where the output does not show it."""
         self.result: Any = None
         """What the decoding method returned."""
+        self.cache: kv_cache.CacheBytes | None = None
+        """Bytes of its KV cache at the end of decoding."""
         self.sampling = state.training.sampling
 
     def let_go(self) -> None:
@@ -156,6 +163,8 @@ def _decoded(args: Args, kwargs: Kwargs, result: Any) -> None:
     call = state.training.generating.call
     if call is not None and call.model is args[0]:
         call.result = result
+        if call.plan is not None and call.plan.decoder in KEEPS_ALL:
+            call.cache = kv_cache.of_layers(kwargs.get("past_key_values"))
 
 
 def _leave() -> Call | None:
@@ -181,6 +190,8 @@ def _end(args: Args, kwargs: Kwargs, result: Any) -> None:
     ids = getattr(result, "sequences", result)
     if not _is_measured(call, ids, result, parent):
         note(_unmeasured, call, len(ids) if hasattr(ids, "__len__") else 1, parent=parent)
+    if call.cache is not None:
+        requests.kv_cache("transformers", "", *call.cache)
     call.let_go()
 
 

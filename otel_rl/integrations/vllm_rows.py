@@ -116,7 +116,7 @@ class Load:
 class Remembered:
     """What concerns vLLM in this process."""
 
-    __slots__ = ("engines", "firsts", "is_copy", "loads", "replica")
+    __slots__ = ("cache_bytes", "engines", "firsts", "is_copy", "loads", "pool_bytes", "replica")
 
     def __init__(self) -> None:
         self.engines: dict[int, Engine] = {}
@@ -132,6 +132,10 @@ class Remembered:
         """Of the engine that was built last; load that names none is an ``LLM``'s, of which a process has one."""
         self.is_copy = False
         """Likewise."""
+        self.cache_bytes = 0
+        """Of the KV cache of the worker that was made last in this process, until its engine is built."""
+        self.pool_bytes = 0
+        """Of the KV cache behind the engine that was built last; 0 where its workers are other processes."""
 
     def engine(self, processor: Any) -> Engine:
         """Return the engine of an output processor."""

@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict, deque
+from collections.abc import Sequence
+from itertools import chain
 from typing import Any, Final, NamedTuple
 
 from otel_rl import vocabulary
 from otel_rl.guard import attempt
+from otel_rl.probes.exposed import Exposed, Pair
 from otel_rl.records import Late, Value
 from otel_rl.runtime import state
 
@@ -31,9 +34,11 @@ ASYNCHRONOUS: Final = frozenset(
 )
 """Stages whose work an accelerator does later than the host asks for it: their host duration is that of the launch."""
 TIMED: Final = ASYNCHRONOUS - {vocabulary.COMM} | {vocabulary.SAMPLE}
-"""Stages that are timed on the device; of collectives, hundreds a step, two events each would cost too much."""
+"""Stages that are timed on the device; of the collectives in them what they wait (``exposed.py``)."""
 LIMIT: Final = 256
 """Stages of a thread that may wait for their device; then the oldest goes without its time, and is counted."""
+KEPT: Final = 2048
+"""Events of a device that are kept to be used again."""
 
 
 class Begun(NamedTuple):
@@ -48,6 +53,8 @@ class _Waiting(NamedTuple):
     begun: Begun
     end: Any
     attributes: Late
+    waits: Sequence[Pair]
+    """Its waits for collectives, all of them between its begin and its end."""
 
 
 class _OfThread(threading.local):
@@ -70,6 +77,8 @@ class DeviceClock:
         """Events that nobody waits for, by their device; they cannot be recorded on another."""
         self._begun: dict[Any, Begun] = {}
         """By stage."""
+        self.exposed = Exposed(device, self._mark)
+        """Times the waits for collectives inside the open stages."""
         self._here: set[Any] = set()
         """Rollout stages whose tokens this process generates."""
         self._of_thread = _OfThread()
@@ -84,6 +93,7 @@ class DeviceClock:
             begun = self.start()
             if begun is not None:
                 self._begun[stage] = begun
+                self.exposed.open(stage, begun.stream)
 
     def generates(self, stage: Any) -> None:
         """Note that an open rollout stage generates in this process; without that it only waits for a server."""
@@ -96,25 +106,33 @@ class DeviceClock:
         begun = self._begun.pop(stage, None)
         if begun is None:
             return
+        waits = self.exposed.close(stage)
         if stage.name == vocabulary.SAMPLE:
             if stage not in self._here:
                 self._keep(begun.stream, begun.event)
                 return
             self._here.discard(stage)
-        stage.attributes = self.stop(begun, stage.attributes)
+        stage.attributes = self.stop(begun, stage.attributes, waits)
 
     def start(self) -> Begun | None:
         """Mark a begin on the current stream; None where that cannot be."""
         return attempt("time", "work of the device", self._start)
 
-    def stop(self, begun: Begun, attributes: dict[str, Value] | None) -> dict[str, Value] | None:
+    def stop(
+        self, begun: Begun, attributes: dict[str, Value] | None, waits: Sequence[Pair] = ()
+    ) -> dict[str, Value] | None:
         """Mark the end of what ``start`` began, on the same stream.
+
+        Args:
+            begun: by ``start``.
+            attributes: to be completed.
+            waits: for collectives, in between, on the same stream.
 
         Returns:
             The attributes, to be complete once ``resolve`` finds that the device was there; as they were if the end
             cannot be marked.
         """
-        late = attempt("time", "work of the device", self._stop, begun, attributes)
+        late = attempt("time", "work of the device", self._stop, begun, attributes, waits)
         return attributes if late is None else late
 
     # --- when the device was there ------------------------------------------------------------------------------------
@@ -144,7 +162,7 @@ class DeviceClock:
             self._fail()
             return None
 
-    def _stop(self, begun: Begun, attributes: dict[str, Value] | None) -> Late | None:
+    def _stop(self, begun: Begun, attributes: dict[str, Value] | None, waits: Sequence[Pair]) -> Late | None:
         if self._has_failed:
             return None
         try:
@@ -166,18 +184,31 @@ class DeviceClock:
             oldest = waiting.popleft()
             oldest.attributes.is_timed = True
             state.dropped["metrics", "device_too_late"] += 1
-        waiting.append(_Waiting(begun, end, late))
+        if late.get(vocabulary.COMM_HIDDEN) is True:
+            waits = ()  # there are others, which Python does not see
+        waiting.append(_Waiting(begun, end, late, waits))
         return late
 
     def _resolve(self, waiting: deque[_Waiting]) -> None:
         try:
             while waiting and not is_capturing(self._device) and waiting[0].end.query():
-                begun, end, attributes = waiting.popleft()
+                begun, end, attributes, waits = waiting.popleft()
                 attributes[vocabulary.DEVICE_TIME] = begun.event.elapsed_time(end) / 1e3
+                if waits:
+                    waited_ms = [first.elapsed_time(last) for first, last in waits]
+                    attributes[vocabulary.COMM_EXPOSED] = sum(waited_ms) / 1e3
                 attributes.is_timed = True
-                self._keep(begun.stream, begun.event, end)
+                self._keep(begun.stream, begun.event, end, *chain.from_iterable(waits))
         except RuntimeError:
             self._fail()
+
+    def _mark(self, stream: Any) -> Any:
+        """Record an event on a stream; None where that must not be.
+
+        Raises:
+            RuntimeError: the device has failed.
+        """
+        return None if self._has_failed or is_capturing(self._device) else self._record(stream)
 
     def _record(self, stream: Any) -> Any:
         free = self._free[stream.device]
@@ -187,7 +218,7 @@ class DeviceClock:
 
     def _keep(self, stream: Any, *events: Any) -> None:
         free = self._free[stream.device]
-        if len(free) < LIMIT:
+        if len(free) < KEPT:
             free.extend(events)
 
     def _fail(self) -> None:
@@ -199,6 +230,7 @@ class DeviceClock:
         while waiting:
             waiting.popleft().attributes.is_timed = True
         self._begun.clear()
+        self.exposed.forget()
 
 
 def is_capturing(device: Any) -> bool:

@@ -31,5 +31,9 @@ class MemoryParts:
     """Highest of the run: in use below torch, by whatever process."""
     activation_bytes: int | None
     """Highest of the run: of one micro-batch, a lower bound unless its span says that it is exact."""
+    kv_cache_bytes: int | None
+    """Highest of the run: keys and values that an engine of this process kept."""
+    kv_cache_size_bytes: int | None
+    """Highest of the run: taken ahead of time for them, a pool or a static cache."""
     comm_estimate_bytes: int | None
     """Estimate: by what non-torch memory grew while process groups were made and first used."""

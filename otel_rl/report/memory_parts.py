@@ -16,7 +16,7 @@ OF_STEP: Final = (
     v.ALLOCATED, v.RESERVED, v.ACTIVE, v.REQUESTED, v.INACTIVE_SPLIT, v.FRAGMENTATION, v.SLACK, v.ROUNDING,
 )  # fmt: skip
 """Read at one moment: the end of a step."""
-HIGHEST: Final = (v.NON_TORCH, v.ACTIVATION, v.COMM_BUFFERS)
+HIGHEST: Final = (v.NON_TORCH, v.ACTIVATION, v.KV_BYTES_PEAK, v.KV_BYTES, v.COMM_BUFFERS)
 NAMES: Final = frozenset((*OF_STEP, *HIGHEST))
 MOST_STEPS: Final = 4096
 """Of a rank, whose points are kept until the older half, but for the one that counts, is forgotten."""
@@ -78,5 +78,7 @@ def _row(rank: Rank, of: _Of) -> MemoryParts:
         rounding=values.get(v.ROUNDING),
         non_torch_bytes=size(v.NON_TORCH),
         activation_bytes=size(v.ACTIVATION),
+        kv_cache_bytes=size(v.KV_BYTES_PEAK),
+        kv_cache_size_bytes=size(v.KV_BYTES),
         comm_estimate_bytes=size(v.COMM_BUFFERS),
     )

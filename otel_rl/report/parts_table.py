@@ -32,6 +32,7 @@ PARTS: Final = (
     Part("reserved", lambda row: row.reserved_bytes, size),
     Part("other", lambda row: row.non_torch_bytes, size),
     Part("activ.", lambda row: row.activation_bytes, size),
+    Part("kv", lambda row: row.kv_cache_bytes, size),
     Part("comm ~", lambda row: row.comm_estimate_bytes, size),
     Part("fragm.", lambda row: row.fragmentation, percent),
     Part("slack", lambda row: row.slack, percent),
@@ -39,7 +40,8 @@ PARTS: Final = (
 )
 PARTS_NOTE: Final = (
     "At the end of the step with most reserved. Highest of the run: other (below\n"
-    "torch, by whatever process), activations of a micro-batch, comm (an estimate)."
+    "torch, by whatever process), activations of a micro-batch, kv (keys and values\n"
+    "in an engine's cache), comm (an estimate)."
 )
 GAP: Final = 2
 """Columns between two of the table."""

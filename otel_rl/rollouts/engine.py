@@ -6,8 +6,8 @@ from math import isfinite
 
 from otel_rl import vocabulary as v
 from otel_rl.metrics import Fold
-from otel_rl.records import Labels, Point
-from otel_rl.requests import Load
+from otel_rl.records import Labels, Point, Value
+from otel_rl.requests import KvCache, Load
 from otel_rl.rollouts.columns import whole
 from otel_rl.rollouts.labels import Words
 
@@ -20,6 +20,10 @@ class Engines:
         self._words = Words()
         self._last: dict[Labels, Load] = {}
         self._peaks: dict[Labels, float] = {}
+        self._sizes: dict[Labels, int] = {}
+        """Bytes of the KV caches that take their memory ahead of time."""
+        self._used: dict[Labels, int] = {}
+        """Bytes of keys and values, at their highest in this step."""
         self._has_steps = False
 
     def take(self, load: Load) -> None:
@@ -35,13 +39,30 @@ class Engines:
         if time_ns is None or running is None or waiting is None or preemptions is None or not isfinite(usage or 0.0):
             raise ValueError(f"the load of an engine is no number: {load.engine}")
         load = Load(load.engine, load.replica, time_ns, running, waiting, usage, preemptions)
-        told = ((v.PROVIDER, load.engine), (v.REPLICA, load.replica))
-        labels = tuple((key, self._words.word(key, str(text))) for key, text in told if text)
+        labels = self._labels(load.engine, load.replica)
         self._last[labels] = load
         if load.kv_usage is not None:
             self._peaks[labels] = max(self._peaks.get(labels, 0.0), load.kv_usage)
         if load.preemptions > 0:
             self._fold.count(v.ENGINE_PREEMPTIONS, load.preemptions, labels)
+
+    def take_cache(self, cache: KvCache) -> None:
+        """Take in how many bytes an engine's KV cache takes; a size that is new is written at once.
+
+        Raises:
+            ValueError: one of its numbers is none; nothing of it is taken.
+        """
+        size, used = (None if number is None else whole(number) for number in (cache.size, cache.used))
+        if (size is None) != (cache.size is None) or (used is None) != (cache.used is None):
+            raise ValueError(f"the KV cache of an engine has no number of bytes: {cache.engine}")
+        if min(size or 0, used or 0) < 0:
+            raise ValueError(f"the KV cache of an engine has less than no bytes: {cache.engine}")
+        labels = self._labels(cache.engine, cache.replica)
+        if size is not None and self._sizes.get(labels) != size:
+            self._sizes[labels] = size
+            self._fold.point(Point(v.KV_BYTES, size, cache.time_ns, labels))
+        if used is not None:
+            self._used[labels] = max(self._used.get(labels, 0), used)
 
     def emit(self, anchor: int) -> None:
         """Write the last values since the last time, each at its own time; ``anchor`` places it on the wall clock."""
@@ -57,6 +78,14 @@ class Engines:
         """Give the highest KV-cache usage of any engine in this step so far."""
         return max(self._peaks.values(), default=None)
 
+    def bytes(self) -> dict[str, Value]:
+        """Say how many bytes the largest KV cache takes, and how many were in use at the highest in this step so far.
+
+        What is not known is left out.
+        """
+        known = ((v.KV_BYTES_SPAN, self._sizes), (v.KV_BYTES_PEAK_SPAN, self._used))
+        return {key: max(numbers.values()) for key, numbers in known if numbers}
+
     def step_over(self, time_ns: int) -> None:
         """Write the peaks of a step."""
         self._has_steps = True
@@ -71,3 +100,11 @@ class Engines:
         peaks, self._peaks = self._peaks, {}
         for labels, peak in peaks.items():
             self._fold.point(Point(v.KV_PEAK, peak, time_ns, labels))
+        used, self._used = self._used, {}
+        for name, numbers in ((v.KV_BYTES, self._sizes), (v.KV_BYTES_PEAK, used)):
+            for labels, number in numbers.items():
+                self._fold.point(Point(name, number, time_ns, labels))
+
+    def _labels(self, engine: str, replica: str) -> Labels:
+        told = ((v.PROVIDER, engine), (v.REPLICA, replica))
+        return tuple((key, self._words.word(key, str(text))) for key, text in told if text)

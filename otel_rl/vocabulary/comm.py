@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from otel_rl.vocabulary.row import attribute
+from otel_rl.vocabulary.numbers import DURATION_BOUNDARIES
+from otel_rl.vocabulary.row import OURS, attribute, metric
 
 COMM_GROUP: Final = attribute(
     "rl.comm.group", "string", "span", "the process group: its description and name, the same on all of its ranks"
@@ -30,6 +31,21 @@ COMM_WAIT: Final = attribute(
     "double",
     "span",
     "seconds at the end of a backward in which this rank only waited for DDP's reduction; part of `rl.comm.time`",
+)
+COMM_EXPOSED: Final = attribute(
+    "rl.comm.exposed",
+    "double",
+    "span",
+    "seconds of `rl.device.time` in which the stage's stream stood still for the collectives directly inside: the sum "
+    "over its calls that wait of the device's time between their begin and their end; absent where a wait is not seen",
+)
+COMM_EXPOSED_TIME: Final = metric(
+    "rl.comm.exposed",
+    "histogram",
+    "s",
+    "exposed communication of every stage that was timed for it (`rl.comm.exposed`), by `rl.stage`",
+    OURS,
+    DURATION_BOUNDARIES,
 )
 DDP_ALL_REDUCE: Final = "ddp_all_reduce"
 """`rl.comm.operation` of a rank's wait for DDP at the end of a backward: all reductions of it together."""

@@ -94,6 +94,18 @@ BUBBLE: Final = attribute(
 KV_PEAK_SPAN: Final = attribute(
     "rl.engine.kv_cache.peak_usage", "double", "span", "on rollouts: highest KV-cache usage in the step so far"
 )
+KV_BYTES_SPAN: Final = attribute(
+    "rl.memory.kv_cache.size",
+    "int",
+    "span",
+    "on rollouts: bytes taken ahead of time for the KV cache of this process's engine; absent where it grows",
+)
+KV_BYTES_PEAK_SPAN: Final = attribute(
+    "rl.memory.kv_cache.peak",
+    "int",
+    "span",
+    "on rollouts: bytes of keys and values that an engine kept at its highest in the step so far",
+)
 
 FINISH: Final = attribute("rl.request.finish", "string", "metric", "finish reason")
 FAILURE: Final = attribute("rl.request.failure", "string", "metric", "class of the exception")
@@ -170,6 +182,19 @@ RUNNING: Final = metric("rl.engine.requests.running", "gauge", "{request}", "req
 WAITING: Final = metric("rl.engine.requests.waiting", "gauge", "{request}", "requests that wait in the engine")
 KV_USAGE: Final = metric("rl.engine.kv_cache.usage", "gauge", "1", "share of the KV cache in use")
 KV_PEAK: Final = metric("rl.engine.kv_cache.peak", "gauge", "1", "highest usage of the KV cache in a step")
+KV_BYTES: Final = metric(
+    "rl.memory.kv_cache.size",
+    "gauge",
+    "By",
+    "bytes that this process has taken ahead of time for an engine's KV cache (a pool, a static cache)",
+)
+KV_BYTES_PEAK: Final = metric(
+    "rl.memory.kv_cache.peak",
+    "gauge",
+    "By",
+    "highest bytes of keys and values in a step: of a pool its size x highest usage, of a cache that grows its "
+    "tensors when `generate` ends",
+)
 ENGINE_PREEMPTIONS: Final = metric(
     "rl.engine.preemptions", "counter", "{preemption}", "preemptions, as the engine tells them"
 )

@@ -18,7 +18,7 @@ import otel_rl
 from otel_rl.clock import Clock, perf_counter_shift
 from otel_rl.demo import task
 from otel_rl.integrations import transformers_batching
-from otel_rl.requests import UNKNOWN, Request
+from otel_rl.requests import UNKNOWN, KvCache, Request
 from otel_rl.runtime import state
 from tests.noted import held, take
 
@@ -248,3 +248,17 @@ def test_times_of_transformers_4(recording: None, monkeypatch: pytest.MonkeyPatc
         round((time - begin) / 1e6, -2)
         for time in (row.submitted, row.scheduled, row.first_token, row.last_token, row.ended)
     ]
+
+
+def test_the_paged_cache_is_told_with_each_batch(recording: None, model: Any) -> None:
+    """Its tensor, and the share of it that the requests have taken: three sequences of two blocks at the end."""
+    batch(model, config(min_new_tokens=12))
+    told = [one for one in state.queue if isinstance(one, KvCache)]
+    (size,) = {one.size for one in told}
+    heads = model.config.num_hidden_layers * model.config.num_key_value_heads
+    block = 2 * heads * model.config.hidden_size // model.config.num_attention_heads * 16 * 4
+    assert size is not None and 64 * block <= size <= 66 * block
+    uses = [one.used for one in told]
+    assert len(uses) >= 12
+    assert max(uses) * 64 // size == 3 * (1 + 1)
+    assert uses == sorted(uses)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+import weakref
 from collections.abc import Callable
 from time import monotonic_ns
 from types import SimpleNamespace
@@ -23,7 +24,7 @@ from otel_rl import vocabulary as v
 from otel_rl.demo import task
 from otel_rl.integrations import transformers_generate
 from otel_rl.records import Count
-from otel_rl.requests import UNKNOWN, Request
+from otel_rl.requests import UNKNOWN, KvCache, Request
 from otel_rl.runtime import state
 from tests.noted import held, take
 
@@ -520,3 +521,52 @@ def test_on_a_gpu(recording: None, tmp_path: Any) -> None:
     for record in later.function(*later.arguments):
         state.add(record)
     assert [(7, 2, "stop", 8), (7, 8, "stop", 8), (9, 8, "length", 8), (6, 1, "stop", 8)] == counts(take().rows)
+
+
+# --- memory -----------------------------------------------------------------------------------------------------------
+
+
+def caches() -> list[tuple[int | None, int | None]]:
+    """Give the bytes that were told of caches, and forget everything."""
+    found = [(one.size, one.used) for one in state.queue if isinstance(one, KvCache)]
+    state.queue.clear()
+    return found
+
+
+def position(model: Any) -> int:
+    """Say how many bytes one position of one sequence takes."""
+    config = model.config
+    heads = config.num_hidden_layers * config.num_key_value_heads
+    return int(2 * heads * config.hidden_size // config.num_attention_heads * model.dtype.itemsize)
+
+
+@pytest.mark.parametrize(("name", "rows"), [("greedy", 4), ("three of each", 12), ("beams", 12)])
+def test_the_cache_is_told_as_it_is_at_the_end(recording: None, model: Any, name: str, rows: int) -> None:
+    """Every position but that of the last token, of every row: those of beams and of padding too."""
+    given = inputs()
+    ids = model.generate(**given, **CALLS[name](model), min_new_tokens=12)
+    assert [(None, rows * (ids.shape[1] - 1) * position(model))] == caches()
+
+
+def test_a_static_cache_is_told_as_it_was_made(recording: None, model: Any) -> None:
+    """For as many positions as may come to be."""
+    given = inputs()
+    ids = model.generate(**given, **CALLS["static cache"](model), min_new_tokens=5)
+    assert [(4 * (ids.shape[1] - 1) * position(model), None)] == caches()
+
+
+def test_a_call_without_a_cache_tells_none(recording: None, model: Any) -> None:
+    """Nor one that fails; and none is kept alive."""
+    model.generate(**inputs(), **CALLS["no cache"](model))
+    with pytest.raises(RuntimeError):
+        model.generate(**inputs(), max_new_tokens=9, logits_processor=[Raises(RuntimeError("of the host"))])
+    assert [] == caches()
+
+
+def test_no_cache_is_kept_alive(recording: None, model: Any) -> None:
+    """Its bytes are read while its caller still has it."""
+    cache = transformers.DynamicCache()
+    model.generate(**inputs(), max_new_tokens=3, past_key_values=cache)
+    gone = weakref.ref(cache)
+    del cache
+    assert None is gone()
