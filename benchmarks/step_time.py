@@ -70,14 +70,9 @@ def run(records: list[Stage | Collective], *, is_told: bool) -> Callable[[int], 
         for number in range(count):
             trace = Trace(number, 0, step=f"train {number}")
             for record in records:
-                is_stage = type(record) is Stage
-                (record if is_stage else record.stage).trace = trace
-                if not is_told:
-                    continue
-                if is_stage:
-                    times.stage(record)
-                else:
-                    times.collective(record)
+                (record if type(record) is Stage else record.stage).trace = trace
+            if is_told:
+                times.take(iter(records))
             fold.take(number)
 
     return handed

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import heapq
 import sys
-from bisect import bisect_left
-from itertools import repeat
+from collections import defaultdict
+from collections.abc import Iterator
 from time import monotonic_ns
 from typing import cast
 
@@ -14,7 +13,7 @@ from otel_rl.current import CURRENT, SPAN_KEY
 from otel_rl.groups import Group
 from otel_rl.ids import random_bits
 from otel_rl.metrics import Fold
-from otel_rl.records import Labels, Value
+from otel_rl.records import Labels, SpanEvent, SpanLink, Value
 from otel_rl.runtime import QUEUE_LIMIT, state
 from otel_rl.spans import Stage
 
@@ -23,6 +22,12 @@ SPANS_PER_STAGE = 32
 
 class Collective:
     """One call of a collective on this rank, from its begin; cheaper than a stage, since most never become a span."""
+
+    name: str = vocabulary.COMM
+    kind: int = 1
+    events: list[SpanEvent] | None = None
+    links: list[SpanLink] | None = None
+    status: tuple[int, str] | None = None
 
     __slots__ = ("began", "bytes", "ended", "goes_on", "group", "is_wait", "operation", "sequence", "span_id", "stage")
 
@@ -89,69 +94,82 @@ class Collective:
             known[vocabulary.COMM_ASYNC] = True
         return known
 
-    def as_stage(self) -> Stage:
-        """Make the span."""
-        span = Stage(vocabulary.COMM, self.attributes)
-        if self.stage is not None:
-            span.trace, span.parent_id = self.stage.trace, self.stage.span_id
-        self.span_id = span.span_id = self.span_id or random_bits(64) or 1
-        span.began, span.ended = self.began, self.ended
-        return span
+    # --- as the encoder reads it --------------------------------------------------------------------------------------
+
+    @property
+    def trace_id(self) -> int:
+        """Trace id, 0 outside of every stage."""
+        return self.stage.trace_id if self.stage is not None else 0
+
+    @property
+    def parent_id(self) -> int:
+        """The stage that it is in."""
+        return self.stage.span_id if self.stage is not None else 0
+
+    @property
+    def start_ns(self) -> int:
+        """Begin on the wall clock, ns since 1970."""
+        return self.began + self.stage.trace.anchor if self.stage is not None and self.stage.trace else 0
+
+    @property
+    def end_ns(self) -> int:
+        """End on the wall clock, ns since 1970."""
+        return self.ended + self.stage.trace.anchor if self.stage is not None and self.stage.trace else 0
+
+    def as_span(self) -> Collective:
+        """Let it become a span, which needs an id."""
+        self.span_id = self.span_id or random_bits(64) or 1
+        return self
 
 
 class Totals:
-    """What one cycle of the flusher counts of collectives: histograms take many values at once for less."""
+    """What one cycle of the flusher counts of collectives: metrics take many values at once for less."""
 
     def __init__(self) -> None:
-        self._rows: dict[tuple[str, str, bool], tuple[list[float], list[int], Labels]] = {}
-        """By what tells series apart: durations, bytes and labels."""
+        self._rows: defaultdict[tuple[str, Group | None, bool], list[Collective]] = defaultdict(list)
+        """By what tells series apart."""
 
-    def add(self, collective: Collective) -> None:
-        """Take in one that ended."""
-        group = collective.group
-        key = collective.operation, group.kind if group is not None else "", collective.is_wait
-        row = self._rows.get(key)
-        if row is None:
-            row = self._rows[key] = [], [], collective.labels
-        row[0].append((collective.ended - collective.began) / 1e9)
-        row[1].append(collective.bytes)
+    def take(self, collectives: Iterator[Collective]) -> None:
+        """Take in those that ended."""
+        rows = self._rows
+        for one in collectives:
+            rows[one.operation, one.group, one.is_wait].append(one)
 
     def fold(self, fold: Fold) -> None:
         """Hand them over to the metrics, and begin anew."""
-        rows, self._rows = self._rows, {}
-        boundaries = vocabulary.METRICS[vocabulary.COMM_DURATION].boundaries
-        for seconds, sizes, labels in rows.values():
-            counts = [0] * (len(boundaries) + 1)
-            for place in map(bisect_left, repeat(boundaries), seconds):
-                counts[place] += 1
-            fold.merge(vocabulary.COMM_DURATION, labels, counts, (sum(seconds), min(seconds), max(seconds)))
-            if any(sizes):
-                fold.count(vocabulary.COMM_IO, sum(sizes), labels)
+        rows, self._rows = self._rows, defaultdict(list)
+        for some in rows.values():
+            labels = some[0].labels
+            fold.durations(vocabulary.COMM_DURATION, [(one.ended - one.began) / 1e9 for one in some], labels)
+            size = sum([one.bytes for one in some])
+            if size:
+                fold.count(vocabulary.COMM_IO, size, labels)
 
 
 class InStage:
     """The collectives directly inside one stage, as far as they have ended."""
 
-    __slots__ = ("count", "longest", "must", "total_ns")
+    __slots__ = ("count", "ended", "longest", "must", "total_ns")
 
     def __init__(self) -> None:
         self.count = 0
         self.total_ns = 0
-        self.longest: list[tuple[int, int, Collective]] = []
+        self.longest: list[Collective] = []
         self.must: list[Collective] = []
         """Journaled as open already, so their spans follow in any case."""
+        self.ended: list[Collective] = []
+        """Those that are not among these yet."""
 
-    def add(self, collective: Collective) -> None:
-        """Take in one that ended; of equal length the earlier stays."""
-        duration = collective.ended - collective.began
-        self.count += 1
-        self.total_ns += duration
-        if collective.span_id:
-            self.must.append(collective)
-            return
-        heapq.heappush(self.longest, (duration, -self.count, collective))
+    def settle(self) -> None:
+        """Take in those that ended; of equal length the earlier stays."""
+        ended, self.ended = self.ended, []
+        self.count += len(ended)
+        self.total_ns += sum([one.ended - one.began for one in ended])
+        self.must += [one for one in ended if one.span_id]
+        self.longest += [one for one in ended if not one.span_id]
         if len(self.longest) > SPANS_PER_STAGE:
-            heapq.heappop(self.longest)
+            self.longest.sort(key=_duration, reverse=True)
+            del self.longest[SPANS_PER_STAGE:]
 
     def attributes(self) -> dict[str, Value]:
         """What the stage says of its collectives."""
@@ -161,9 +179,13 @@ class InStage:
             known[vocabulary.COMM_OMITTED] = omitted
         return known
 
-    def spans(self) -> list[Stage]:
-        """Make the spans of the longest ones."""
-        return [item.as_stage() for item in (*self.must, *(row[2] for row in self.longest))]
+    def spans(self) -> list[Collective]:
+        """Give those that become spans."""
+        return [one.as_span() for one in (*self.must, *self.longest)]
+
+
+def _duration(collective: Collective) -> int:
+    return collective.ended - collective.began
 
 
 def _stage_of_bare_thread() -> Stage | None:

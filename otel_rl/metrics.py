@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
 from math import inf, isfinite
 from operator import add
 from typing import Any, Literal
@@ -132,22 +133,20 @@ class Fold:
         if metric.series.get(labels) != value and self._admit(metric, labels):
             metric.series[labels] = value
 
-    def duration(self, name: str, seconds: float, labels: Labels = ()) -> None:
-        """Add one value to a histogram. Cost: 0.5 us."""
+    def durations(self, name: str, seconds: Sequence[float], labels: Labels = ()) -> None:
+        """Add values to a histogram, one at least."""
         metric = self._metrics.get(name) or self._metric(name, "histogram")
-        histogram = metric.series.get(labels)
-        if histogram is None:
-            if not self._admit(metric, labels):
-                return
-            histogram = metric.series[labels] = _Histogram([0] * (len(metric.row.boundaries) + 1))
-        metric.changed.add(labels)
-        histogram.counts[bisect_left(metric.row.boundaries, seconds)] += 1
-        histogram.sum += seconds
-        histogram.min = min(histogram.min, seconds)
-        histogram.max = max(histogram.max, seconds)
+        histogram = self._histogram(metric, labels, len(seconds))
+        if histogram is not None:
+            counts = histogram.counts
+            for place in map(bisect_left, repeat(metric.row.boundaries), seconds):
+                counts[place] += 1
+            low, high = min(seconds), max(seconds)
+            histogram.sum = sum(seconds, histogram.sum)
+            histogram.min, histogram.max = min(histogram.min, low), max(histogram.max, high)
 
     def merge(self, name: str, labels: Labels, counts: Sequence[int], summary: tuple[float, float, float]) -> None:
-        """Add many values to a histogram at once.
+        """Add values to a histogram that have been sorted into its buckets.
 
         Args:
             name: of the histogram.
@@ -155,17 +154,12 @@ class Fold:
             counts: how many values lie in each bucket.
             summary: sum, least and greatest of the values.
         """
-        metric = self._metrics.get(name) or self._metric(name, "histogram")
-        histogram = metric.series.get(labels)
-        if histogram is None:
-            if not self._admit(metric, labels):
-                return
-            histogram = metric.series[labels] = _Histogram([0] * len(counts))
-        metric.changed.add(labels)
-        total, low, high = summary
-        histogram.counts = list(map(add, histogram.counts, counts))
-        histogram.sum += total
-        histogram.min, histogram.max = min(histogram.min, low), max(histogram.max, high)
+        histogram = self._histogram(self._metrics.get(name) or self._metric(name, "histogram"), labels, sum(counts))
+        if histogram is not None:
+            total, low, high = summary
+            histogram.counts = list(map(add, histogram.counts, counts))
+            histogram.sum += total
+            histogram.min, histogram.max = min(histogram.min, low), max(histogram.max, high)
 
     def exemplar(self, name: str, labels: Labels, exemplar: Exemplar) -> None:
         """Let a histogram's next point name the span of one of its values; of each bucket the last one counts."""
@@ -224,9 +218,18 @@ class Fold:
             metric = self._metrics[name] = _Metric(row)
         return metric
 
-    def _admit(self, metric: _Metric, labels: Labels) -> bool:
+    def _histogram(self, metric: _Metric, labels: Labels, values: int) -> _Histogram | None:
+        """Find or make the series that so many values are of; None where there are too many series."""
+        histogram: _Histogram | None = metric.series.get(labels)
+        if not self._admit(metric, labels, values):
+            return None
+        if histogram is None:
+            histogram = metric.series[labels] = _Histogram([0] * (len(metric.row.boundaries) + 1))
+        return histogram
+
+    def _admit(self, metric: _Metric, labels: Labels, values: int = 1) -> bool:
         if labels not in metric.series and len(metric.series) >= MAX_SERIES:
-            self.overflow += 1
+            self.overflow += values
             return False
         metric.changed.add(labels)
         return True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from time import monotonic
 from typing import Any
 
@@ -27,9 +27,10 @@ class OpenStages:
     def __contains__(self, stage: object) -> bool:
         return stage in self._said
 
-    def ended(self, stage: Stage | Collective) -> None:
-        """Forget a stage that has ended."""
-        self._said.pop(stage, None)
+    def keep(self, there: Collection[Any]) -> None:
+        """Forget what has ended, unless it is there still: it was open a moment ago, or it waits for its device."""
+        for stage in [stage for stage in self._said if stage.ended and stage not in there]:
+            del self._said[stage]
 
     def logs(self, opened: Iterable[Any], records: list[Any]) -> list[Log]:
         """Say of the open stages that they are; one that ended during the look may be among the records already."""
@@ -53,7 +54,7 @@ class OpenStages:
         if said is not None and said[1] == of.trace.known and monotonic() - said[0] < REPEAT_S:
             return None
         # First the span's id: a launch that is forgotten from now on leaves a record.
-        span = stage if isinstance(stage, Stage) else stage.as_stage()
+        span = stage if isinstance(stage, Stage) else stage.as_span()
         if isinstance(stage, Collective) and not stage.ended and stage not in state.open:
             return None  # it was forgotten before
         self._said[stage] = (monotonic(), of.trace.known)

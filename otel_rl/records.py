@@ -24,19 +24,24 @@ class Late(dict[str, Value]):
 
 
 class Span(Protocol):
-    """A finished span. Stages satisfy it by themselves, so nothing is copied on the way to the encoder."""
+    """A finished span. Stages and collectives satisfy it by themselves: nothing is copied on the way to the encoder."""
 
     name: str
     span_id: int
-    parent_id: int
-    """0 for a root."""
-    attributes: dict[str, Value] | None
     events: list[SpanEvent] | None
     links: list[SpanLink] | None
     status: tuple[int, str] | None
     """OTLP status code (1 ok, 2 error) and description; None is unset."""
     kind: int
     """OTLP span kind; 1 is internal."""
+
+    @property
+    def parent_id(self) -> int:
+        """The span that it is in; 0 for a root."""
+
+    @property
+    def attributes(self) -> dict[str, Value] | None:
+        """What it says of itself."""
 
     @property
     def trace_id(self) -> int:

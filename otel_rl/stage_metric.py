@@ -2,40 +2,56 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterator
+
 from otel_rl import vocabulary
-from otel_rl.metrics import labels_of
+from otel_rl.metrics import Fold, labels_of
 from otel_rl.records import Labels
 from otel_rl.spans import Stage
 
 STEP_DURATION = vocabulary.STAGES[vocabulary.LOOP].duration
 LABELS = (vocabulary.LOGPROB_KIND, vocabulary.REWARD_FUNCTION, vocabulary.IDLE_REASON, vocabulary.MODE)
 """The span attributes that a stage's duration keeps: few values each, never a step or a sample."""
-NOT_COUNTED: tuple[str, Labels] = ("", ())
 MOST_NAMES = 20_000
 """Names of stages that are remembered."""
 
 
 class StageMetrics:
-    """Names the histogram of a stage: one of the vocabulary has its own, a user's is told by a label."""
+    """Counts the durations of stages: one of the vocabulary has a histogram of its own, a user's is told by a label."""
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[str, Labels]] = {}
+        self._waiting: defaultdict[tuple[str, Labels], list[float]] = defaultdict(list)
+        """Durations by name and what attributes add to the labels, s."""
 
-    def of(self, stage: Stage) -> tuple[str, Labels]:
-        """Give name and labels; the name is empty where the duration is not counted.
+    def take(self, stages: Iterator[Stage]) -> None:
+        """Take in stages that have ended.
 
         A step is counted by the containers of the ranks, not by its root, which only rank 0 has.
         """
-        known = self._known.get(stage.name) or self._name(stage.name)
-        attributes = stage.attributes
-        if not attributes:
-            return known if known[0] != STEP_DURATION else NOT_COUNTED
-        metric, labels = known
-        if metric == STEP_DURATION and vocabulary.ITERATION not in attributes:
-            return NOT_COUNTED
-        return metric, labels + labels_of(attributes, LABELS)
+        for stage in stages:
+            name, attributes = stage.name, stage.attributes
+            metric, _ = self._known.get(name) or self._name(name)
+            if metric != STEP_DURATION or (attributes and vocabulary.ITERATION in attributes):
+                has_more = attributes and not attributes.keys().isdisjoint(LABELS)
+                more = labels_of(attributes or {}, LABELS) if has_more else ()
+                self._waiting[name, more].append((stage.ended - stage.began) / 1e9)
+
+    def fold(self, fold: Fold) -> None:
+        """Hand their durations over to the metrics, and begin anew."""
+        waiting, self._waiting = self._waiting, defaultdict(list)
+        for (name, more), seconds in waiting.items():
+            metric, labels = self._known.get(name) or self._name(name)
+            if metric:
+                fold.durations(metric, seconds, labels + more)
+
+    def labels(self, stage: Stage) -> Labels:
+        """Give the labels that the duration of a stage has."""
+        return (self._known.get(stage.name) or self._name(stage.name))[1] + labels_of(stage.attributes or {}, LABELS)
 
     def _name(self, name: str) -> tuple[str, Labels]:
+        """Give metric and labels by the name; the metric is empty where the duration is not counted."""
         word = name.partition(" ")[0]
         row = vocabulary.STAGES.get(word)
         found: tuple[str, Labels] = (

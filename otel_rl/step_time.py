@@ -4,17 +4,17 @@ All of it is of this rank alone and by its own clock. One moment counts once, ho
 counts as is decided by ``analysis.goodput``, ``analysis.partition`` and ``analysis.bubbles``. Threads are not told
 apart: a moment in which another thread has a stage open counts as that stage, too.
 
-Cost: 0.3 us a stage, 0.5 us a collective, and 15 to 40 us a step (``benchmarks/step_time.py``).
+Cost: 0.3 us a stage, 0.3 us a collective, and 11 to 28 us a step (``benchmarks/step_time.py``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Final, TypeAlias
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, TypeAlias
 
 from otel_rl import vocabulary as v
 from otel_rl.analysis.bubbles import bubbles
-from otel_rl.analysis.goodput import Goodput, Kind, goodput, kind_of
+from otel_rl.analysis.goodput import Kind, kind_of
 from otel_rl.analysis.intervals import Interval
 from otel_rl.analysis.partition import partition
 from otel_rl.collectives import Collective
@@ -27,7 +27,7 @@ from otel_rl.spans import Stage
 MOST_STEPS: Final = 64
 """Traces whose container may be open at once; the oldest beyond that is given up."""
 MOST_ROWS: Final = 50_000
-"""Stages and collectives of one trace, about 8 MB; the older half of more is given up."""
+"""Stages of one trace, about 8 MB, and as many collectives; the older half of more is given up."""
 MOST_NAMES: Final = 20_000
 
 KINDS: Final = tuple(Kind)
@@ -49,6 +49,17 @@ KIND_LABELS: Final[tuple[Labels, ...]] = tuple(((v.GOODPUT_KIND, kind.value),) f
 ACTIVITY_LABELS: Final[tuple[Labels, ...]] = tuple(((v.ACTIVITY, name),) for name in ACTIVITIES)
 
 
+class Ended:
+    """What has ended in one step, or below a span of somebody else."""
+
+    __slots__ = ("collectives", "rows")
+
+    def __init__(self) -> None:
+        self.rows: list[Row] = []
+        """Stages."""
+        self.collectives: list[Interval] = []
+
+
 class StepTime:
     """Keeps what ended in each open step of this rank, and emits its numbers when the step ends."""
 
@@ -59,9 +70,9 @@ class StepTime:
             fold: takes the metrics.
         """
         self._fold = fold
-        self._rows: dict[Trace | None, list[Row] | None] = {}
+        self._rows: dict[Trace | None, Ended | None] = {}
         """By trace of ours, oldest first; None where its container has ended. What has no trace is no key."""
-        self._foreign: dict[int, list[Row]] = {}
+        self._foreign: dict[int, Ended] = {}
         """By trace id, what ended below a span of somebody else: part of a step, if that has the same trace."""
         self._layers: dict[str, tuple[int, int]] = {}
         self._total_ns = [0] * len(KINDS)
@@ -70,19 +81,40 @@ class StepTime:
         self._seen: set[str] = set()
         """Activities and reasons to wait that have occurred: later steps have a point of each, of 0 too."""
 
-    def stage(self, stage: Stage) -> None:
-        """Take in a stage that has ended; a container emits the numbers of its step."""
-        rows = self._rows.get(stage.trace)
-        if rows is None:
-            rows = self._place(stage.trace)
-            if rows is None:
-                return
-        kind, activity = self._layers.get(stage.name) or self._layers_of(stage.name)
+    def take(self, records: Iterator[Any]) -> None:
+        """Take in the stages and collectives among what has ended; a container emits the numbers of its step."""
+        trace: Trace | None = None
+        ended: Ended | None = None
+        for record in records:
+            if record.__class__ is Stage:
+                stage = record
+            elif record.__class__ is Collective and record.stage is not None:
+                stage = record.stage
+            else:
+                continue
+            if stage.trace is not trace:
+                trace = stage.trace
+                ended = self._rows.get(trace) or self._place(trace)
+            if ended is None:
+                continue
+            if stage is not record:
+                ended.collectives.append((record.began, record.ended))
+                continue
+            kind, activity = self._layers.get(stage.name) or self._layers_of(stage.name)
+            if kind < 0:
+                self._special(stage, ended)
+                trace = ended = None  # it may have been the end of its step
+            else:
+                self._stage(stage, kind, activity, ended.rows)
+        for ended in (*self._rows.values(), *self._foreign.values()):
+            if ended is not None:
+                _halve(ended.rows)
+                _halve(ended.collectives)
+
+    def _stage(self, stage: Stage, kind: int, activity: int, rows: list[Row]) -> None:
+        """Take in a stage of which the name says nearly everything."""
         began, ended, attributes = stage.began, stage.ended, stage.attributes
-        if kind < 0:
-            self._special(stage, rows)
-            return
-        if attributes and attributes.get(v.COMM_HIDDEN) is True:
+        if attributes and v.COMM_HIDDEN in attributes and attributes[v.COMM_HIDDEN] is True:
             activity = INSEPARABLE
         # What ended inside, and claims nothing that this stage does not claim, is not needed any more.
         while rows:
@@ -90,34 +122,26 @@ class StepTime:
             if last[2] < began or last[0] < kind or last[1] < activity or last[3] > ended:
                 break
             rows.pop()
-        _add(rows, (kind, activity, began, ended, ""))
+        rows.append((kind, activity, began, ended, ""))
 
-    def collective(self, collective: Collective) -> None:
-        """Take in a collective that has ended."""
-        if collective.stage is None:
-            return
-        rows = self._rows.get(collective.stage.trace) or self._place(collective.stage.trace)
-        if rows is not None:
-            _add(rows, (OTHER, COMM, collective.began, collective.ended, ""))
-
-    def _place(self, trace: Trace | None) -> list[Row] | None:
-        """Find or make the rows of a trace; None where no step of this process can count them."""
+    def _place(self, trace: Trace | None) -> Ended | None:
+        """Find or make what is kept of a trace; None where no step of this process can count it."""
         if trace is None or trace is state.inherited:
             return None
         if not trace.step:
-            rows = self._foreign.get(trace.trace_id)
-            if rows is None:
+            ended = self._foreign.get(trace.trace_id)
+            if ended is None:
                 if len(self._foreign) >= MOST_STEPS:
                     del self._foreign[next(iter(self._foreign))]
-                rows = self._foreign[trace.trace_id] = []
-            return rows
+                ended = self._foreign[trace.trace_id] = Ended()
+            return ended
         if trace in self._rows:
             return self._rows[trace]
         if trace.is_phase:
-            return []  # all of it is overhead, whatever ran
+            return Ended()  # all of it is overhead, whatever ran
         if len(self._rows) >= MOST_STEPS and self._rows.pop(next(iter(self._rows))) is not None:
             errors["count the time of a step that does not end"] += 1
-        made = self._rows[trace] = []
+        made = self._rows[trace] = Ended()
         return made
 
     def _layers_of(self, name: str) -> tuple[int, int]:
@@ -129,7 +153,7 @@ class StepTime:
             self._layers[name] = layers
         return layers
 
-    def _special(self, stage: Stage, rows: list[Row]) -> None:
+    def _special(self, stage: Stage, ended: Ended) -> None:
         """Take in a stage of a name that does not say everything."""
         attributes = stage.attributes or {}
         kind, activity, reason = OTHER, ACTIVE, ""
@@ -140,52 +164,52 @@ class StepTime:
                 return  # it is written in the background; what holds training up is a stage of its own
             kind = KINDS.index(Kind.OVERHEAD)
         elif stage.coarse:  # otherwise it is a user's own of that name
-            self._end(stage, rows)
+            self._end(stage, ended)
             return
         if activity == ACTIVE and attributes.get(v.COMM_HIDDEN) is True:
             activity = INSEPARABLE
-        _add(rows, (kind, activity, stage.began, stage.ended, reason))
+        ended.rows.append((kind, activity, stage.began, stage.ended, reason))
 
     # --- when a container ends ----------------------------------------------------------------------------------------
 
-    def _end(self, container: Stage, rows: list[Row]) -> None:
+    def _end(self, container: Stage, ended: Ended) -> None:
         """Emit the numbers of a step, of set-up or of tear-down."""
         trace = container.trace
         if trace is None:
             return
         self._rows[trace] = None
-        rows += self._foreign.pop(trace.trace_id, ())
+        foreign = self._foreign.pop(trace.trace_id, None) or Ended()
+        rows = ended.rows + foreign.rows
         is_step = v.ITERATION in (container.attributes or {})
         window = container.began, container.ended
         if not is_step:
             rows.append((KINDS.index(Kind.OVERHEAD), ACTIVE, *window, ""))
-        spent: list[tuple[Kind, Interval]] = []
+        spent: list[list[Interval]] = [[] for _ in range(OTHER)]
         layers: list[list[Interval]] = [[] for _ in range(len(ACTIVITIES) - 1)]
+        layers[COMM] = ended.collectives + foreign.collectives
         waits: dict[str, list[Interval]] = {}
-        for kind, activity, began, ended, reason in rows:
-            interval = began, ended
+        for kind, activity, begin, end, reason in rows:
+            interval = begin, end
             layers[activity].append(interval)
             if kind != OTHER:
-                spent.append((KINDS[kind], interval))
+                spent[kind].append(interval)
             if reason:
                 waits.setdefault(reason, []).append(interval)
-        self._count(goodput(spent, *window), window)
+        self._count(partition(spent, *window), window)
         if is_step:
             self._activity(layers, window, container.end_ns)
             self._seen.update(waits.keys() & REASONS)
             if not self._seen.isdisjoint(REASONS):
                 self._bubbles(waits, window, container.end_ns)
 
-    def _count(self, spent: Goodput, window: Interval) -> None:
+    def _count(self, parts_ns: Sequence[int], window: Interval) -> None:
         """Add to the time by kind. It is counted in ns, so that the kinds add up however long a run lasts.
 
         Behind a step that raised there is none until the next one begins: that time is other.
         """
         between_ns = max(0, window[0] - self._until) if self._until else 0
         self._until = max(self._until, window[1])
-        other_ns = spent.other_ns + between_ns
-        parts = (spent.wasted_ns, spent.idle_ns, spent.overhead_ns, spent.productive_ns, other_ns)
-        for place, part_ns in enumerate(parts):
+        for place, part_ns in enumerate((*parts_ns[:OTHER], parts_ns[OTHER] + between_ns)):
             if part_ns:
                 self._total_ns[place] += part_ns
                 self._fold.total(v.GOODPUT_TIME, self._total_ns[place] / 1e9, KIND_LABELS[place])
@@ -205,9 +229,8 @@ class StepTime:
                 self._fold.point(Point(v.BUBBLE_RATIO, share.value, time_ns, labels))
 
 
-def _add(rows: list[Row], row: Row) -> None:
-    """Keep a row; where there are too many, the older half is given up, and its time counts as other."""
-    rows.append(row)
+def _halve(rows: list[Any]) -> None:
+    """Where there are too many stages or collectives, the older half is given up; its time counts as other."""
     if len(rows) > MOST_ROWS:
         errors["count the time of all stages of a step"] += len(rows) // 2
         del rows[: len(rows) // 2]

@@ -66,7 +66,7 @@ def test_histograms_agree_with_brute_force(events: list[tuple[float, Labels]]) -
     """Counts by bucket (upper bounds belong to it), sum, least and greatest."""
     fold, bounds = Fold(5), vocabulary.DURATION_BOUNDARIES
     for seconds, labels in events:
-        fold.duration("rl.reward.duration", seconds, labels)
+        fold.durations("rl.reward.duration", [seconds], labels)
     for point in taken(fold)["rl.reward.duration"]:
         mine = [seconds for seconds, labels in events if dict(labels) == point.attributes]
         edges = [-math.inf, *bounds, math.inf]
@@ -108,7 +108,7 @@ def test_a_metric_takes_so_many_series_and_counts_the_rest(monkeypatch: pytest.M
     for i in range(5):
         for _ in range(2):
             fold.count("c", 1, (("i", i),))
-            fold.duration("h", 1.0, (("i", i),))
+            fold.durations("h", [1.0], (("i", i),))
             fold.point(Point("g", 1, 1, (("i", i),)))
     found = taken(fold)
     assert (8, 3, 3, 10) == (fold.overflow, len(found["c"]), len(found["h"]), len(found["g"]))
@@ -119,8 +119,8 @@ def test_the_vocabulary_says_unit_meaning_and_boundaries() -> None:
     """Names that it does not have get what their kind needs."""
     fold = Fold(5)
     fold.count(vocabulary.TRAIN_TOKENS, 5)
-    fold.duration("rl.reward.duration", 1.0)
-    fold.duration("own", 1.0)
+    fold.durations("rl.reward.duration", [1.0])
+    fold.durations("own", [1.0])
     fold.point(Point("my.metric", 1, 2))
     rows = {points.name: points for points in fold.take(9)}
     assert [("counter", "{token}", 5), ("histogram", "s", 5), ("histogram", "s", 5), ("gauge", "", 0)] == [
@@ -134,9 +134,9 @@ def test_the_vocabulary_says_unit_meaning_and_boundaries() -> None:
 def test_what_was_taken_does_not_change_later() -> None:
     """The points of a histogram are copies."""
     fold = Fold(5)
-    fold.duration("h", 1.0)
+    fold.durations("h", [1.0])
     (first,) = taken(fold)["h"]
-    fold.duration("h", 1.0)
+    fold.durations("h", [1.0])
     assert (1, 2) == (sum(first.counts), sum(taken(fold)["h"][0].counts))
     assert isinstance(first, Distribution)
 

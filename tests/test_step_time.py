@@ -246,7 +246,7 @@ def test_a_forked_child_counts_nothing_of_its_parents_step(recording: Recording)
             times = StepTime(fold)
             with otel_rl.stage("reward") as stage:
                 pass
-            times.stage(stage)
+            hand(times, stage)
             is_free = not times._rows and stage.trace is container.trace  # type: ignore[union-attr]
             with otel_rl.step(7) as own:
                 pass
@@ -264,6 +264,11 @@ def folded() -> Iterator[tuple[StepTime, Fold]]:
     fold = Fold(0)
     yield StepTime(fold), fold
     guard.errors.clear()
+
+
+def hand(times: StepTime, *records: Any) -> None:
+    """Hand over what has ended."""
+    times.take(iter(records))
 
 
 def made(name: str, began: int, ended: int, of: Trace, attributes: Any = None) -> Stage:
@@ -286,14 +291,14 @@ def test_steps_that_do_not_end_are_given_up(folded: tuple[StepTime, Fold]) -> No
     """The oldest first, counted; what ended is not counted as given up, and takes in no more."""
     times, fold = folded
     traces = [Trace(number, 0, step=f"train {number}") for number in range(step_time.MOST_STEPS + 2)]
-    times.stage(made("rl.rank 0", 0, 9, traces[0], {v.ITERATION: 0}))
-    times.stage(made("rl.reward", 0, 9, traces[0]))
+    hand(times, made("rl.rank 0", 0, 9, traces[0], {v.ITERATION: 0}))
+    hand(times, made("rl.reward", 0, 9, traces[0]))
     assert {v.GOODPUT_TIME, v.ACTIVITY_TIME} == {name for name, _ in found_in(fold)}
     for one in traces[1:]:
-        times.stage(made("rl.reward", 0, 9, one))
+        hand(times, made("rl.reward", 0, 9, one))
     assert (traces[2:], {"count the time of a step that does not end": 1}) == (list(times._rows), dict(guard.errors))
     for number in range(3 * step_time.MOST_STEPS):
-        times.stage(made("rl.reward", 0, 9, Trace(number, 0)))
+        hand(times, made("rl.reward", 0, 9, Trace(number, 0)))
     assert step_time.MOST_STEPS == len(times._foreign)
 
 
@@ -303,8 +308,8 @@ def test_a_step_without_end_does_not_grow(folded: tuple[StepTime, Fold], monkeyp
     times, fold = folded
     step = Trace(1, 0, step="train 1")
     for number in range(11):
-        times.stage(made("rl.idle", number, number + 1, step))
-    times.stage(made("rl.rank 0", 0, 11, step, {v.ITERATION: 1}))
+        hand(times, made("rl.idle", number, number + 1, step))
+    hand(times, made("rl.rank 0", 0, 11, step, {v.ITERATION: 1}))
     found = found_in(fold)
     assert (6e-9, 5e-9) == (found[v.GOODPUT_TIME, "idle"], found[v.GOODPUT_TIME, "other"])
     assert {"count the time of all stages of a step": 5} == dict(guard.errors)
@@ -315,9 +320,11 @@ def test_stages_inside_stages_are_not_kept(folded: tuple[StepTime, Fold]) -> Non
     times, _ = folded
     step = Trace(1, 0, step="train 1")
     for number in range(1_000):
-        times.stage(made("rl.train.forward", number, number + 1, step))
-    times.stage(made("rl.train", 0, 1_000, step))
-    assert [(step_time.KINDS.index(step_time.Kind.PRODUCTIVE), step_time.ACTIVE, 0, 1_000, "")] == times._rows[step]
+        hand(times, made("rl.train.forward", number, number + 1, step))
+    hand(times, made("rl.train", 0, 1_000, step))
+    kept = times._rows[step]
+    assert kept is not None
+    assert [(step_time.KINDS.index(step_time.Kind.PRODUCTIVE), step_time.ACTIVE, 0, 1_000, "")] == kept.rows
 
 
 def test_a_users_stage_may_be_called_as_a_container(recording: Recording) -> None:
@@ -329,15 +336,33 @@ def test_a_users_stage_may_be_called_as_a_container(recording: Recording) -> Non
 
 
 def test_an_error_takes_no_span_along(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The stage is journaled all the same."""
+    """The stages are journaled all the same, and what comes behind the one that fails counts."""
+    real = StepTime._stage
 
-    def fail(self: StepTime, stage: Stage) -> None:
-        raise ValueError("as the test wants")
+    def fail(self: StepTime, stage: Stage, *arguments: Any) -> None:
+        if stage.name == v.OPTIMIZER:
+            raise ValueError("as the test wants")
+        real(self, stage, *arguments)
 
-    monkeypatch.setattr(StepTime, "stage", fail)
+    monkeypatch.setattr(StepTime, "_stage", fail)
     with otel_rl.step(1):
         record_finished(v.OPTIMIZER, recording.clock.ns, recording.clock.ns + 5)
-    assert {"rl.loop", "rl.rank 0", v.OPTIMIZER} <= set(recording.spans())
+        timed(recording, "reward", 3)
+    run = recording.stop()
+    assert {"rl.loop", "rl.rank 0", v.OPTIMIZER, v.REWARD} <= {span.name for span in run.spans()}
+    assert ({"productive": 3}, 1) == (kinds(run), guard.errors.pop("count the time of a stage"))
+
+
+def test_what_always_fails_ends(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error before the first record is taken is tried again as often as there are records, and no more."""
+
+    def fail(self: StepTime, records: Iterator[Any]) -> None:
+        raise ValueError("as the test wants")
+
+    monkeypatch.setattr(StepTime, "take", fail)
+    with otel_rl.step(1):
+        timed(recording, "reward", 3)
+    assert {"rl.loop", "rl.rank 0", v.REWARD} <= set(recording.spans())
     assert guard.errors.pop("count the time of a stage") > 0
 
 
@@ -420,11 +445,11 @@ def test_every_moment_counts_once(rows: list[Drawn], window: tuple[int, int]) ->
             collective = Collective("all_reduce", 0)
             state.open.discard(collective)
             collective.stage, collective.began, collective.ended = container, low, high
-            times.collective(collective)
+            hand(times, collective)
         else:
             attributes: dict[str, Any] = {v.IDLE_REASON: reason} if name == v.IDLE else {}
-            times.stage(made(name, low, high, step, {**attributes, **({v.COMM_HIDDEN: True} if is_hidden else {})}))
-    times.stage(container)
+            hand(times, made(name, low, high, step, {**attributes, **({v.COMM_HIDDEN: True} if is_hidden else {})}))
+    hand(times, container)
     found = found_in(fold)
     expected = walk(rows, begin, end)
     scale = {v.GOODPUT_TIME: 1e9, v.ACTIVITY_TIME: 1e9, v.BUBBLE_RATIO: end - begin}
@@ -441,6 +466,6 @@ def test_points_are_those_of_the_steps_end(folded: tuple[StepTime, Fold]) -> Non
     """By the clock that places the step's spans."""
     times, fold = folded
     step = Trace(1, 1_000, step="train 1")
-    times.stage(made("rl.rank 0", 5, 9, step, {v.ITERATION: 1}))
+    hand(times, made("rl.rank 0", 5, 9, step, {v.ITERATION: 1}))
     (points,) = [points.points for points in fold.take(0) if points.name == v.ACTIVITY_TIME]
     assert [Point(v.ACTIVITY_TIME, 4e-9, 1_009, ((v.ACTIVITY, "other"),))] == list(points)

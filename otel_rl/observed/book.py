@@ -90,7 +90,6 @@ class Book:
         self._steps: dict[Trace, _Step] = {}
         self._groups: dict[str, Group] = {}
         self._noted: set[str] = set()
-        self._stages = Stages()
 
     # --- what comes in ------------------------------------------------------------------------------------------------
 
@@ -125,31 +124,30 @@ class Book:
         for key in part.misfit:
             refuse("misfit", "otel_rl.observe: %s has another shape or type than the rest of its batch", key)
 
-    def ended(self, stage: Stage) -> None:
-        """See a stage that has ended; a container of a rank is the end of its step."""
-        trace = stage.trace
-        if trace is None or not trace.step:
-            return
-        self._stages.remember((stage,))
-        step = self._steps.get(trace)
-        if stage.name.startswith(CONTAINER) and stage.coarse:
-            if step is not None:
-                step.container = stage
-            return
-        if stage.name in rates.SCOPES:
-            if step is None:
-                if trace.is_phase:
-                    return  # no step: it may last as long as the process
-                step = self._make(trace, 0, "")
-            step.work.stage(stage, trace)
+    def ended(self, stages: Iterator[Stage]) -> None:
+        """See stages that have ended; a container of a rank is the end of its step."""
+        for stage in stages:
+            trace = stage.trace
+            if trace is None or not trace.step:
+                continue
+            if stage.name in rates.SCOPES:
+                step = self._steps.get(trace)
+                if step is None:
+                    if trace.is_phase:
+                        continue  # no step: it may last as long as the process
+                    step = self._make(trace, 0, "")
+                step.work.stage(stage, trace)
+            elif stage.coarse and stage.name.startswith(CONTAINER) and trace in self._steps:
+                self._steps[trace].container = stage
 
     # --- what goes out ------------------------------------------------------------------------------------------------
 
-    def due(self, late: Collection[Trace | None], *, is_last: bool) -> Made:
+    def due(self, late: Collection[Trace | None], stages: Stages, *, is_last: bool) -> Made:
         """Give the numbers and rows of the steps that are over.
 
         Args:
             late: traces of which stages still wait for their device.
+            stages: all that have been seen.
             is_last: nothing will come any more.
         """
         over = [
@@ -158,14 +156,14 @@ class Book:
             if is_last or (step.container is not None and not step.waiting and trace not in late)
         ]
         if over:
-            self._stages.remember(tuple(state.open))
+            stages.remember(tuple(state.open))
         excess = list(self._steps)[: max(0, len(self._steps) - MOST_STEPS)]
         for trace in dict.fromkeys([*excess, *over]):
             step = self._steps.pop(trace)
             container = step.container
             time_ns = container.end_ns if container is not None else state.now()
             if container is not None and container.status is None:
-                step.work.leave_evaluations(self._stages)
+                step.work.leave_evaluations(stages)
                 yield from rates.points(step.work, container, self._device())
             yield from ledger.records(step.group, trace, container, time_ns, is_over=True)
             for group in self._groups.values():

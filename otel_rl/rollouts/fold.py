@@ -12,8 +12,8 @@ from typing import Any, Final
 from otel_rl import vocabulary as v
 from otel_rl.guard import guard
 from otel_rl.metrics import Fold
-from otel_rl.records import Exemplar, Labels, Noted, Point, Value
-from otel_rl.requests import Load, Request
+from otel_rl.records import Exemplar, Labels, Noted, Point, Span, Value
+from otel_rl.requests import KvCache, Load, Request
 from otel_rl.rollouts.bulk import bulk, derive
 from otel_rl.rollouts.candidates import Policy, outcomes
 from otel_rl.rollouts.columns import Derived, Numbers, Table, clean
@@ -76,7 +76,8 @@ class RequestFold:
         """and wait here."""
         self._rollouts: dict[Any, Rollout] = {}
         """By the stage or step that they are, or what is held together for traces of others; and by their purpose."""
-        self._stages = Stages()
+        self.stages = Stages()
+        """All that were seen."""
         self._used: OrderedDict[int, int] = OrderedDict()
         """By trace id, spans that requests have become."""
         self._over: OrderedDict[int, None] = OrderedDict()
@@ -90,10 +91,14 @@ class RequestFold:
         """Take in how busy an engine says that it is."""
         self._engines.take(load)
 
+    def kv_cache(self, cache: KvCache) -> None:
+        """Take in how many bytes an engine's KV cache takes."""
+        self._engines.take_cache(cache)
+
     def look(self, *stages: Collection[Any]) -> None:
         """See the stages among what is open or has ended, before requests below them are counted."""
         for some in stages:
-            self._stages.remember(some)
+            self.stages.remember(some)
 
     def read(self, noted: Noted, *, hurry: bool) -> None:
         """Read the rows of engines; what a reader gave before it failed is kept. Cost: 0.5 us and the reader's own.
@@ -177,7 +182,7 @@ class RequestFold:
         pending, self._pending, self._waiting, self._pause = self._pending, {}, 0, SLICE
         self._parent = self  # of no request: the next one looks for its place again
         if pending:
-            self._stages.remember(tuple(state.open))
+            self.stages.remember(tuple(state.open))
         for bucket in pending.values():
             with guard("count requests"):
                 self._count(bucket)
@@ -189,7 +194,7 @@ class RequestFold:
         if table is not None:
             if bucket.problem:
                 problems[bucket.problem] += len(table.rows)
-            purposes = self._stages.purposes(set(table.parents))
+            purposes = self.stages.purposes(set(table.parents))
             for purpose in sorted(set(purposes.values())):
                 with guard("count requests"):
                     self._count_purpose(bucket, table.below(purposes, purpose), purpose, problems)
@@ -263,7 +268,7 @@ class RequestFold:
         rollout.touched = now
         return rollout
 
-    def ended(self, stage: Stage, spans: list[Stage]) -> dict[str, Value]:
+    def ended(self, stage: Stage, spans: list[Span]) -> dict[str, Value]:
         """Say what the requests of a stage that has ended were, and add their spans; they come before it.
 
         With the container of a rank its step is over: what comes later is counted as late.
@@ -289,7 +294,7 @@ class RequestFold:
         found = [self._rollouts.pop((key, purpose), None) for purpose in PURPOSES]
         return [rollout for rollout in found if rollout is not None]
 
-    def sweep(self, opened: Collection[Any], late: Collection[Any], spans: list[Stage], *, is_last: bool) -> None:
+    def sweep(self, opened: Collection[Any], late: Collection[Any], spans: list[Span], *, is_last: bool) -> None:
         """Close the rollouts that no stage will close any more.
 
         Args:
@@ -313,7 +318,7 @@ class RequestFold:
                         self._engines.rollout_over(state.now())
         self._point_at()
 
-    def _close(self, rollout: Rollout, spans: list[Stage], time_ns: int, wall: int) -> dict[str, Value]:
+    def _close(self, rollout: Rollout, spans: list[Span], time_ns: int, wall: int) -> dict[str, Value]:
         """Emit what a rollout's requests are together, and the spans of those that are kept."""
         made = self._spans(rollout) if rollout.trace.sampled else []
         spans.extend(made)
@@ -329,6 +334,7 @@ class RequestFold:
         peak = self._engines.peak()
         if peak is not None:
             told[v.KV_PEAK_SPAN] = peak
+        told.update(self._engines.bytes())
         return told
 
     def _points(self, rollout: Rollout, numbers: dict[str, float], time_ns: int, wall: int) -> None:

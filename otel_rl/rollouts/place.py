@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
@@ -19,8 +18,11 @@ CONTAINER: Final = f"{v.RANK_SPAN} "
 ROLLOUTS: Final = frozenset((v.SAMPLE, v.EVALUATE))
 """Stages that are a rollout each; requests of other stages are judged with their whole step."""
 EVALUATION: Final[Labels] = ((v.MODE, "eval"),)
+SAYING: Final = (v.EVALUATE, v.REWARD)
+"""Stages that say by their name what the requests inside them are for."""
 KNOWN_STAGES: Final = 16_384
-"""Stages whose parents are known: more than one cycle of the flusher takes, and about 3 MB."""
+"""So many of the last stages are known, and at most twice as many: more than one cycle of the flusher takes, and about
+4 MB."""
 DEEPEST: Final = 64
 
 
@@ -103,17 +105,20 @@ class Stages:
     """The stages that were seen last, by span id: a stage itself knows only the id of its parent."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[int, Above] = OrderedDict()
+        self._known: dict[int, int | Above] = {}
+        """The parent's id; of a stage that says something of the requests inside it, what it says."""
+        self._before: dict[int, int | Above] = {}
+        """What was known before: it goes once as many stages have been seen since."""
 
     def remember(self, stages: Iterable[Any]) -> None:
         """Take note of the stages among what is open, or has ended; it says of itself what it does by now."""
+        if len(self._known) >= KNOWN_STAGES:
+            self._known, self._before = {}, self._known
         known = self._known
         for stage in stages:
             if stage.__class__ is Stage:
-                known[stage.span_id] = _above(stage)
-                known.move_to_end(stage.span_id)
-        while len(known) > KNOWN_STAGES:
-            known.popitem(last=False)
+                is_saying = stage.name in SAYING or (stage.attributes and v.MODE in stage.attributes)
+                known[stage.span_id] = _above(stage) if is_saying else stage.parent_id
 
     def purposes(self, places: Iterable[Any]) -> dict[Any, Purpose]:
         """Say what the requests of each place are for, by the place, as far as that could be seen."""
@@ -131,7 +136,8 @@ class Stages:
         return Purpose(EVALUATION if is_evaluation else (), is_judging)
 
     def _find(self, span_id: int) -> Above | None:
-        return self._known.get(span_id)
+        found = self._known.get(span_id, self._before.get(span_id))
+        return Above(found, is_evaluation=False, is_judging=False) if isinstance(found, int) else found
 
 
 def _above(stage: Stage) -> Above:
