@@ -178,6 +178,15 @@ def test_a_permuted_batch(batch: Batch, order: list[int]) -> None:
     assert expected == faults(batch, before)
 
 
+def test_a_permuted_batch_of_rows_of_one_token() -> None:
+    """Its sums by column are those of a shift, too: nothing is left of a row."""
+    before, after = (
+        Row(step=1, rank=0, boundary=name, tokens=token_sums([[token] for token in tokens]))
+        for name, tokens in (("a", (5, 7, 9)), ("b", (9, 5, 7)))
+    )
+    assert [Fault.PERMUTED_BATCH] == [one.fault for one in check([before, after])]
+
+
 @unhurried
 @given(batches)
 def test_tokens_in_another_order_and_other_tokens(batch: Batch) -> None:

@@ -121,7 +121,7 @@ def test_root_and_status(tmp_path: Path) -> None:
 
 
 def test_points(tmp_path: Path) -> None:
-    """Points of all kinds come back with NaN, start and attributes; by name or all."""
+    """Points of all kinds come back with NaN, start and attributes; by name, by what a function takes, or all."""
     journal = Journaled(tmp_path)
     histogram = Distribution(8, [1, 2, 0], 3.5, 0.5, 2.0, {"k": "v"})
     metrics = [
@@ -132,6 +132,7 @@ def test_points(tmp_path: Path) -> None:
     journal.write(journal.encoder.encode_metrics(metrics))
     run = open_run(tmp_path)
     assert ["g", "g", "c", "h"] == [point.name for point in run.points()]
+    assert ["c", "h"] == [point.name for point in run.points(lambda name: name != "g")]
     first, second = run.points("g")
     assert math.isnan(first.value)
     assert (6, 0, 7, {"k": True}, "gauge") == (

@@ -209,6 +209,8 @@ def test_the_memory_of_a_device_has_parts(tmp_path: Path) -> None:
         rounding=0.5,
         non_torch_bytes=13 * MIB,
         activation_bytes=None,
+        kv_cache_bytes=19 * MIB,
+        kv_cache_size_bytes=2 * GIB,
         comm_estimate_bytes=None,
     )
     assert (2, expected) == (len(found), found[1])

@@ -179,6 +179,7 @@ def test_a_slow_rank_from_the_journal_to_the_document(tmp_path: Path) -> None:
         share=pytest.approx(0.01 / 0.11),
         slow_steps=10,
         steps=10,
+        pipeline=None,
     )
     assert [straggler] == found.stragglers
     assert ([], []) == (found.slow_communication, found.slowdowns)
@@ -201,6 +202,7 @@ def test_a_slow_rank_from_the_journal_to_the_document(tmp_path: Path) -> None:
             relative_score=pytest.approx(1.0 if rank == 0 else (own_s + 0.02 * 0.5) / (own_s + 0.02)),
             individual_score=1.0,
             slowdown=None,
+            pipeline=None,
         )
         for rank in (0, 1)
     ]
@@ -238,10 +240,15 @@ def test_slow_communication_from_spans_to_the_row() -> None:
     call = Call(v.BACKWARD, (60, 60), 40)
     start = Start(0, 10, tuple(PlayedStep((call,), (0, 0), (0, 0), False) for _ in range(8)))
     found, _ = found_in(play([start], (10**18, 10**18)))
-    expected = [SlowCommunication(role="trainer", stage=v.BACKWARD, transfer_s=4e-8, share=0.4)]
+    expected = [SlowCommunication(role="trainer", stage=v.BACKWARD, transfer_s=4e-8, share=0.4, pipeline=None)]
     assert ([], expected) == (found.stragglers, found.slow_communication)
     balanced = Slowdown(
-        role="trainer", steps=6, actual_s=pytest.approx(1e-7), ideal_s=pytest.approx(1e-7), slowdown=pytest.approx(1.0)
+        role="trainer",
+        steps=6,
+        actual_s=pytest.approx(1e-7),
+        ideal_s=pytest.approx(1e-7),
+        slowdown=pytest.approx(1.0),
+        pipeline=None,
     )
     assert [balanced] == found.slowdowns
 

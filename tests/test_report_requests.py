@@ -16,11 +16,17 @@ from rich.console import Console
 
 import otel_rl
 from otel_rl import requests
+from otel_rl import vocabulary as v
 from otel_rl.analysis.histogram import Histogram
+from otel_rl.journal.identity import WriterIdentity
+from otel_rl.journal.read import Journal, PointView
+from otel_rl.records import Value
+from otel_rl.report import request_rows
 from otel_rl.report.build import build_report
 from otel_rl.report.document import to_json
 from otel_rl.report.model import Report
 from otel_rl.report.request_model import BadRequests, Quantiles, RequestRow, Tail
+from otel_rl.report.request_rows import RequestPoints
 from otel_rl.report.request_table import request_table
 from otel_rl.report.terminal import render
 from otel_rl.report.verdict import verdict
@@ -195,3 +201,27 @@ def test_histograms_of_different_boundaries_do_not_add_up() -> None:
         Histogram((1.0,), [1, 0], 0, 0).plus(Histogram((2.0,), [1, 0], 0, 0))
     with pytest.raises(ValueError, match="values"):
         Histogram((1.0,), [0, 0], 0, 0).quantile(0.5)
+
+
+@pytest.mark.parametrize("most", [2, 4096])
+def test_rollouts_weigh_as_long_as_they_took(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However few may be open; one without a time, and those of evaluations, are left out."""
+    monkeypatch.setattr(request_rows, "MOST_OPEN", most)
+    points = RequestPoints()
+    journals = [Journal(WriterIdentity(f"trainer-{rank}-1-0"), []) for rank in (0, 1)]
+
+    def see(rank: int, name: str, time_ns: int, value: float, **attributes: Value) -> None:
+        labels = {v.SLOWEST if key == "slowest" else v.MODE: one for key, one in attributes.items()}
+        points.see(PointView(name, "gauge", "1", time_ns, 0, labels, {}, journals[rank], value))
+
+    for rank in (0, 1):
+        for number in range(1, 6):
+            see(rank, v.TAIL, number, 0.1 * number + rank, slowest="0.01")
+            see(rank, v.ROLLOUT_BUBBLE, number, 0.5)
+            see(rank, v.ROLLOUT_WALL, number, float(number))
+            see(rank, v.TAIL, 10 + number, 9.0, slowest="0.01")
+            see(rank, v.ROLLOUT_WALL, 20 + number, 100.0, mode="eval")
+    found = points.rows([])
+    expected = sum((0.1 * number + rank) * number for number in range(1, 6) for rank in (0, 1)) / 30
+    assert [Tail(slowest=0.01, share=pytest.approx(expected), step_share=None)] == found.tails
+    assert (0.5, None, []) == (found.bubble, found.kv_cache_peak, found.rows)

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import math
+import tracemalloc
+from collections import defaultdict
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from otel_rl import vocabulary as v
-from otel_rl.journal.read import open_run
+from otel_rl.analysis.trend import mean
+from otel_rl.journal.identity import WriterIdentity
+from otel_rl.journal.read import Journal, PointView, open_run
+from otel_rl.records import Attributes
+from otel_rl.report import series as module
 from otel_rl.report.build import build_report
 from otel_rl.report.model import Series
+from otel_rl.report.series import Numbers
 from tests.runs import BEGIN_NS, Plan, write_run
 
 
@@ -53,3 +64,54 @@ def test_a_value_of_an_unfinished_step_has_no_number(tmp_path: Path) -> None:
     reward = next(one for one in found if one.name == v.REWARD_SCORE)
     assert {None} == set(reward.steps)
     assert 24 >= len(reward.values) >= 12
+
+
+JOURNAL = Journal(WriterIdentity("trainer-0-1-0"), [])
+PROCESSES: list[Attributes] = [{v.ATTEMPT_ID: attempt, v.RANK: rank} for attempt in "ab" for rank in (0, 1)]
+POINTS = st.tuples(st.integers(0, 3), st.integers(1, 5), st.sampled_from([0.5, -1.0, 3.0, math.nan, math.inf]))
+
+
+def loss(process: Attributes, time_ns: int, value: float) -> PointView:
+    """One point of a loss."""
+    return PointView(v.LOSS, "gauge", "1", time_ns, 0, {v.LOSS_TYPE: "total"}, process, JOURNAL, value)
+
+
+def lined_up(points: Iterable[tuple[int, int, float]]) -> list[float]:
+    """Say by hand what the steps come to where each time is one: the newest attempt's mean, in order of time."""
+    times: defaultdict[int, list[tuple[str, float]]] = defaultdict(list)
+    for process, time_ns, value in points:
+        times[time_ns].append((str(PROCESSES[process][v.ATTEMPT_ID]), value))
+    found: list[float] = []
+    for _, values in sorted(times.items()):
+        newest = max(attempt for attempt, _ in values)
+        finite = [value for attempt, value in values if attempt == newest and math.isfinite(value)]
+        found.append(mean(finite) if finite else math.nan)
+    return found
+
+
+@pytest.mark.parametrize("most", [1, 4096])
+@given(points=st.lists(POINTS, min_size=1, max_size=30))
+def test_points_of_many_processes_are_those_that_came(points: list[tuple[int, int, float]], most: int) -> None:
+    """In whatever order they come, and however few times of a process are known again."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(module, "MOST_MOMENTS", most)
+        numbers = Numbers()
+        for process, time_ns, value in points:
+            numbers.see(loss(PROCESSES[process], time_ns, value))
+        (found,), own = numbers.series([])
+    expected = [value if math.isfinite(value) else None for value in lined_up(points)]
+    assert (expected, []) == (found.values, own)
+
+
+def test_a_point_is_kept_in_a_few_bytes() -> None:
+    """12 of each and 12 of its time, where a point takes 600: a run has millions of them."""
+    numbers = Numbers()
+    numbers.see(loss(PROCESSES[0], 1, 0.5))
+    tracemalloc.start()
+    try:
+        for index in range(40_000):
+            numbers.see(loss(PROCESSES[0], index // 2, index / 7))
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < 40_000 * 24 + module.MOST_MOMENTS * 200

@@ -18,7 +18,7 @@ from otel_rl.journal.read import SpanView, open_run
 from otel_rl.records import Value
 from otel_rl.report.build import build_report
 from otel_rl.report.efficiency_model import GoodputRow
-from otel_rl.report.slices import Places, Slices
+from otel_rl.report.slices import Shapes, Slices
 from otel_rl.report.spent import moved, skipped, spent, twice, without
 from tests.peers import Did, Met, Peer
 from tests.runs import BEGIN_NS, MS, Plan, write_run
@@ -187,13 +187,17 @@ def test_nothing_recorded_has_no_goodput(tmp_path: Path) -> None:
 
 def test_slices_are_kept_as_they_were() -> None:
     """And those of equal steps share their paths."""
-    known: Places = {}
+    known: Shapes = {}
     first = {
         ("a",): Slice((1, 2), 3, 2, Comm(1, 1), False, True),
         ("a", "b"): Slice((), 0, -1, Comm(0, 0), True, False),
         ("c",): Slice((9,), 9, 9, Comm(0, 0), False, False, True),
+        ("d",): Slice((4, 5, 6), 15, 15, Comm(0, 0), False, False),
+        ("e",): Slice((7,), 7, 7, Comm(2, 0), False, False),
+        ("f",): Slice((8,), 8, 8, Comm(0, 0), True, True),
     }
     assert [first, {}] == [dict(Slices(first, known)), dict(Slices({}, known))]
     again = Slices(first, known)
-    assert (3, True, False) == (len(again), ("a", "b") in again, ("b",) in again)
+    assert (6, True, False) == (len(again), ("a", "b") in again, ("b",) in again)
+    assert [(("a",), Comm(1, 1)), (("e",), Comm(2, 0))] == list(again.collectives())
     assert 2 == len(known)

@@ -20,12 +20,13 @@ from otel_rl.report.efficiency import efficiency
 from otel_rl.report.long_step import set_aside
 from otel_rl.report.model import BalanceRow, CommRow, LongStep, Rank, RankComm
 from otel_rl.report.pieces import Work
+from otel_rl.report.slices import Slices
 from otel_rl.report.spent import NOTHING as NO_TIME
 from otel_rl.report.stage_rows import stage_rows
 
 MS = 1_000_000
 NOTHING = Comm(0, 0)
-NO_CALLS = Calls((), array("q"), (), array("q"))
+NO_CALLS = Calls((), (), array("q"), (), array("q"))
 
 
 def averaged(*ranks: Sequence[float], comm: Comm = NOTHING) -> Averaged:
@@ -41,8 +42,8 @@ def averaged(*ranks: Sequence[float], comm: Comm = NOTHING) -> Averaged:
             reward = Slice((round(ms * MS),), round(ms * MS), round(ms * MS), NOTHING, False, False)
             slices = {(v.REWARD,): reward} if ms else {}
             step = Step(now_ns, now_ns + time_ns, "train", number)
-            reward_ns = array("q", (round(ms * MS), 0, 0, 0, -1, 0))
-            calls = Calls((v.REWARD,), reward_ns, (), array("q")) if ms else NO_CALLS
+            reward_ns = array("q", (round(ms * MS),))
+            calls = Calls((v.REWARD,), (), reward_ns, (), array("q")) if ms else NO_CALLS
             records.append(record(rank, step, slices, comm, calls))
             now_ns += time_ns
     return average(records)
@@ -57,7 +58,7 @@ def record(
         rank=Rank("trainer", rank),
         step=step,
         covered_ns=step.time_ns,
-        slices=slices,
+        slices=Slices(slices, {}),
         direct_comm=comm,
         work=Work(),
         is_truncated=False,

@@ -74,8 +74,8 @@ def test_no_line_is_wider_than_the_terminal(tmp_path: Path, plan: Plan, width: i
         ("many ranks", "collectives in  per step  shortest   median  longest\n"),
         ("many ranks", "rl.reward              1      0 us  10.0 ms  10.0 ms\n"),
         ("device", "rl.train.backward and rl.train.forward: the device's times; where the host waits"),
-        ("device", "device      live  reserved     other  slack  round."),
-        ("device", "rank 1  5.00 GiB  10.0 GiB  13.0 MiB   50 %    50 %"),
+        ("device", "device      live  reserved     other        kv  slack  round."),
+        ("device", "rank 1  5.00 GiB  10.0 GiB  13.0 MiB  19.0 MiB   50 %    50 %"),
         ("healthy", "in all steps  samples  prompt tok."),
         ("slow rank", "mean step   active     wait  transfer   hidden     idle    other  score\n"),
         ("slow rank", "rank 0     86.0 ms  10.0 ms   1.00 ms  16.0 ms  1.00 ms  2.00 ms   1.00\n"),
@@ -131,7 +131,8 @@ def test_slow_communication_is_said(tmp_path: Path) -> None:
     """Beside the table of what the ranks did."""
     report = build_report(open_run(write_run(tmp_path)), BEGIN_NS)
     rows = [
-        SlowCommunication(role="trainer", stage=stage, transfer_s=0.04, share=0.4) for stage in (v.BACKWARD, v.COMM)
+        SlowCommunication(role="trainer", stage=stage, transfer_s=0.04, share=0.4, pipeline=None)
+        for stage in (v.BACKWARD, v.COMM)
     ]
     out = io.StringIO()
     render(

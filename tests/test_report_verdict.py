@@ -43,6 +43,7 @@ def slow(name: str, rank: int, ratio: float, cost_s: float) -> StragglerRow:
         share=cost_s,
         slow_steps=9,
         steps=10,
+        pipeline=None,
     )
 
 
@@ -65,6 +66,7 @@ def ranks(count: int, role: str = "trainer") -> list[RankTime]:
             relative_score=None,
             individual_score=None,
             slowdown=None,
+            pipeline=None,
         )
         for rank in range(count)
     ]
@@ -127,7 +129,7 @@ def test_a_cheap_straggler_is_not_the_verdict() -> None:
 def test_slow_communication_blames_no_rank() -> None:
     """It takes long on the rank that waits least."""
     rows = [
-        SlowCommunication(role="trainer", stage=stage, transfer_s=share, share=share)
+        SlowCommunication(role="trainer", stage=stage, transfer_s=share, share=share, pipeline=None)
         for stage, share in ((v.BACKWARD, 0.41), (v.COMM, 0.3))
     ]
     found = verdict(STEPS, TOP, replace(NOBODY, slow_communication=rows))
@@ -140,7 +142,7 @@ def test_slow_communication_blames_no_rank() -> None:
 
 def test_a_straggler_goes_before_slow_communication() -> None:
     """Who waits for it is in the collective, too."""
-    rows = [SlowCommunication(role="trainer", stage=v.BACKWARD, transfer_s=0.4, share=0.4)]
+    rows = [SlowCommunication(role="trainer", stage=v.BACKWARD, transfer_s=0.4, share=0.4, pipeline=None)]
     both = replace(stragglers(slow(v.REWARD, 2, 3.0, 0.2)), slow_communication=rows)
     assert "straggler" == verdict(STEPS, TOP, both).kind
 

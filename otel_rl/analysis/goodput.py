@@ -92,7 +92,7 @@ class Goodput:
 
 def kind_of(stage: str) -> Kind:
     """Say which kind of time a stage is by its span's name; `rl.reward accuracy` is a reward."""
-    return KIND_OF_STAGE.get(stage.partition(" ")[0], Kind.OTHER)
+    return KIND_OF_STAGE.get(stage) or KIND_OF_STAGE.get(stage.partition(" ")[0], Kind.OTHER)
 
 
 def goodput(spent: Iterable[tuple[Kind, Interval]], begin: int, end: int) -> Goodput:

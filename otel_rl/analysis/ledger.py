@@ -142,12 +142,11 @@ def _shape_fault(before: int, after: int) -> Fault | None:
 def _token_fault(before: TokenSums, after: TokenSums) -> Fault | None:
     if before == after:
         return None
+    if (before.plain, before.weighted, before.tail) == (after.plain, after.weighted, after.tail):
+        return Fault.PERMUTED_BATCH  # the same rows; before shifts, which rows of one token each look like
     if _is_left_shift(before, after) or _is_left_shift(after, before):
         return Fault.SHIFTED_TOKENS
-    if before.plain != after.plain:
-        return Fault.OTHER_TOKENS
-    is_same_rows = (before.weighted, before.tail) == (after.weighted, after.tail)
-    return Fault.PERMUTED_BATCH if is_same_rows else Fault.REORDERED_TOKENS
+    return Fault.OTHER_TOKENS if before.plain != after.plain else Fault.REORDERED_TOKENS
 
 
 def _is_left_shift(before: TokenSums, after: TokenSums) -> bool:

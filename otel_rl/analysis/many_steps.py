@@ -91,7 +91,7 @@ class ManySteps(Generic[RankT]):
         whole = step_ns(listed) if time_ns is None else time_ns
         own = own_times(listed)
         self._steps_ns.append(whole)
-        self._inseparable.update(call.stage for call in listed if call.own_ns is None)
+        self._inseparable.update(call.stage for call in listed if not call.is_separable)
         for stage, times in own.items():
             self._keep(stage, times)
         self._slow.update((rank, one.stage) for one in slow_in(own, whole) for rank in (one.rank.rank, *one.rank.tied))

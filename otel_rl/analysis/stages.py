@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 from otel_rl.analysis.intervals import clip, covered
 
@@ -20,9 +21,11 @@ class Comm:
     time_ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """One span of a rank as arithmetic sees it."""
+NO_COMM: Final = Comm(0, 0)
+
+
+class Piece(NamedTuple):
+    """One span of a rank as arithmetic sees it; a tuple, since a run has millions of them."""
 
     key: bytes
     """Span id."""
@@ -47,9 +50,8 @@ class Piece:
         return max(0, self.end_ns - self.begin_ns)
 
 
-@dataclass(frozen=True, slots=True)
-class Slice:
-    """One stage on one rank in one step."""
+class Slice(NamedTuple):
+    """One stage on one rank in one step; a tuple, since a run has millions of them."""
 
     durations_ns: tuple[int, ...]
     busy_ns: int
@@ -99,6 +101,9 @@ class Tree:
         """Add up the collectives inside a stage, in nested stages too; a collective is all collective."""
         if piece.is_comm:
             return Comm(1, piece.duration_ns)
+        if piece.key not in self._children:  # as most are
+            own = piece.comm or NO_COMM
+            return own if own.time_ns <= piece.duration_ns else Comm(own.count, piece.duration_ns)
         nested = [child for child in self.below(piece.key) if not child.is_comm]
         if not nested and piece.comm is not None and piece.comm.time_ns <= piece.duration_ns:
             return piece.comm
@@ -128,7 +133,14 @@ class Tree:
             ]
         return {path: self._fold(pieces) for path, pieces in groups.items()}
 
+    def _alone(self, piece: Piece) -> Slice:
+        """Fold one call with nothing inside, as most stages of a step are."""
+        comm, time_ns = self.comm(piece), piece.duration_ns
+        return Slice((time_ns,), time_ns, time_ns - comm.time_ns, comm, piece.is_hidden, False)
+
     def _fold(self, pieces: Sequence[Piece]) -> Slice:
+        if len(pieces) == 1 and pieces[0].key not in self._children and not pieces[0].is_host_clock:
+            return self._alone(pieces[0])
         comm = [self.comm(piece) for piece in pieces]
         comm_ns = sum(one.time_ns for one in comm)
         inside = [*pieces, *(child for piece in pieces for child in self.below(piece.key))]

@@ -16,7 +16,7 @@ from otel_rl import vocabulary
 from otel_rl.journal import views
 from otel_rl.journal.files import SUFFIX, Journal, find_journals
 from otel_rl.journal.frame import Damage, Frame, Signal
-from otel_rl.journal.views import LogView, OpenStage, PointView, SpanView
+from otel_rl.journal.views import LogView, OpenStage, PointView, SpanView, Wanted
 from otel_rl.records import Value
 
 __all__ = ["Journal", "JournalNotFound", "LogView", "OpenStage", "PointView", "Run", "SpanView", "open_run"]
@@ -76,10 +76,15 @@ class Run:
         stages = [stage for journal in self.journals for stage in _open_stages(journal)]
         return sorted(stages, key=lambda stage: stage.start_ns)
 
-    def points(self, name: str | None = None) -> Iterator[PointView]:
-        """Read the points of one metric, or all; those of counters and histograms are cumulative (``last_points``)."""
+    def points(self, wanted: Wanted = None) -> Iterator[PointView]:
+        """Read the points of one metric, of those whose name a function takes, or all.
+
+        Those of counters and histograms are cumulative (``last_points``).
+
+        Cost: 3.5 us a point that is wanted, 0.5 us another.
+        """
         for journal in self.journals:
-            yield from _points(journal, name)
+            yield from _points(journal, wanted)
 
     def last_points(self, name: str | None = None) -> list[PointView]:
         """Read the last point of every stream, that is of every metric, attributes, resource and journal."""
@@ -135,8 +140,8 @@ def _spans(journal: Journal, keys: Collection[str] | None) -> Iterator[SpanView]
     return _decode(journal, "traces", lambda payload: views.spans(payload, journal, keys))
 
 
-def _points(journal: Journal, name: str | None) -> Iterator[PointView]:
-    return _decode(journal, "metrics", lambda payload: views.points(payload, journal, name))
+def _points(journal: Journal, wanted: Wanted) -> Iterator[PointView]:
+    return _decode(journal, "metrics", lambda payload: views.points(payload, journal, wanted))
 
 
 def _logs(journal: Journal, event_name: str | None) -> Iterator[LogView]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -11,11 +11,12 @@ from otel_rl import vocabulary as v
 from otel_rl.analysis.bubbles import Bubbles, bubbles
 from otel_rl.analysis.goodput import Goodput
 from otel_rl.analysis.intervals import Interval
-from otel_rl.analysis.stages import Comm, Path, Slice, Tree
+from otel_rl.analysis.stages import Comm, Tree
 from otel_rl.analysis.steps import Step
 from otel_rl.analysis.stragglers import Key
 from otel_rl.calls import Calls, Known, calls_in
 from otel_rl.journal.read import SpanView
+from otel_rl.pieces import UNKNOWN, pipeline_of, shares_samples
 from otel_rl.records import Value
 from otel_rl.report.memory import Peaks
 from otel_rl.report.model import Failure, Rank
@@ -31,7 +32,7 @@ from otel_rl.report.pieces import (
     text,
     work_of,
 )
-from otel_rl.report.slices import Places, Slices
+from otel_rl.report.slices import Shapes, Slices
 from otel_rl.report.spent import Wall, skipped_calls, spent
 
 ERROR: Final = 2
@@ -57,7 +58,7 @@ class StepRecord:
     rank: Rank
     step: Step
     covered_ns: int
-    slices: Mapping[Path, Slice]
+    slices: Slices
     direct_comm: Comm
     """Collectives under no stage."""
     work: Work
@@ -70,6 +71,10 @@ class StepRecord:
     """Of the container, which may end before the next step begins."""
     skipped: frozenset[Key] = frozenset()
     """Calls of updates that the optimizer skipped."""
+    pipeline: int = UNKNOWN
+    """The pipeline stage: peers share it."""
+    samples: int = UNKNOWN
+    """The data-parallel group whose ranks share their samples; UNKNOWN where this rank has its own."""
 
     @property
     def key(self) -> StepKey:
@@ -146,7 +151,7 @@ class _Collector:
         self._known: set[tuple[str, int]] = set()
         self._stepped: set[str] = set()
         self._shared = Known()
-        self._places: Places = {}
+        self._shapes: Shapes = {}
 
     def add(self, span: SpanView) -> None:
         if is_derived(span):
@@ -215,7 +220,7 @@ class _Collector:
             if iteration is not None:
                 self._stepped.add(key[0])
                 calls = calls_in(piece(container), tree, inside, self._shared)
-                slices = Slices(tree.slices(container.span_id), self._places)
+                slices = Slices(tree.slices(container.span_id), self._shapes)
                 self._found.steps.append(_step(container, iteration, tree, inside, slices, calls, time))
                 if container.status_code == ERROR:
                     self._found.failures.append(_failure(container, iteration, spans))
@@ -276,6 +281,8 @@ def _step(
         bubbles=_bubbles(container, inside),
         spent=time,
         skipped=skipped_calls(container, inside),
+        pipeline=pipeline_of(container.resource),
+        samples=shares_samples(container.resource),
     )
 
 

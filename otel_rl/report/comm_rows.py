@@ -31,7 +31,7 @@ def comm_rows(averaged: Averaged, stages: list[StageRow]) -> list[CommRow]:
 
 def _comm(record: StepRecord) -> Iterator[tuple[str, Comm]]:
     """Give the collectives of a step by the outermost stage around them."""
-    found = [(path[0], part.comm) for path, part in record.slices.items() if len(path) == 1 and path[0] != v.COMM]
+    found = [(path[0], comm) for path, comm in record.slices.collectives() if len(path) == 1 and path[0] != v.COMM]
     for stage, comm in [*found, (v.COMM, record.direct_comm)]:
         if comm.count:
             yield stage, comm

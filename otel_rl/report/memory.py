@@ -17,6 +17,7 @@ KINDS: Final[tuple[tuple[MemoryKind, str, str, tuple[str, str]], ...]] = (
 )
 """Kind of memory, key of its peak, key that says whether the peak is exact, keys of the readings at both ends."""
 KEYS: Final = tuple(key for _, peak, exact, ends in KINDS for key in (peak, exact, *ends))
+ANY: Final = frozenset(KEYS)
 SLACK_SHARE: Final = 0.01
 """The kernel counts pages late: a reading may lie this much above an exact peak."""
 RAISE_SHARE: Final = 0.001
@@ -47,6 +48,8 @@ class Peaks:
             phase: what a container is called that is no step: set-up or tear-down.
             iteration: number of the step that the span is in.
         """
+        if ANY.isdisjoint(span.attributes):
+            return
         for kind, peak, exact, ends in KINDS:
             own = integer(span.attributes, peak)
             size = max(own, *(integer(span.attributes, key) for key in ends))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, field, fields
 from math import isfinite, isnan
 from statistics import median
 from typing import Final, cast
@@ -13,7 +14,7 @@ from otel_rl import vocabulary as v
 from otel_rl.analysis.checksums import LAGS, LogprobSums, MaskSums, TokenSums
 from otel_rl.analysis.ledger import Fault, Row, check
 from otel_rl.journal.read import LogView, PointView, Run
-from otel_rl.records import Value
+from otel_rl.records import Attributes, Value
 from otel_rl.report.computed_model import SCOPES, Flops, Ledger, LedgerMismatch, LedgerRank, RankFlops, Scope
 from otel_rl.report.pieces import integer, rank_of, text
 
@@ -29,33 +30,55 @@ LoopKey = tuple[str, str]
 """Attempt and loop."""
 
 
-def flops(points: Iterable[PointView], notes: Iterable[LogView]) -> Flops:
-    """Take the median over the steps of each rank and scope; what a user recorded under these names has no scope."""
-    values: defaultdict[tuple[RankKey, str], dict[str, list[PointView]]] = defaultdict(lambda: defaultdict(list))
-    for point in points:
+@dataclass(slots=True)
+class _Values:
+    """The points of one metric, rank and scope."""
+
+    values: array[float] = field(default_factory=lambda: array("d"))
+    last: Attributes = field(default_factory=dict)
+    is_host_clock: bool = False
+
+    def see(self, point: PointView) -> None:
+        self.values.append(point.value)
+        self.last = point.attributes
+        self.is_host_clock |= point.attributes.get(v.CLOCK) == "host"
+
+
+class FlopsPoints:
+    """The points of a run that say how many FLOPs were done. Cost: 8 bytes a point."""
+
+    def __init__(self) -> None:
+        """Begin without any point."""
+        self._values: defaultdict[tuple[RankKey, str], dict[str, _Values]] = defaultdict(dict)
+
+    def see(self, point: PointView) -> None:
+        """Take a point of ``NAMES`` in; what a user recorded under these names has no scope."""
         rank, scope = rank_of(point.resource), text(point.attributes, v.FLOPS_SCOPE)
         if scope in SCOPES and isfinite(point.value):
-            values[(rank.role, rank.rank), scope][point.name].append(point)
-    rows = [_rank_flops(*key, by_name) for key, by_name in values.items() if by_name.get(v.FLOPS_RATE)]
-    rows.sort(key=lambda row: (row.role, row.rank, SCOPES.index(row.scope)))
-    return Flops(ranks=rows, notes=list(dict.fromkeys(note.body for note in notes)))
+            self._values[(rank.role, rank.rank), scope].setdefault(point.name, _Values()).see(point)
+
+    def rows(self, notes: Iterable[LogView]) -> Flops:
+        """Take the median over the steps of each rank and scope."""
+        rows = [_rank_flops(*key, by_name) for key, by_name in self._values.items() if v.FLOPS_RATE in by_name]
+        rows.sort(key=lambda row: (row.role, row.rank, SCOPES.index(row.scope)))
+        return Flops(ranks=rows, notes=list(dict.fromkeys(note.body for note in notes)))
 
 
-def _rank_flops(rank: RankKey, scope: str, by_name: dict[str, list[PointView]]) -> RankFlops:
-    rates, ratios = by_name[v.FLOPS_RATE], by_name.get(v.MFU, [])
-    last = (ratios or rates)[-1].attributes
+def _rank_flops(rank: RankKey, scope: str, by_name: dict[str, _Values]) -> RankFlops:
+    rates, ratios = by_name[v.FLOPS_RATE], by_name.get(v.MFU)
+    last = (ratios or rates).last
     peak = last.get(v.FLOPS_PEAK)
     return RankFlops(
         role=rank[0],
         rank=rank[1],
         scope=cast("Scope", scope),
-        steps=len(rates),
-        per_second=median(point.value for point in rates),
-        mfu=median(point.value for point in ratios) if ratios else None,
+        steps=len(rates.values),
+        per_second=median(rates.values),
+        mfu=median(ratios.values) if ratios else None,
         peak=float(peak) if isinstance(peak, int | float) else None,
         peak_source=text(last, v.FLOPS_PEAK_SOURCE),
         formula=text(last, v.FLOPS_FORMULA),
-        is_host_clock=any(point.attributes.get(v.CLOCK) == "host" for point in rates),
+        is_host_clock=rates.is_host_clock,
     )
 
 

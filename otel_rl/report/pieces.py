@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from otel_rl import vocabulary as v
@@ -44,10 +45,21 @@ class Work:
         self.padding_tokens += other.padding_tokens
         self.train_tokens += other.train_tokens
 
+    def most(self, other: Work) -> None:
+        """Take the larger of each count: of ranks that share their samples some may count what others do not see."""
+        for name in ("samples", "prompt_tokens", "response_tokens", "padding_tokens", "train_tokens"):
+            setattr(self, name, max(getattr(self, name), getattr(other, name)))
+
 
 def rank_of(resource: Mapping[str, Value]) -> Rank:
     """Say which rank a resource belongs to."""
-    return Rank(text(resource, v.ROLE) or "trainer", integer(resource, v.RANK))
+    return _rank(text(resource, v.ROLE) or "trainer", integer(resource, v.RANK))
+
+
+@lru_cache(maxsize=4096)
+def _rank(role: str, number: int) -> Rank:
+    """Make each rank once, which all of its steps share."""
+    return Rank(role, number)
 
 
 def work_of(span: SpanView) -> Work | None:

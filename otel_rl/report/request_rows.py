@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
@@ -9,6 +10,7 @@ from typing import Any, Final
 from otel_rl import vocabulary as v
 from otel_rl.analysis.histogram import Histogram
 from otel_rl.journal.read import PointView
+from otel_rl.report.last_points import LastPoints
 from otel_rl.report.model import StageRow
 from otel_rl.report.pieces import text
 from otel_rl.report.request_model import BadRequests, Quantiles, RequestRow, Requests, Tail
@@ -37,45 +39,93 @@ NAMES: Final = frozenset(
 )
 """The metrics that a report's requests are made of."""
 PER_ROLLOUT: Final = (v.TAIL, v.ROLLOUT_BUBBLE, v.ROLLOUT_WALL)
+MOST_OPEN: Final = 4096
+"""Rollouts of which more may be said; what is said of one is written down at once."""
 
 Kind = tuple[str, str, str, str]
 """Engine, model, submission, mode."""
+Said = tuple[str, str]
+"""A metric of a rollout, and the share of the slowest that it is about."""
 
 
-def request_rows(points: Iterable[PointView], stages: Sequence[StageRow]) -> Requests:
-    """Sum up the requests of a run.
+class RequestPoints:
+    """The points of the metrics in ``NAMES``: the last of each stream, and what is said of each rollout."""
 
-    Args:
-        points: of the metrics in ``NAMES``.
-        stages: of the run, for the share of the rollout in the step.
-    """
-    points = list(points)
-    last = _last(point for point in points if point.kind != "gauge")
-    kinds = _kinds(last)
-    bad: Counter[str] = Counter()
-    for point in last:
-        if point.name == v.BAD_REQUESTS:
-            bad[text(point.attributes, v.REASON)] += round(point.value)
-    omitted = sum(round(point.value) for point in last if point.name == v.OMITTED)
-    rollouts = _rollouts(points)
-    return Requests(
-        rows=[_row(kind, histograms, counts) for kind, (histograms, counts) in sorted(kinds.items())],
-        tails=_tails(rollouts, stages),
-        bubble=_weighted((found.get((v.ROLLOUT_BUBBLE, "")), found[v.ROLLOUT_WALL, ""]) for found in rollouts),
-        kv_cache_peak=max((point.value for point in points if point.name == v.KV_PEAK), default=None),
-        omitted=omitted,
-        bad=[BadRequests(reason=reason, count=count) for reason, count in sorted(bad.items()) if count],
-    )
+    def __init__(self) -> None:
+        """Begin without any point."""
+        self._last = LastPoints()
+        self._rollouts = _Rollouts()
+        self._cache_peak: float | None = None
+
+    def see(self, point: PointView) -> None:
+        """Take a point in."""
+        if point.kind != "gauge":
+            self._last.see(point)
+        if point.name in PER_ROLLOUT:
+            self._rollouts.see(point)
+        elif point.name == v.KV_PEAK:
+            self._cache_peak = point.value if self._cache_peak is None else max(self._cache_peak, point.value)
+
+    def rows(self, stages: Sequence[StageRow]) -> Requests:
+        """Sum up the requests of a run.
+
+        Args:
+            stages: of the run, for the share of the rollout in the step.
+        """
+        last = self._last.points()
+        bad: Counter[str] = Counter()
+        for point in last:
+            if point.name == v.BAD_REQUESTS:
+                bad[text(point.attributes, v.REASON)] += round(point.value)
+        self._rollouts.close(0)
+        return Requests(
+            rows=[_row(kind, histograms, counts) for kind, (histograms, counts) in sorted(_kinds(last).items())],
+            tails=_tails(self._rollouts, stages),
+            bubble=self._rollouts.mean((v.ROLLOUT_BUBBLE, "")),
+            kv_cache_peak=self._cache_peak,
+            omitted=sum(round(point.value) for point in last if point.name == v.OMITTED),
+            bad=[BadRequests(reason=reason, count=count) for reason, count in sorted(bad.items()) if count],
+        )
 
 
-def _last(points: Iterable[PointView]) -> list[PointView]:
-    """Keep the last point of each cumulative stream."""
-    last: dict[tuple[object, ...], PointView] = {}
-    for point in points:
-        key = (point.journal.identity.writer, point.name, frozenset(point.attributes.items()))
-        if key not in last or point.time_ns >= last[key].time_ns:
-            last[key] = point
-    return list(last.values())
+class _Rollouts:
+    """What is said of each rollout of the training that took any time. Cost: 16 bytes for each number."""
+
+    def __init__(self) -> None:
+        self._open: dict[tuple[str, int], dict[Said, float]] = {}
+        """By writer and time."""
+        self._numbers: defaultdict[Said, tuple[array[float], array[float]]] = defaultdict(
+            lambda: (array("d"), array("d"))
+        )
+        """Values, and the time of the rollout of each."""
+
+    def see(self, point: PointView) -> None:
+        if text(point.attributes, v.MODE) == "eval":
+            return
+        key = point.journal.identity.writer, point.time_ns
+        if key not in self._open and len(self._open) >= MOST_OPEN:
+            self.close(MOST_OPEN // 2)
+        self._open.setdefault(key, {})[point.name, text(point.attributes, v.SLOWEST)] = point.value
+
+    def close(self, most: int) -> None:
+        """Leave no more than so many open."""
+        for key in list(self._open)[: max(0, len(self._open) - most)]:
+            said = self._open.pop(key)
+            wall = said.get((v.ROLLOUT_WALL, ""))
+            for name, value in said.items() if wall else ():
+                values, walls = self._numbers[name]
+                values.append(value)
+                walls.append(wall or 0.0)
+
+    def tails(self) -> set[str]:
+        """Name the shares of the slowest of which something is known."""
+        return {slowest for name, slowest in self._numbers if name == v.TAIL}
+
+    def mean(self, name: Said) -> float | None:
+        """Give the mean of a number, each with the time of its rollout as its weight."""
+        values, walls = self._numbers[name]
+        total = sum(walls)
+        return sum(value * wall for value, wall in zip(values, walls, strict=True)) / total if total else None
 
 
 def _kinds(points: Iterable[PointView]) -> dict[Kind, tuple[dict[str, Histogram], Counter[str]]]:
@@ -108,29 +158,12 @@ def _quantiles(histogram: Histogram | None) -> Quantiles | None:
     )
 
 
-def _rollouts(points: Iterable[PointView]) -> list[dict[tuple[str, str], float]]:
-    """Put together what is said of each rollout of the training, by metric and share of the slowest."""
-    found: dict[tuple[str, int], dict[tuple[str, str], float]] = defaultdict(dict)
-    for point in points:
-        if point.name in PER_ROLLOUT and text(point.attributes, v.MODE) != "eval":
-            rollout = found[point.journal.identity.writer, point.time_ns]
-            rollout[point.name, text(point.attributes, v.SLOWEST)] = point.value
-    return [rollout for rollout in found.values() if rollout.get((v.ROLLOUT_WALL, ""))]
-
-
-def _tails(rollouts: Sequence[dict[tuple[str, str], float]], stages: Sequence[StageRow]) -> list[Tail]:
+def _tails(rollouts: _Rollouts, stages: Sequence[StageRow]) -> list[Tail]:
     rollout_share = sum(row.share for row in stages if row.inside is None and row.stage == v.SAMPLE)
     tails = []
-    for slowest in sorted({key[1] for rollout in rollouts for key in rollout if key[0] == v.TAIL}, key=float):
-        share = _weighted((rollout.get((v.TAIL, slowest)), rollout[v.ROLLOUT_WALL, ""]) for rollout in rollouts)
+    for slowest in sorted(rollouts.tails(), key=float):
+        share = rollouts.mean((v.TAIL, slowest))
         if share is not None:
             of_step = share * rollout_share if rollout_share else None
             tails.append(Tail(slowest=float(slowest), share=share, step_share=of_step))
     return tails
-
-
-def _weighted(pairs: Iterable[tuple[float | None, float]]) -> float | None:
-    """Give the mean of the known values, each with the weight behind it."""
-    known = [(value, weight) for value, weight in pairs if value is not None]
-    total = sum(weight for _, weight in known)
-    return sum(value * weight for value, weight in known) / total if total else None

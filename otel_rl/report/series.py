@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from array import array
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 from typing import Final
 
 from otel_rl import vocabulary as v
@@ -21,35 +23,120 @@ NAMES: Final = (
 )  # fmt: skip
 """The series of a report in their order."""
 
+MOST_MOMENTS: Final = 4096
+"""Times of a process that are known again; one that comes back later is kept once more."""
+
 Qualifiers = tuple[tuple[str, str], ...]
+Head = tuple[str, str, Qualifiers]
+"""Name, unit and attributes of a series."""
 StepKey = tuple[str, int | None, int]
 """Loop and number of a step; a point outside of any step is told apart by its time."""
 Value = tuple[int, str, float]
 """Time, attempt, number."""
-Steps = defaultdict[StepKey, list[Value]]
+Place = tuple[str, Rank]
+"""Attempt and rank."""
+
+
+class Numbers:
+    """The points that series are made of: those of ``NAMES``, and what a training recorded by itself.
+
+    Cost: 12 bytes a point, and 12 for each step of a rank; as an object a point takes 600.
+    """
+
+    def __init__(self) -> None:
+        """Begin without any point."""
+        self._points: dict[Head, tuple[array[int], array[float]]] = {}
+        """Of each series: the moment of each point, and its value."""
+        self._heads: dict[tuple[str, ...], tuple[array[int], array[float]]] = {}
+        """The same by name, unit and attributes as they come."""
+        self._times = array("q")
+        self._places = array("I")
+        """Of each moment, that is a time of a process: when, and the number of its place."""
+        self._numbers: dict[Place, int] = {}
+        self._recent: dict[int, tuple[int, dict[int, int]]] = {}
+        """By resource, of which a process has one: the number of its place, and its last moments by their time."""
+
+    def see(self, point: PointView) -> None:
+        """Take a point in; a histogram has no value."""
+        key = (point.name, point.unit, *point.attributes, *map(str, point.attributes.values()))
+        found = self._heads.get(key)
+        if found is None:
+            head = point.name, point.unit, _qualifiers(point)
+            found = self._heads[key] = self._points.setdefault(head, (array("I"), array("d")))
+        moments, values = found
+        moments.append(self._moment(point))
+        values.append(point.value)
+
+    def series(self, records: Iterable[StepRecord]) -> tuple[list[Series], list[Series]]:
+        """Line the points of all ranks up by step; of a step that a restart repeated the newest attempt counts.
+
+        Returns:
+            Those of ``NAMES``, and the training's own, of which several values in one step become their mean.
+        """
+        places = list(self._numbers)
+        attempts = [attempt for attempt, _ in places]
+        numbers, steps = self._steps(_Calendar(records), places)
+        made = [
+            _series(head, ((steps[number], values) for number, values in self._rows(numbers, attempts, *points)))
+            for head, points in self._points.items()
+        ]
+        ours = [one for one in made if one.name in NAMES]
+        own = [one for one in made if one.name not in NAMES]
+        ours.sort(key=lambda one: (NAMES.index(one.name), sorted(one.qualifiers.items())))
+        return ours, sorted(own, key=lambda one: one.name)
+
+    def _moment(self, point: PointView) -> int:
+        number, recent = self._recent.get(id(point.resource)) or self._process(point)
+        moment = recent.get(point.time_ns)
+        if moment is None:
+            if len(recent) >= MOST_MOMENTS:
+                recent.clear()
+            moment = recent[point.time_ns] = len(self._times)
+            self._times.append(point.time_ns)
+            self._places.append(number)
+        return moment
+
+    def _process(self, point: PointView) -> tuple[int, dict[int, int]]:
+        place = text(point.resource, v.ATTEMPT_ID), rank_of(point.resource)
+        number = self._numbers.setdefault(place, len(self._numbers))
+        return self._recent.setdefault(id(point.resource), (number, {}))
+
+    def _steps(self, calendar: _Calendar, places: Sequence[Place]) -> tuple[array[int], list[StepKey]]:
+        """Give the number of each moment's step, and the steps by their numbers."""
+        known: dict[StepKey, int] = {}
+        numbers = array("I")
+        for time_ns, place in zip(self._times, self._places, strict=True):
+            numbers.append(known.setdefault(calendar.step(places[place], time_ns), len(known)))
+        return numbers, list(known)
+
+    def _rows(
+        self, numbers: array[int], attempts: Sequence[str], moments: array[int], values: array[float]
+    ) -> Iterator[tuple[int, list[Value]]]:
+        """Give the steps of a series by their numbers, in the order in which they were seen, each with its values."""
+        seen: dict[int, int] = {}
+        order = array("I", (seen.setdefault(numbers[moment], len(seen)) for moment in moments))
+        for _, group in groupby(sorted(range(len(order)), key=order.__getitem__), key=order.__getitem__):
+            points = [(moments[index], values[index]) for index in group]
+            of_step = [(self._times[moment], attempts[self._places[moment]], value) for moment, value in points]
+            yield numbers[points[0][0]], of_step
 
 
 class _Calendar:
     """Says in which step of its rank a point lies: points are stamped at the end of their step."""
 
     def __init__(self, records: Iterable[StepRecord]) -> None:
-        self._steps: defaultdict[tuple[str, Rank], list[StepRecord]] = defaultdict(list)
+        self._steps: defaultdict[Place, list[StepRecord]] = defaultdict(list)
         for record in records:
             self._steps[record.attempt, record.rank].append(record)
         for steps in self._steps.values():
             steps.sort(key=lambda record: record.step.end_ns)
 
-    def step(self, point: PointView) -> StepKey:
-        steps = self._steps.get((text(point.resource, v.ATTEMPT_ID), rank_of(point.resource)), [])
-        index = bisect_left(steps, point.time_ns, key=lambda record: record.step.end_ns)
-        if index < len(steps) and steps[index].step.begin_ns < point.time_ns:
+    def step(self, place: Place, time_ns: int) -> StepKey:
+        steps = self._steps.get(place, [])
+        index = bisect_left(steps, time_ns, key=lambda record: record.step.end_ns)
+        if index < len(steps) and steps[index].step.begin_ns < time_ns:
             return steps[index].step.loop, steps[index].step.iteration, 0
-        return "", None, point.time_ns
-
-
-def all_series(points: Iterable[PointView], records: Sequence[StepRecord]) -> list[Series]:
-    """Line the points of all ranks up by step; of a step that a restart repeated the newest attempt counts."""
-    return sorted(_line_up(points, records), key=lambda one: (NAMES.index(one.name), sorted(one.qualifiers.items())))
+        return "", None, time_ns
 
 
 def is_own(point: PointView) -> bool:
@@ -57,29 +144,22 @@ def is_own(point: PointView) -> bool:
     return point.kind == "gauge" and point.name not in v.METRICS and not point.attributes
 
 
-def own_series(points: Iterable[PointView], records: Sequence[StepRecord]) -> list[Series]:
-    """Line the training's own numbers up by step likewise; several values in one step become their mean."""
-    return sorted(_line_up(points, records), key=lambda one: one.name)
-
-
-def _line_up(points: Iterable[PointView], records: Sequence[StepRecord]) -> list[Series]:
-    calendar = _Calendar(records)
-    found: defaultdict[tuple[str, str, Qualifiers], Steps] = defaultdict(lambda: defaultdict(list))
-    for point in points:
-        if isinstance(point.value, int | float):
-            value = (point.time_ns, text(point.resource, v.ATTEMPT_ID), float(point.value))
-            found[point.name, point.unit, _qualifiers(point)][calendar.step(point)].append(value)
-    return [_series(*head, steps) for head, steps in found.items()]
-
-
 def _qualifiers(point: PointView) -> Qualifiers:
     return tuple(sorted((key, str(value)) for key, value in point.attributes.items() if key != v.SCOPE_KEY))
 
 
-def _series(name: str, unit: str, qualifiers: Qualifiers, steps: dict[StepKey, list[Value]]) -> Series:
-    rows = sorted(((_newest(values), key) for key, values in steps.items()), key=lambda row: row[0][0][0])
+def _series(head: Head, steps: Iterable[tuple[StepKey, list[Value]]]) -> Series:
+    name, unit, qualifiers = head
     statistic = dict(qualifiers).get(v.STATISTIC, "")
-    numbers = [_combine([number for _, _, number in values], statistic) for values, _ in rows]
+    rows: list[tuple[int, int | None, float]] = []
+    nonfinite = 0
+    for key, values in steps:
+        newest = _newest(values)
+        numbers = [number for _, _, number in newest]
+        nonfinite += sum(not math.isfinite(number) for number in numbers)
+        rows.append((newest[0][0], key[1], _combine(numbers, statistic)))
+    rows.sort(key=lambda row: row[0])
+    numbers = [number for _, _, number in rows]
     found = trend(numbers)
     return Series(
         name=name,
@@ -90,8 +170,8 @@ def _series(name: str, unit: str, qualifiers: Qualifiers, steps: dict[StepKey, l
         mean=found.mean,
         low=found.low,
         high=found.high,
-        nonfinite=sum(not math.isfinite(number) for values, _ in rows for _, _, number in values),
-        steps=[key[1] for _, key in rows],
+        nonfinite=nonfinite,
+        steps=[step for _, step, _ in rows],
         values=[value if math.isfinite(value) else None for value in numbers],
     )
 

@@ -16,6 +16,8 @@ from otel_rl.journal.read import SpanView
 UPDATE: Final = frozenset((v.TRAIN, v.FORWARD, v.BACKWARD, v.CLIP, v.OPTIMIZER))
 """What an update that was skipped has made in vain."""
 NOTHING: Final = Goodput(0, 0, 0, 0, 0)
+NO_CALLS: Final[frozenset[Key]] = frozenset()
+"""One for all of a run's steps: an empty one takes 216 bytes."""
 
 
 @dataclass(slots=True)
@@ -74,7 +76,7 @@ def skipped_calls(container: SpanView, inside: Iterable[SpanView]) -> frozenset[
             if (span.start_ns, span.end_ns) in wasted:
                 found.add((span.name, counts[span.name]))
             counts[span.name] += 1
-    return frozenset(found)
+    return frozenset(found) if found else NO_CALLS
 
 
 def moved(parts: Goodput, waits_ns: Iterable[tuple[str, int]]) -> Goodput:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from array import array
+
 from otel_rl import vocabulary as v
 from otel_rl.analysis.stages import Path
 from otel_rl.analysis.summary import summarize
@@ -23,21 +25,32 @@ def _order(rows: dict[Path, StageRow], path: Path) -> tuple[tuple[float, str], .
 
 
 def _row(averaged: Averaged, path: Path) -> StageRow:
-    found = list(averaged.slices(path))
-    durations = summarize([ns / 1e9 for _, part in found for ns in part.durations_ns])
-    busy_ns = {id(record): part.busy_ns for record, part in found}
+    times = array("d")
+    busy_ns = comm_ns = 0
+    per_rank_ns = 0.0
+    is_hidden = is_host = False
+    is_device = True
+    for record, part in averaged.slices(path):
+        times.extend([ns / 1e9 for ns in part.durations_ns])
+        busy_ns += part.busy_ns
+        comm_ns += part.comm.time_ns
+        per_rank_ns += part.busy_ns / averaged.num_ranks[record.attempt]
+        is_hidden |= part.is_hidden
+        is_host |= part.is_host_clock
+        is_device &= part.is_device_clock
+    durations = summarize(times)
     return StageRow(
         stage=path[-1],
         inside=path[-2] if len(path) > 1 else None,
         calls=durations.count,
-        share=_share(sum(busy_ns.values()), averaged),
+        share=_share(busy_ns, averaged),
         median_s=durations.median,
         p95_s=durations.p95,
-        total_s=averaged.per_rank_s(lambda record: busy_ns.get(id(record), 0)),
-        comm_share=sum(part.comm.time_ns for _, part in found) / 1e9 / durations.total if durations.total else 0.0,
-        is_comm_hidden=any(part.is_hidden for _, part in found),
-        is_host_clock=any(part.is_host_clock for _, part in found),
-        is_device_clock=bool(found) and all(part.is_device_clock for _, part in found),
+        total_s=per_rank_ns / 1e9,
+        comm_share=comm_ns / 1e9 / durations.total if durations.total else 0.0,
+        is_comm_hidden=is_hidden,
+        is_host_clock=is_host,
+        is_device_clock=is_device and durations.count > 0,
     )
 
 

@@ -1,0 +1,24 @@
+"""The last point of each cumulative stream: what a counter or a histogram has come to."""
+
+from __future__ import annotations
+
+from otel_rl.journal.read import PointView
+
+
+class LastPoints:
+    """Keeps one point of each writer, metric and set of attributes."""
+
+    def __init__(self) -> None:
+        """Begin without any point."""
+        self._last: dict[tuple[object, ...], PointView] = {}
+
+    def see(self, point: PointView) -> None:
+        """Take a point in; of several of one time the later one counts."""
+        key = (point.journal.identity.writer, point.name, frozenset(point.attributes.items()))
+        known = self._last.get(key)
+        if known is None or point.time_ns >= known.time_ns:
+            self._last[key] = point
+
+    def points(self) -> list[PointView]:
+        """List them, a stream that was seen earlier first."""
+        return list(self._last.values())
