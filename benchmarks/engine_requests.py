@@ -1,21 +1,24 @@
-"""What a finished request costs an engine's own thread or event loop through our hooks, beyond the plain call.
+"""What a finished request costs an engine's own thread or event loop, through our hooks beyond the plain call.
 
     python benchmarks/engine_requests.py
 
 On objects shaped as vLLM 0.32 and SGLang 0.5.23 have them: neither engine need be there. CPU time of the thread; the
-flusher reads between the rounds, as it does every half second.
+flusher reads between the rounds, as it does every half second. The floors are what Python takes for standing there and
+doing nothing: less no hook of these functions can cost. SGLang's own callers ask its generator for one item.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import functools
 import gc
 import os
 import statistics
 import tempfile
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections import defaultdict
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,7 +26,8 @@ os.environ.update(OTEL_RL_DIR=tempfile.mkdtemp(prefix="otel_rl_benchmark_"), OTE
 
 import otel_rl
 from otel_rl.integrations import sglang, vllm
-from otel_rl.patching import wrap
+from otel_rl.patching import Hook, wrap
+from otel_rl.runtime import state
 
 COUNT = 1_900
 """Requests of a round: what a busy engine finishes until the flusher comes."""
@@ -37,6 +41,8 @@ class Processor:
 
     def __init__(self) -> None:
         self.request_states: dict[str, Any] = {}
+        self.over: list[Any] = []
+        """Nothing is freed while it is measured: recorded sequences live until the flusher has read them."""
 
     def add_request(self, request: Any, prompt: Any, parent: Any, index: int, queue: Any) -> None:
         now = time.monotonic()
@@ -52,7 +58,8 @@ class Processor:
 
     def process_outputs(self, finished: Sequence[str]) -> None:
         for request_id in finished:
-            self._update_stats_from_finished(self.request_states.pop(request_id), "stop", None)
+            self.over.append(self.request_states.pop(request_id))
+            self._update_stats_from_finished(self.over[-1], "stop", None)
 
 
 class Hooked(Processor):
@@ -78,8 +85,43 @@ class Watched(Manager):
     generate_request = wrap(sglang.HOOKS[0], Manager.generate_request)
 
 
-def iterate(processor: Processor, at_once: int) -> float:
+class Between:
+    """An object and a coroutine between a caller and a generator."""
+
+    __slots__ = ("_has_answered", "_items")
+
+    def __init__(self, items: Any) -> None:
+        self._items, self._has_answered = items, False
+
+    def __aiter__(self) -> Between:
+        return self
+
+    def __anext__(self) -> Any:
+        return self._items.__anext__() if self._has_answered else self._answer()
+
+    async def _answer(self) -> Any:
+        value = await self._items.__anext__()
+        self._has_answered = True
+        return value
+
+
+class Stood(Manager):
+    """The same with nothing but that."""
+
+    def generate_request(self, *args: Any, **kwargs: Any) -> Any:
+        return Between(Manager.generate_request(self, *args, **kwargs))
+
+
+class Gathering(Processor):
+    """vLLM's processor with hooks that do nothing but gather."""
+
+    process_outputs = wrap(Hook(target="benchmark:iterate", gathered=bool), Processor.process_outputs)
+    _update_stats_from_finished = wrap(VLLM["_update_stats_from_finished"], Processor._update_stats_from_finished)
+
+
+def iterate(kind: type[Processor], at_once: int) -> float:
     """Finish requests, so many in each iteration; us of CPU time each."""
+    processor = kind()
     ids = [f"request-{number}" for number in range(COUNT)]
     for request_id in ids:
         request = SimpleNamespace(request_id=request_id, arrival_time=time.time(), trace_headers=None)
@@ -92,22 +134,79 @@ def iterate(processor: Processor, at_once: int) -> float:
     return (time.thread_time() - began) / COUNT * 1e6
 
 
-def wait(manager: Manager) -> float:
-    """Wait for requests one after the other; us of CPU time each."""
+def wait(manager: Manager, *, is_one: bool) -> float:
+    """Wait for requests one after the other, of which each is asked for its answer alone or to the end; us each."""
     asked = [
         SimpleNamespace(rid=str(number), stream=False, sampling_params={}, batch_size=1, parallel_sample_num=1)
         for number in range(COUNT)
     ]
 
-    async def all_of_them() -> None:
+    async def all_of_them() -> float:
+        left = []  # the event loop closes them, at a cost of its own
+        began = time.thread_time()
         for obj in asked:
-            async for _ in manager.generate_request(obj):
-                pass
+            answers = manager.generate_request(obj)
+            if is_one:
+                await answers.__anext__()
+                left.append(answers)
+            else:
+                async for _ in answers:
+                    pass
+        return time.thread_time() - began
 
     gc.collect()
+    return asyncio.run(all_of_them()) / COUNT * 1e6
+
+
+def say(*, is_much: bool) -> float:
+    """Say of requests what an engine of one's own knows of them: 8 things, or 17; us of CPU time each."""
+    ids = [str(number) for number in range(COUNT)]
+    gc.collect()
     began = time.thread_time()
-    asyncio.run(all_of_them())
+    for one in ids:
+        if is_much:
+            otel_rl.request(
+                "mine", submitted=1.0, ended=2.0, scheduled=1.1, first_token=1.2, last_token=1.9, input_tokens=10,
+                output_tokens=30, cached_tokens=0, finish="stop", model="m", id=one, sample=one, group="g",
+                policy_start=3, policy_end=3, limit=32,
+            )  # fmt: skip
+        else:
+            otel_rl.request(
+                "mine", submitted=1.0, ended=2.0, first_token=1.2, input_tokens=10, output_tokens=30, finish="stop",
+                id=one,
+            )  # fmt: skip
     return (time.thread_time() - began) / COUNT * 1e6
+
+
+def unrecorded(*, is_much: bool) -> float:
+    """The same while nothing is recorded: what Python takes to call a function with so many arguments."""
+    state.on = False
+    try:
+        return say(is_much=is_much)
+    finally:
+        state.on = True
+
+
+def gather(at_once: int) -> float:
+    """Finish requests of which nothing is looked at."""
+    cost = iterate(Gathering, at_once)
+    state.training.gathered.clear()
+    return cost
+
+
+def ways() -> Iterator[tuple[str, Callable[[], float], Callable[[], float]]]:
+    """Give what is measured: its name, the plain call, and the one with what is ours."""
+    for at_once in (1, 8, 64):
+        name, plain = f"vLLM, {at_once} in an iteration", functools.partial(iterate, Processor, at_once)
+        yield name, plain, functools.partial(iterate, Hooked, at_once)
+        yield f"{name}: floor", plain, functools.partial(gather, at_once)
+    for is_one, name in ((True, "SGLang, one item"), (False, "SGLang, to the end")):
+        plain = functools.partial(wait, Manager(), is_one=is_one)
+        yield name, plain, functools.partial(wait, Watched(), is_one=is_one)
+        yield f"{name}: floor", plain, functools.partial(wait, Stood(), is_one=is_one)
+    for is_much, name in ((False, "request, 8 arguments"), (True, "request, 17 arguments")):
+        yield name, float, functools.partial(say, is_much=is_much)
+        yield f"{name}: floor", float, functools.partial(unrecorded, is_much=is_much)
 
 
 def main() -> None:
@@ -115,24 +214,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=21)
     rounds = parser.parse_args().rounds
-    ways: dict[str, tuple[Callable[[], float], Callable[[], float]]] = {
-        f"vLLM, {at_once} in an iteration": (
-            lambda at_once=at_once: iterate(Processor(), at_once),  # type: ignore[misc]
-            lambda at_once=at_once: iterate(Hooked(), at_once),  # type: ignore[misc]
-        )
-        for at_once in (1, 8, 64)
-    }
-    ways["SGLang"] = (lambda: wait(Manager()), lambda: wait(Watched()))
+    found: dict[str, list[float]] = defaultdict(list)
     otel_rl.instrument(())
     with otel_rl.step(1), otel_rl.stage("sample"):
-        for name, (plain, recorded) in ways.items():
-            found = []
-            for _ in range(rounds):
-                found.append(-plain() + recorded())
+        for _ in range(rounds):
+            for name, plain, recorded in ways():
+                found[name].append(-plain() + recorded())
                 otel_rl.flush(60)
-            low, median, high = statistics.quantiles(found, n=4)
-            print(f"{name:28s} {median:6.2f} us a request ({low:.2f}-{high:.2f})")
     otel_rl.uninstrument()
+    for name, costs in found.items():
+        low, median, high = statistics.quantiles(costs, n=4)
+        print(f"{name:32s} {median:6.2f} us a request ({low:.2f}-{high:.2f})")
 
 
 if __name__ == "__main__":

@@ -6,7 +6,8 @@ from math import isfinite
 from typing import Any, Literal
 
 from otel_rl.clock import perf_counter_shift
-from otel_rl.requests import UNKNOWN, Request, note_many, place
+from otel_rl.current import CURRENT, SPAN_KEY
+from otel_rl.requests import MOST_PIECES, UNKNOWN, Request, note_many, place
 from otel_rl.runtime import state
 
 Seconds = float | None
@@ -78,7 +79,8 @@ def request(  # noqa: PLR0913  a request has that many numbers, all but two by k
         limit: output tokens that were allowed.
         parent: the span it belongs to; the current stage where it is None.
 
-    Emits: ``gen_ai.server.*`` and ``rl.request.*``; a span where the policy keeps it (docs/requests.md). Cost: 0.7 us.
+    Emits: ``gen_ai.server.*`` and ``rl.request.*``; a span where the policy keeps it (docs/requests.md). Cost: 0.6 us
+    with 8 arguments, 1.2 us with 17; of that Python takes 0.2 and 0.7 us to hand them over.
     """
     if state.on:
         if error is not None and isinstance(error, BaseException):
@@ -86,14 +88,22 @@ def request(  # noqa: PLR0913  a request has that many numbers, all but two by k
         values = (
             engine, submitted, ended, scheduled, first_token, last_token, input_tokens, output_tokens, cached_tokens,
             finish, error, preemptions, streamed, operation, model, id, sample, group, turn, policy_start, policy_end,
-            replica, limit,
+            replica, limit, clock, state.clock.anchor,
         )  # fmt: skip
-        note_many([_rows, parent or place(), 3, values, clock, state.clock.anchor], 1)
+        parent = parent or CURRENT.get().get(SPAN_KEY) or state.container
+        noted = state.noted
+        if parent is not None and 0 < len(noted) < MOST_PIECES:  # ``note_many``, of which a call is 0.1 us
+            noted += (_rows, parent, 1, values)
+            if state.noted is not noted:
+                state.add(noted)
+        else:
+            note_many((_rows, parent or place(), 1, values), 1)
 
 
-def _rows(values: tuple[Any, ...], clock: str, anchor: int) -> tuple[Request]:
-    """Make the row of what was given; on the flusher's thread."""
-    given: Any = Request._make(values)
+def _rows(values: tuple[Any, ...]) -> tuple[Request]:
+    """Make the row of what was given, its clock, and that one's anchor; on the flusher's thread."""
+    *told, clock, anchor = values
+    given: Any = Request._make(told)
     shift = _shift(clock, anchor)
     error = given.error
     row: Request = given._replace(

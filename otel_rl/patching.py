@@ -21,7 +21,7 @@ from otel_rl.guard import attempt, guard
 from otel_rl.records import Value
 from otel_rl.runtime import state
 from otel_rl.spans import Stage
-from otel_rl.watching import Begin, watched
+from otel_rl.watching import Begin, First, asked, watched
 
 Capture = Callable[[tuple[Any, ...], dict[str, Any], Any], dict[str, Value] | None]
 """``(args, kwargs, result) -> attributes``, which become the stage's; runs guarded after the host's call."""
@@ -57,8 +57,13 @@ class Hook:
     gathers: bool = False
     """Only append the positional arguments of each call to ``runtime.Training.gathered``, where another row
     finds them: for what is called for each request, and is no coroutine."""
+    gathered: Callable[[], object] | None = None
+    """Only called, guarded, after calls that have left something there: for what is called for each iteration of an
+    engine, is never compiled and no coroutine."""
     watch: Begin | None = None
     """Watches the call instead, from its begin to its end, and item by item where the target is a generator."""
+    asked: First | None = None
+    """Watches an asynchronous generator from its first item on, since that is most often its last."""
     collective: int | None = None
     """This is a collective, or waits for one: a row instead of a stage; the position of this rank's input."""
     optional: bool = False
@@ -184,10 +189,10 @@ def wrap(hook: Hook, original: Any) -> Any:
         return around_collective(hook.target, hook.collective, hook.before, original)
     if hook.watch is not None:
         return watched(hook.target, hook.watch, original)
-    if hook.marks:
-        return _wrap_marks(original)
-    if hook.gathers:
-        return _wrap_gathers(original)
+    if hook.asked is not None:
+        return asked(hook.target, hook.asked, original)
+    if hook.marks or hook.gathers or hook.gathered is not None:
+        return _wrap_hot(hook, original)
     return _wrap_async(hook, original) if inspect.iscoroutinefunction(original) else _wrap_sync(hook, original)
 
 
@@ -224,6 +229,12 @@ def _wrap_sync(hook: Hook, original: Callable[..., Any]) -> Callable[..., Any]:
     return around
 
 
+def _wrap_hot(hook: Hook, original: Callable[..., Any]) -> Callable[..., Any]:
+    if hook.gathered is not None:
+        return _wrap_gathered(hook.target, hook.gathered, original)
+    return _wrap_marks(original) if hook.marks else _wrap_gathers(original)
+
+
 def _wrap_marks(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def around(*args: Any, **kwargs: Any) -> Any:
@@ -243,6 +254,17 @@ def _wrap_gathers(original: Callable[..., Any]) -> Callable[..., Any]:
         result = original(*args, **kwargs)
         if state.on:
             state.training.gathered.append(args)
+        return result
+
+    return around
+
+
+def _wrap_gathered(target: str, look: Callable[[], object], original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def around(*args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        if state.on and state.training.gathered:
+            attempt("follow", target, look)
         return result
 
     return around

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from otel_rl.current import CURRENT, SPAN_KEY
@@ -65,6 +65,19 @@ class Load(NamedTuple):
     preemptions: int
 
 
+class KvCache(NamedTuple):
+    """How many bytes an engine's KV cache takes at one moment; None is not known."""
+
+    engine: str
+    replica: str
+    time_ns: int
+    """ns since 1970."""
+    size: int | None
+    """Taken ahead of time: a pool, a static cache."""
+    used: int | None
+    """Of the keys and values in it."""
+
+
 def note(read: Callable[..., Iterable[Request]], *arguments: Any, parent: Any = None) -> None:
     """Hand finished requests to the flusher. Cost: 0.3 us (``benchmarks/requests.py``); nothing is read here.
 
@@ -82,7 +95,7 @@ def note(read: Callable[..., Iterable[Request]], *arguments: Any, parent: Any = 
                 state.add(noted)
 
 
-def note_many(pieces: list[Any], number: int) -> None:
+def note_many(pieces: Sequence[Any], number: int) -> None:
     """Hand over what was finished together, in the form of ``Noted``.
 
     Args:
@@ -134,6 +147,22 @@ def load(
     """
     if state.on:
         state.add(Load(engine, replica, time_ns, running, waiting, kv_usage, preemptions))
+
+
+def kv_cache(engine: str, replica: str, size: int | None, used: int | None) -> None:
+    """Say how many bytes the KV cache of an engine takes; from any thread. Cost: 0.5 us.
+
+    Args:
+        engine: as in ``Request``.
+        replica: which of several equal engines; empty where there is one.
+        size: of the memory taken ahead of time for keys and values, bytes of this process; None where none is, or
+            where it is not known.
+        used: of the keys and values in it, bytes; None where that is not known.
+
+    Emits: ``rl.memory.kv_cache.size`` and ``.peak`` (gauges of each step).
+    """
+    if state.on:
+        state.add(KvCache(engine, replica, state.now(), size, used))
 
 
 def _setup() -> Any:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Awaitable, Callable, Generator
+from time import monotonic_ns
 from types import AsyncGeneratorType
 from typing import Any, NamedTuple, Protocol
 
+from otel_rl.current import CURRENT, SPAN_KEY
 from otel_rl.guard import attempt
 from otel_rl.runtime import state
 
@@ -45,6 +47,11 @@ class Watch(Protocol):
 Begin = Callable[[tuple[Any, ...], dict[str, Any]], Watch | None]
 """``(args, kwargs)``: the watch of one call, or None where it is of no interest. A generator begins with its first
 item, as its own code does."""
+
+
+First = Callable[["Asked", Any, BaseException | None], Watch | None]
+"""``(call, item, error)``: sees the first item or the exception instead of it, as ``Watch`` does; returns who watches
+what comes behind the item, or None where nothing of interest does."""
 
 
 def watched(target: str, begin: Begin, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -91,6 +98,22 @@ def _coroutine(target: str, begin: Begin, original: Callable[..., Any]) -> Calla
             raise
         attempt("end", target, watch.end, result, None)
         return result
+
+    return around
+
+
+def asked(target: str, first: First, original: Callable[..., Any]) -> Callable[..., Any]:
+    """Make the replacement of an asynchronous generator function whose callers mostly want one item.
+
+    As ``watched`` does, but nothing is made or called for it before that item is there. Cost: 0.8 us, of it 0.6 us for
+    an object and a coroutine between the caller and the generator, without what ``first`` does.
+    """
+
+    @functools.wraps(original)
+    def around(*args: Any, **kwargs: Any) -> Any:
+        items = original(*args, **kwargs)
+        is_ours = state.on and type(items) is AsyncGeneratorType
+        return Asked(items, target, first, args, kwargs) if is_ours else items
 
     return around
 
@@ -223,3 +246,47 @@ class _AsyncItems:
         watch, self._watch = self._watch, None
         if watch is not None:
             attempt("end", self._target, watch.end, None, error)
+
+
+class Asked(_AsyncItems):
+    """What the caller of an ``asked`` function has, and what is known of the call when its first item is there."""
+
+    __slots__ = ("_first", "args", "begun", "kwargs", "parent", "training")
+
+    def __init__(
+        self,
+        items: AsyncGeneratorType[Any, Any],
+        target: str,
+        first: First,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> None:
+        self._items, self._target, self._watch = items, target, None
+        self._begin = _nobody  # until it has begun
+        self._first, self.args, self.kwargs = first, args, kwargs
+
+    def __anext__(self) -> Awaitable[Any]:
+        return super().__anext__() if self._begin is None else self._answer()
+
+    def asend(self, value: Any) -> Awaitable[Any]:
+        """Send into the generator; None asks for its next item."""
+        return self.__anext__() if value is None else super().asend(value)
+
+    async def _answer(self) -> Any:
+        if self._begin is None or self._items.ag_running:
+            return await self._next(self._items.__anext__)
+        self._begin = None
+        self.begun, self.parent, self.training = monotonic_ns(), CURRENT.get().get(SPAN_KEY), state.training
+        try:
+            value = await self._items.__anext__()
+        except StopAsyncIteration:
+            raise
+        except BaseException as error:
+            attempt("end", self._target, self._first, self, None, error)
+            raise
+        self._watch = attempt("see an item of", self._target, self._first, self, value, None)
+        return value
+
+
+def _nobody() -> None:
+    """Watch nothing."""

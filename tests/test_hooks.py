@@ -72,8 +72,8 @@ def test_no_target_belongs_to_two_integrations() -> None:
 def test_a_row_has_a_purpose(name: str, hook: Hook) -> None:
     """It records something, and a collective is no stage."""
     others = (hook.stage, hook.before, hook.capture, hook.after, hook.failed)
-    is_kept = hook.marks or hook.gathers
-    assert is_kept == (others == (None,) * 5 and hook.collective is None and hook.watch is None)
+    kinds = (hook.marks, hook.gathers, hook.gathered is not None, hook.asked is not None)
+    assert (sum(kinds) == 1) == (others == (None,) * 5 and hook.collective is None and hook.watch is None)
     assert hook.watch is None or (*others, hook.collective) == (None,) * 6
     assert hook.collective is None or (hook.stage, hook.capture, hook.after, hook.failed) == (None,) * 4
 
@@ -103,7 +103,8 @@ def test_asynchronous_targets_stay_so(name: str, hook: Hook) -> None:
     original = getattr(*found)
     wrapped = wrap(hook, original)
     assert inspect.iscoroutinefunction(original) == inspect.iscoroutinefunction(wrapped)
-    assert hook.watch is not None or not (inspect.isgeneratorfunction(original) or inspect.isasyncgenfunction(original))
+    is_generator = inspect.isgeneratorfunction(original) or inspect.isasyncgenfunction(original)
+    assert not is_generator or hook.watch is not None or hook.asked is not None
     assert (original.__name__, original.__doc__) == (wrapped.__name__, wrapped.__doc__)
 
 
@@ -125,7 +126,8 @@ def failing(hook: Hook) -> Hook:
         return replace(hook, before=fails)
     if hook.watch is not None:
         return replace(hook, watch=fails)
-    return replace(hook, during="", marks=False, gathers=False, before=fails, capture=fails, after=fails, failed=fails)
+    plain = replace(hook, during="", marks=False, gathers=False, gathered=None, asked=None)
+    return replace(plain, before=fails, capture=fails, after=fails, failed=fails)
 
 
 def rows_of(name: str) -> Iterator[Hook]:
@@ -187,8 +189,8 @@ def test_a_coroutine_is_the_hosts(quiet: Recording, name: str) -> None:
     async def call_all() -> None:
         for hook in rows_of(name):
             wrapped = wrap(hook, host)
-            is_passed = hook.collective is not None or hook.marks or hook.gathers
-            assert is_passed or inspect.iscoroutinefunction(wrapped), hook.target
+            is_passed = hook.marks or hook.gathers or hook.gathered is not None or hook.asked is not None
+            assert is_passed or hook.collective is not None or inspect.iscoroutinefunction(wrapped), hook.target
             assert await wrapped(False) is result, hook.target
             with pytest.raises(ValueError) as caught:
                 await wrapped(True)

@@ -249,6 +249,24 @@ def test_a_mark_is_the_time_behind_the_call_while_somebody_wants_it(package: str
     state.training.generating.marks = None
 
 
+@pytest.mark.guarded
+def test_what_was_gathered_is_looked_at_after_the_call(recording: Recording) -> None:
+    """Never without it, nor without a recording; our failure is counted."""
+    looked: list[int] = []
+
+    def look() -> None:
+        looked.append(len(state.training.gathered))
+        state.training.gathered.clear()
+        raise RuntimeError("ours")
+
+    gather = wrap(Hook(target="x:gather", gathers=True), lambda x: x)
+    iterate = wrap(Hook(target="x:iterate", gathered=look), lambda *given: [gather(x) for x in given])
+    assert ([5, 6], [], [7]) == (iterate(5, 6), iterate(), iterate(7))
+    assert ([2, 1], {"follow x:iterate": 2}) == (looked, guard.errors)
+    recording.stop()
+    assert ([8], [2, 1]) == (iterate(8), looked)
+
+
 def test_the_stage_may_depend_on_the_call(package: str, recording: Recording) -> None:
     """None: no stage, but what follows the call still hears of it."""
     heard: list[Any] = []

@@ -10,6 +10,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 
 import otel_rl
 from otel_rl import requests, vocabulary
+from otel_rl.guard import errors
 from otel_rl.journal.read import Run
 from otel_rl.records import Later, Noted, Value
 from otel_rl.requests import Request, note
@@ -333,8 +334,43 @@ def test_the_load_of_an_engine_becomes_gauges_and_a_peak(recording: Recording) -
     assert {"vllm": 10} == counted(run, vocabulary.ENGINE_PREEMPTIONS, vocabulary.PROVIDER)
 
 
+def test_bytes_of_a_kv_cache_become_gauges(recording: Recording) -> None:
+    """Its size at once and with every step, the highest use of each step; rollouts say those of the largest engine."""
+    for number, uses in ((1, (200, 900, None)), (2, (300, 100))):
+        with otel_rl.step(number):
+            for used in uses:
+                recording.tick(10)
+                requests.kv_cache("vllm", "1", 1000 if used is None else None, used)
+            requests.kv_cache("hf", "", None, 7 * number)
+            with otel_rl.stage("sample"):
+                recording.tick(20)
+                note(given, [request(recording)])
+    run = recording.stop()
+    rollouts = sorted((span for span in run.spans(None) if span.name == "rl.sample"), key=lambda span: span.start_ns)
+    keys = vocabulary.KV_BYTES_SPAN, vocabulary.KV_BYTES_PEAK_SPAN
+    assert [(1000, 900), (1000, 300)] == [tuple(span.attributes[key] for key in keys) for span in rollouts]
+    of = {
+        name: [(point.value, *point.attributes.values()) for point in run.points(name)]
+        for name in (vocabulary.KV_BYTES, vocabulary.KV_BYTES_PEAK)
+    }
+    assert [(1000, "vllm", "1")] * 3 == of[vocabulary.KV_BYTES]
+    assert [(7, "hf"), (14, "hf"), (300, "vllm", "1"), (900, "vllm", "1")] == sorted(of[vocabulary.KV_BYTES_PEAK])
+
+
+@pytest.mark.parametrize(("size", "used"), [("all", None), (None, 0.5), (-1, None), (None, -1)])
+def test_no_number_of_bytes_is_refused(recording: Recording, size: Any, used: Any) -> None:
+    """All of it, and counted."""
+    with otel_rl.step(1):
+        requests.kv_cache("mine", "", size, used)
+    run = recording.stop()
+    assert [] == [point for name in (vocabulary.KV_BYTES, vocabulary.KV_BYTES_PEAK) for point in run.points(name)]
+    assert {"count a record": 1} == dict(errors)
+    errors.clear()
+
+
 def test_off_nothing_is_kept() -> None:
     """Without ``instrument()``."""
+    requests.kv_cache("vllm", "", 1, 1)
     note(given, [1])
     requests.load("vllm", "", 1, 1, 1, None)
     otel_rl.request("mine", submitted=0.0, ended=1.0)

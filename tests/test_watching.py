@@ -12,6 +12,7 @@ import pytest
 
 from otel_rl import guard
 from otel_rl.patching import Hook, wrap
+from otel_rl.watching import Asked
 from tests.fixtures import Recording
 
 pytestmark = pytest.mark.usefixtures("recording")
@@ -38,6 +39,19 @@ class Seen:
 
     def wrap(self, host: Callable[..., Any]) -> Callable[..., Any]:
         return wrap(Hook(target="host:function", watch=self.begin), host)
+
+    def first(self, asked: Asked, value: Any, error: BaseException | None) -> Seen | None:
+        self.begin(asked.args, asked.kwargs)
+        if error is not None:
+            return self.end(None, error)
+        return None if self.item(value) is True else self
+
+    def ask(self, host: Callable[..., Any]) -> Callable[..., Any]:
+        return wrap(Hook(target="host:function", asked=self.first), host)
+
+
+asynchronous = pytest.mark.parametrize("way_in", [Seen.wrap, Seen.ask])
+"""Both ways to stand between an asynchronous generator and its caller."""
 
 
 class Wrong:
@@ -102,11 +116,12 @@ def test_a_generator_is_the_hosts(last: str, end: tuple[Any, str]) -> None:
     assert ([((1,), {})], [1, 2, "caught 'x'"], [end]) == (seen.begun, seen.items, seen.ends)
 
 
+@asynchronous
 @pytest.mark.parametrize(("last", "end"), [("stop", (None, "")), ("fail", (None, "ValueError"))])
-def test_an_asynchronous_generator_is_the_hosts(last: str, end: tuple[Any, str]) -> None:
+def test_an_asynchronous_generator_is_the_hosts(way_in: Any, last: str, end: tuple[Any, str]) -> None:
     """The same."""
     seen = Seen()
-    watched = seen.wrap(talk_later)(1)
+    watched = way_in(seen, talk_later)(1)
     assert (True, "talk_later") == (isinstance(watched, AsyncGenerator), watched.__name__)
     assert asyncio.run(converse_later(talk_later(1), last)) == asyncio.run(converse_later(watched, last))
     assert ([((1,), {})], [1, 2, "caught 'x'"], [end]) == (seen.begun, seen.items, seen.ends)
@@ -117,7 +132,24 @@ class Enough(Seen):
 
     def item(self, value: Any) -> object:
         super().item(value)
-        return len(self.items) == 2
+        return len(self.items) == self.most
+
+    most = 2
+
+
+class EnoughOfOne(Enough):
+    """With the first."""
+
+    most = 1
+
+
+@pytest.mark.parametrize("last", ["stop", "fail"])
+def test_who_asked_may_have_seen_enough(last: str) -> None:
+    """With the first item, or with a later one."""
+    for seen, items in ((EnoughOfOne(), [1]), (Enough(), [1, 2])):
+        watched = seen.ask(talk_later)(1)
+        assert asyncio.run(converse_later(talk_later(1), last)) == asyncio.run(converse_later(watched, last))
+        assert (items, []) == (seen.items, seen.ends)
 
 
 @pytest.mark.parametrize("last", ["stop", "fail"])
@@ -145,7 +177,8 @@ def test_a_generator_that_is_left_ends_at_once() -> None:
     assert ([[]], [(None, "GeneratorExit")]) == (order, seen.ends)
 
 
-def test_an_asynchronous_generator_that_is_left_ends_at_once() -> None:
+@asynchronous
+def test_an_asynchronous_generator_that_is_left_ends_at_once(way_in: Any) -> None:
     """The same; the host's clean-up may wait for something."""
     seen, order = Seen(), []
 
@@ -157,7 +190,7 @@ def test_an_asynchronous_generator_that_is_left_ends_at_once() -> None:
             order.append(list(seen.ends))
 
     async def leave() -> None:
-        watched = seen.wrap(host)()
+        watched = way_in(seen, host)()
         await watched.__anext__()
         await watched.aclose()
 
@@ -189,19 +222,21 @@ def test_the_event_loop_closes_what_is_left_without_a_word(is_watched: bool) -> 
     assert [(None, "GeneratorExit")] * is_watched == seen.ends
 
 
-def test_what_is_forgotten_is_seen_at_once() -> None:
+@asynchronous
+def test_what_is_forgotten_is_seen_at_once(way_in: Any) -> None:
     """Without waiting for the event loop to close it."""
     seen = Seen()
 
     async def forget() -> None:
-        await seen.wrap(talk_later)(1).__anext__()
+        await way_in(seen, talk_later)(1).__anext__()
         assert [(None, "GeneratorExit")] == seen.ends
 
     asyncio.run(forget())
 
 
+@asynchronous
 @pytest.mark.parametrize("way", ["aclose", "athrow"])
-def test_what_never_begins_is_not_seen(way: str) -> None:
+def test_what_never_begins_is_not_seen(way_in: Any, way: str) -> None:
     """Closed, or thrown at, before its first item."""
     seen = Seen()
 
@@ -213,11 +248,12 @@ def test_what_never_begins_is_not_seen(way: str) -> None:
                 await generator.athrow(KeyError("x"))
         return [item async for item in generator]
 
-    assert asyncio.run(end(talk_later(1))) == asyncio.run(end(seen.wrap(talk_later)(1)))
+    assert asyncio.run(end(talk_later(1))) == asyncio.run(end(way_in(seen, talk_later)(1)))
     assert ([], []) == (seen.begun, seen.ends)
 
 
-def test_who_comes_second_is_refused_and_the_first_goes_on() -> None:
+@asynchronous
+def test_who_comes_second_is_refused_and_the_first_goes_on(way_in: Any) -> None:
     """By the host's generator, while it runs; the watch sees nothing of that."""
     seen = Seen()
 
@@ -235,7 +271,7 @@ def test_who_comes_second_is_refused_and_the_first_goes_on() -> None:
             refused.append(str(caught.value))
         return [await first, refused]
 
-    assert asyncio.run(crowd(host())) == asyncio.run(crowd(seen.wrap(host)()))
+    assert asyncio.run(crowd(host())) == asyncio.run(crowd(way_in(seen, host)()))
     gc.collect()
     assert ([1], [(None, "GeneratorExit")]) == (seen.items, seen.ends)
 
@@ -293,6 +329,59 @@ def test_our_failures_are_unseen() -> None:
         assert converse(talk(1), last) == converse(wrong(1), last)
         assert asyncio.run(converse_later(talk_later(1), last)) == asyncio.run(converse_later(later(1), last))
     assert {"see an item of host:talk": 12, "end host:talk": 4} == guard.errors
+
+
+@pytest.mark.guarded
+def test_our_failures_are_unseen_where_one_item_is_asked_for() -> None:
+    """Of the item, and of an exception instead of it."""
+
+    async def host(is_wrong: bool) -> AsyncGenerator[int]:
+        if is_wrong:
+            raise ValueError("host")
+        yield 1
+
+    def fail(*_: Any) -> None:
+        raise RuntimeError("ours")
+
+    wrong = wrap(Hook(target="host:function", asked=fail), host)
+
+    async def ask() -> None:
+        assert 1 == await wrong(False).__anext__()
+        with pytest.raises(ValueError):
+            await wrong(True).__anext__()
+
+    asyncio.run(ask())
+    assert {"see an item of host:function": 1, "end host:function": 1} == guard.errors
+
+
+def test_what_gives_nothing_is_not_seen() -> None:
+    """Where one item is asked for."""
+    seen = Seen()
+
+    async def host() -> AsyncGenerator[int]:
+        for one in ():
+            yield one
+
+    async def ask() -> list[int]:
+        return [item async for item in seen.ask(host)()]
+
+    assert ([], [], []) == (asyncio.run(ask()), seen.begun, seen.ends)
+
+
+def test_two_may_ask_before_either_waits() -> None:
+    """The second gets the second item."""
+    seen = Seen()
+
+    async def host() -> AsyncGenerator[int]:
+        yield 1
+        yield 2
+
+    async def ask() -> list[int]:
+        generator = seen.ask(host)()
+        first, second = generator.__anext__(), generator.__anext__()
+        return [await first, await second]
+
+    assert ([1, 2], [1, 2], 1) == (asyncio.run(ask()), seen.items, len(seen.begun))
 
 
 def test_without_interest_nothing_is_between(recording: Recording) -> None:

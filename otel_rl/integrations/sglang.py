@@ -18,12 +18,11 @@ from collections.abc import Iterable, Mapping
 from time import monotonic_ns
 from typing import Any
 
-from otel_rl.current import CURRENT, SPAN_KEY
 from otel_rl.ids import random_bits
 from otel_rl.patching import Hook
-from otel_rl.requests import UNKNOWN, Request, note
+from otel_rl.requests import UNKNOWN, Request, note, note_many, place
 from otel_rl.runtime import state
-from otel_rl.watching import Ending, ending
+from otel_rl.watching import Asked, Ending, ending
 
 PACKAGE = "sglang"
 SUPPORTS = ">=0.4.10,<0.6"
@@ -35,19 +34,16 @@ TIMES = "sglang.srt.observability.req_time_stats"
 MAX_LEFT = 4096
 """A batch that fails counts as so many sequences at most."""
 
-Args = tuple[Any, ...]
-Kwargs = dict[str, Any]
-
 
 class Call:
     """One ``generate_request``: one prompt or a batch, each with n sequences."""
 
     __slots__ = ("begun", "finished", "model", "obj", "parent", "sample", "submitted", "training")
 
-    def __init__(self, manager: Any, obj: Any) -> None:
-        self.submitted = monotonic_ns()
-        self.parent = CURRENT.get().get(SPAN_KEY)
-        self.training = state.training
+    def __init__(self, manager: Any, obj: Any, submitted: int, parent: Any = None, training: Any = None) -> None:
+        self.submitted = submitted
+        self.parent = parent
+        self.training = training
         """That of a forked child is another one: what it inherits is the parent's to count."""
         self.obj = obj
         self.model = getattr(manager, "served_model_name", None) or getattr(manager, "model_path", None)
@@ -82,10 +78,38 @@ class Call:
             note(_unfinished, self, self.finished, ending(error), monotonic_ns(), parent=self.parent)
 
 
-def _begin(args: Args, kwargs: Kwargs) -> Call | None:
-    obj = args[1] if len(args) > 1 else kwargs["obj"]
-    is_probe = isinstance(obj.rid, str) and obj.rid.startswith(HEALTH_CHECK)
-    return None if is_probe or not hasattr(obj, "stream") else Call(args[0], obj)  # embeddings are not streamed
+def _first(asked: Asked, value: Any, error: BaseException | None) -> Call | None:
+    """See the answer, or the first of a stream; of the only answer of one sequence nothing is read here."""
+    if not state.on:
+        return None
+    args = asked.args
+    obj = args[1] if len(args) > 1 else asked.kwargs["obj"]
+    stream = getattr(obj, "stream", None)
+    if stream is False and type(value) is dict:
+        told = value["meta_info"]
+        if told.get("finish_reason"):
+            parent = asked.parent or place()
+            now = monotonic_ns()
+            note_many((_answer, parent, 6, args[0], obj, asked.begun, told.copy(), now, value.get("index")), 1)
+            return None
+    if stream is None or _is_probe(obj):
+        return None  # embeddings are not streamed
+    call = Call(args[0], obj, asked.begun, asked.parent, asked.training)
+    if error is not None:
+        call.end(None, error)
+        return None
+    return None if call.item(value) else call
+
+
+def _is_probe(obj: Any) -> bool:
+    return isinstance(obj.rid, str) and obj.rid.startswith(HEALTH_CHECK)
+
+
+def _answer(
+    manager: Any, obj: Any, submitted: int, told: Mapping[str, Any], now: int, index: int | None
+) -> Iterable[Request]:
+    """Give the row of a call of one sequence."""
+    return () if _is_probe(obj) else tuple(_finished(Call(manager, obj, submitted), told, 0, now, index))
 
 
 def _finished(call: Call, told: Mapping[str, Any], first: int, now: int, index: int | None) -> Iterable[Request]:
@@ -171,5 +195,5 @@ def _monotonic(wall_s: Any, offset_s: float | None) -> int:
     return round((wall_s - offset_s) * 1e9) if isinstance(wall_s, float) and offset_s is not None else 0
 
 
-HOOKS = (Hook(target="sglang.srt.managers.tokenizer_manager:TokenizerManager.generate_request", watch=_begin),)
+HOOKS = (Hook(target="sglang.srt.managers.tokenizer_manager:TokenizerManager.generate_request", asked=_first),)
 ATTACHMENTS = ()

@@ -14,6 +14,8 @@ and ``LLMEngine`` have no such queues: they are handed a batch of requests befor
 
 Told by the versions that have it: cached tokens (0.10), preemptions of a request (0.30), versions of the weights where
 the user numbers them (0.32); the load of an ``AsyncLLM`` (0.8.5) and of an ``LLM`` (0.11.1), where it has statistics.
+Bytes of the KV cache are told where a worker is in this process (``VLLM_ENABLE_V1_MULTIPROCESSING=0``, as TRL's
+colocated engine has it), by the tensors of its runner.
 Never told: a session whose prompt goes on while it is answered (0.16) is not counted. Of engines that an external
 launcher starts for one model, each of which has every request (TRL's colocated vLLM with tensor parallelism), the first
 alone counts.
@@ -30,9 +32,11 @@ from opentelemetry.trace import INVALID_SPAN, get_current_span
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from otel_rl import requests, vocabulary
+from otel_rl.analysis.memory import cache_peak
 from otel_rl.current import CURRENT, SPAN_KEY
 from otel_rl.integrations.vllm_rows import Load, is_session, remembered, rows
 from otel_rl.patching import Hook
+from otel_rl.probes.kv_cache import pool_bytes
 from otel_rl.records import Value
 from otel_rl.runtime import state
 
@@ -105,13 +109,12 @@ def _of_caller(processor: Any, request: Any, sequence: Any, parent: Any) -> Any:
     return parent
 
 
-def _iterated(args: Args, kwargs: Kwargs, result: Any) -> None:
+def _iterated() -> None:
     """An iteration of the engine is through; what it has finished was gathered."""
     gathered = state.training.gathered
-    if gathered:
-        finished = gathered[:]
-        del gathered[: len(finished)]  # another engine's thread may have added some
-        _leave(finished)
+    finished = gathered[:]
+    del gathered[: len(finished)]  # another engine's thread may have added some
+    _leave(finished)
 
 
 def _aborted(args: Args, kwargs: Kwargs, result: list[str]) -> None:
@@ -133,7 +136,7 @@ def _step_failed(args: Args, kwargs: Kwargs, error: BaseException) -> None:
 
 def _fail(processor: Any, error: BaseException, queue: Any = None) -> None:
     """End all that a processor has taken, or the request of one queue."""
-    _iterated((), {}, None)
+    _iterated()
     inside = [one for one in remembered().engine(processor).open.values() if queue is None or one.queue is queue]
     _leave([(processor, sequence, "error") for sequence in inside], type(error).__name__)
 
@@ -197,6 +200,7 @@ def _built(args: Args, kwargs: Kwargs, result: Any) -> None:
     engine = known.engine(frontend.output_processor)
     engine.describe(config)
     known.replica, known.is_copy = engine.replica, engine.is_copy
+    known.pool_bytes, known.cache_bytes = known.cache_bytes, 0
     if not frontend.output_processor.log_stats:
         named = {
             vocabulary.PROVIDER: "vllm",
@@ -204,6 +208,14 @@ def _built(args: Args, kwargs: Kwargs, result: Any) -> None:
             vocabulary.REPLICA: engine.replica,
         }
         state.log(vocabulary.NO_STATISTICS, NO_STATISTICS, named, severity=9)
+
+
+def _cache_made(args: Args, kwargs: Kwargs, result: Any) -> None:
+    """A worker in this process has taken the memory of its KV cache."""
+    known = remembered()
+    known.cache_bytes = pool_bytes(args[0].model_runner.kv_caches)
+    if known.cache_bytes:
+        requests.kv_cache("vllm", "", known.cache_bytes, None)
 
 
 def _pulled(args: Args, kwargs: Kwargs, result: Any) -> None:
@@ -235,6 +247,8 @@ def _recorded(args: Args, kwargs: Kwargs, result: Any) -> None:
     now = monotonic_ns()
     if now - load.recorded >= LOAD_EVERY_NS or not (running or waiting):
         requests.load("vllm", replica, now, running, waiting, load.kv_usage, load.preemptions)
+        if known.pool_bytes:
+            requests.kv_cache("vllm", "", None, cache_peak(known.pool_bytes, load.kv_usage))
         load.recorded, load.kv_usage, load.preemptions = now, 0.0, 0
 
 
@@ -265,13 +279,14 @@ ASYNC = "vllm.v1.engine.async_llm:AsyncLLM"
 HOOKS = (
     Hook(target=f"{PROCESSOR}.add_request", after=_taken),
     Hook(target=f"{PROCESSOR}._update_stats_from_finished", gathers=True),
-    Hook(target=f"{PROCESSOR}.process_outputs", after=_iterated),
+    Hook(target=f"{PROCESSOR}.process_outputs", gathered=_iterated),
     Hook(target=f"{PROCESSOR}.abort_requests", after=_aborted),
     Hook(target=f"{PROCESSOR}.propagate_error", before=_engine_failed),
     Hook(target="vllm.v1.engine.output_processor:RequestOutputCollector.put", before=_shown),
     Hook(target="vllm.v1.engine.llm_engine:LLMEngine.step", failed=_step_failed),
     Hook(target="vllm.v1.engine.llm_engine:LLMEngine.__init__", after=_built),
     Hook(target=f"{ASYNC}.__init__", after=_built),
+    Hook(target="vllm.v1.worker.gpu_worker:Worker.initialize_from_config", after=_cache_made),
     Hook(target="vllm.v1.engine.core_client:AsyncMPClient.get_output_async", after=_pulled),
     Hook(target="vllm.v1.metrics.loggers:StatLoggerManager.record", after=_recorded, optional=True),
     Hook(target=f"{ASYNC}._record_stats", after=_recorded, optional=True),  # until 0.9

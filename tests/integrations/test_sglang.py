@@ -67,6 +67,7 @@ def notes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Notes]:
     """Record, and take the rows before the flusher does."""
     notes = Notes()
     monkeypatch.setattr(integration, "note", notes)
+    monkeypatch.setattr(integration, "note_many", lambda one, number: notes(one[0], *one[3:], parent=one[1]))
     monkeypatch.setattr(Manager, "generate_request", wrap(HOOK, Manager.generate_request))
     otel_rl.instrument([])
     yield notes

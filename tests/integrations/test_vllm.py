@@ -8,7 +8,7 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -18,7 +18,7 @@ from otel_rl import vocabulary as v
 from otel_rl.integrations import vllm as integration
 from otel_rl.integrations.vllm_rows import remembered
 from otel_rl.patching import wrap
-from otel_rl.requests import UNKNOWN, Load, Request
+from otel_rl.requests import UNKNOWN, KvCache, Load, Request
 from otel_rl.runtime import state
 from tests.fixtures import MS, WALL_NS, Recording
 from tests.integrations.vllm_shapes import HOOKS, VERSIONS, FinishReason, Kind, Parent, Processor, Queue
@@ -596,6 +596,57 @@ def test_an_llm_s_load_has_its_replica(recording: Recording) -> None:
     Frontend(config(data_parallel_size=2, data_parallel_rank=1, data_parallel_rank_local=1), Processor("0.32.0"))
     Loggers().record(**told(1, 0, 0.5))
     assert ["1"] == [load[1] for load in loads()]
+
+
+class Storage(NamedTuple):
+    """What torch says of the memory below a tensor."""
+
+    address: int
+    size: int
+
+    def data_ptr(self) -> int:
+        """Give its address."""
+        return self.address
+
+    def nbytes(self) -> int:
+        """Give its size."""
+        return self.size
+
+
+class Worker:
+    """What is used of vLLM's: its runner holds a tensor of each layer."""
+
+    def __init__(self, *sizes: int) -> None:
+        storages = [Storage(address, size) for address, size in enumerate(sizes)]
+        tensors = [SimpleNamespace(untyped_storage=lambda storage=storage: storage) for storage in storages]
+        self.model_runner = SimpleNamespace(kv_caches=tensors)
+
+    def initialize_from_config(self, kv_cache_config: Any) -> None:
+        """Take the memory."""
+
+    initialize_from_config = wrap(HOOKS["Worker.initialize_from_config"], initialize_from_config)
+
+
+def told_bytes() -> list[tuple[int | None, int | None]]:
+    """Take the bytes of caches away from the flusher."""
+    found = [(record.size, record.used) for record in state.queue if isinstance(record, KvCache)]
+    state.queue.clear()
+    return found
+
+
+def test_a_cache_in_this_process_has_bytes(recording: Recording) -> None:
+    """Its size when its worker has made it, and with each load its highest usage of that; of the engine built last."""
+    loggers = Loggers()
+    Worker(600, 400).initialize_from_config(None)
+    Frontend(config(), Processor("0.32.0"))
+    assert [(1000, None)] == told_bytes()
+    for usage in (0.5, 0.9, 0.25):
+        loggers.record(**told(1, 0, usage))
+        recording.tick(6)
+    assert [(None, 500), (None, 900)] == told_bytes()
+    Frontend(config(), Processor("0.32.0"))  # its workers are other processes
+    loggers.record(**told(1, 0, 0.5))
+    assert [] == told_bytes()
 
 
 @pytest.mark.parametrize("log_stats", [True, False])
