@@ -10,6 +10,7 @@ import os
 import random
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -20,6 +21,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, TraceFlags
 
+from otel_rl.journal import encode
 from otel_rl.journal.encode import SpanEncoder
 from otel_rl.journal.identity import WriterIdentity
 from otel_rl.journal.write import Writer
@@ -79,24 +81,29 @@ def journaled_bytes(each: int) -> float:
         return sum(os.path.getsize(entry) for entry in Path(folder).iterdir()) / count
 
 
+def repeat(way: Callable[[], object], count: int) -> None:
+    """Encode batches until there are so many spans."""
+    for _ in range(count // BATCH):
+        way()
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", type=Path, help="also write the figures here")
     options = parser.parse_args()
     tables = {}
+    native = encode.native
     for each in (0, 5, 15):
         ours, theirs = spans(BATCH, each)
-        encoder = SpanEncoder(RESOURCE, "0")
+        ways = {"stock encoder": lambda theirs=theirs: encode_spans(theirs).SerializeToString()}
+        ways["otel_rl, in C" if native else "otel_rl"] = partial(SpanEncoder(RESOURCE, "0").encode, ours)
+        if native:
+            encode.native = None
+            ways["otel_rl, in Python"] = partial(SpanEncoder(RESOURCE, "0").encode, ours)
+            encode.native = native
         tables[f"encode a span of {each} attributes"] = side_by_side(
-            {
-                "stock encoder": lambda count, theirs=theirs: [
-                    encode_spans(theirs).SerializeToString() for _ in range(count // BATCH)
-                ],
-                "otel_rl": lambda count, ours=ours, encoder=encoder: [
-                    encoder.encode(ours) for _ in range(count // BATCH)
-                ],
-            },
+            {name: partial(repeat, way) for name, way in ways.items()},
             BATCH * 4,
             rounds=15,
         )
