@@ -21,7 +21,7 @@ from otel_rl.journal.clean import MAX_ATTRIBUTES, MAX_TEXT, UNENCODABLE, Cleaner
 from otel_rl.journal.encode_metrics import MetricEncoder
 from otel_rl.journal.frame import Signal
 from otel_rl.journal.templates import FLAGS, Templates
-from otel_rl.journal.wire import Batch, Envelope, Request
+from otel_rl.journal.wire import Batch, Envelope, Request, pack
 from otel_rl.records import Attributes, Log, MetricPoints, Span
 
 native: ModuleType | None
@@ -101,9 +101,7 @@ class SpanEncoder:
             records.append(data)
             starts.append(start_ns)
             ends.append(end_ns)
-        batch = Batch("traces", self._envelope)
-        batch.add_all(records, starts, ends)
-        return batch.finish()
+        return pack("traces", self._envelope, records, starts, ends)
 
     def encode_logs(self, logs: Iterable[Log]) -> list[Request]:
         """Encode log records. Cost: 15 us each."""

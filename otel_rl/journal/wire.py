@@ -5,10 +5,11 @@ The three signals nest alike (request > resource > scope > record, with equal fi
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import chain
+from itertools import accumulate, chain
 from typing import Final
 
 from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope
@@ -21,6 +22,8 @@ from otel_rl.journal.limit import largest_payload
 from otel_rl.records import Attributes
 
 MAX_REQUEST_BYTES: Final = (1 << 20) - 1
+PREFIX_BYTES: Final = 6
+"""What a record has in front of it, at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +58,23 @@ class Envelope:
         return b"".join((b"\x0a", varint(size), self._resource, scope_head, *scoped))
 
 
+def pack(
+    signal: Signal, envelope: Envelope, records: list[bytes], firsts: list[int], lasts: list[int]
+) -> list[Request]:
+    """Make requests of encoded messages that hold one record each, and whose times are given: as few as they fit into."""
+    ends = list(accumulate(len(record) + PREFIX_BYTES for record in records))
+    requests: list[Request] = []
+    begin = before = 0
+    while begin < len(records):
+        end = max(bisect_right(ends, before + envelope.room), begin + 1)
+        payload = envelope.wrap(records[begin:end])
+        requests.append(Request(signal, payload, end - begin, min(firsts[begin:end]), max(lasts[begin:end])))
+        begin, before = end, ends[end - 1]
+    return requests
+
+
 class Batch:
     """Records on their way into requests; a request is made whenever the next record would not fit any more."""
-
-    PREFIX_BYTES: Final = 6
-    """What a record has in front of it, at most."""
 
     def __init__(self, signal: Signal, envelope: Envelope) -> None:
         """Begin without records."""
@@ -74,7 +89,7 @@ class Batch:
 
     def add(self, data: bytes, first_ns: int, last_ns: int, count: int = 1) -> None:
         """Add an encoded message that holds ``count`` records."""
-        size = len(data) + self.PREFIX_BYTES
+        size = len(data) + PREFIX_BYTES
         if size > self._room:
             self._flush()
         self._room -= size
@@ -85,16 +100,6 @@ class Batch:
             self._last_ns = max(self._last_ns, last_ns)
         self._count += count
         self._records.append(data)
-
-    def add_all(self, records: list[bytes], firsts: list[int], lasts: list[int]) -> None:
-        """Add encoded messages that hold one record each, at once where they fit into one request."""
-        size = sum(map(len, records)) + self.PREFIX_BYTES * len(records)
-        if self._records or size > self._room or not records:
-            for data, first_ns, last_ns in zip(records, firsts, lasts, strict=True):
-                self.add(data, first_ns, last_ns)
-        else:
-            self._records, self._room, self._count = records, self._room - size, len(records)
-            self._first_ns, self._last_ns = min(firsts), max(lasts)
 
     def finish(self) -> list[Request]:
         """Give every request."""
