@@ -61,7 +61,7 @@ class Envelope:
 def pack(
     signal: Signal, envelope: Envelope, records: list[bytes], firsts: list[int], lasts: list[int]
 ) -> list[Request]:
-    """Make requests of encoded messages that hold one record each, and whose times are given: as few as they fit into."""
+    """Make as few requests as they fit into of encoded messages that hold one record each."""
     ends = list(accumulate(len(record) + PREFIX_BYTES for record in records))
     requests: list[Request] = []
     begin = before = 0
