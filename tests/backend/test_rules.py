@@ -20,7 +20,7 @@ pytestmark = pytest.mark.backend
 CASES = Path(__file__).parent / "otel_rl.test.yaml"
 RESOURCE = {
     v.SERVICE_NAME: "trl-trainer", v.SERVICE_INSTANCE_ID: "i", v.RUN_ID: "r", v.ATTEMPT_ID: "a", v.ROLE: "trainer",
-    v.RANK: 1,
+    v.RANK: 1, v.RANK_DP: 0, v.RANK_PP: 1,
 }  # fmt: skip
 
 
