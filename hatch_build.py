@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sysconfig
+from pathlib import Path
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
@@ -18,19 +19,35 @@ class NativeHook(BuildHookInterface[Any]):
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Build it, once for every CPython from 3.10 on, and say so in the wheel's name."""
-        from setuptools import Distribution, Extension
-        from setuptools.command.build_ext import build_ext
-        from setuptools.errors import BaseError, CCompilerError
-
-        extension = Extension(MODULE, [MODULE.replace(".", "/") + ".c"], py_limited_api=True)
-        command = build_ext(Distribution({"name": "otel-rl", "ext_modules": [extension], "packages": ["otel_rl"]}))
-        command.inplace = True
         try:
-            command.ensure_finalized()
-            command.run()
-        except (BaseError, CCompilerError, OSError) as error:  # no compiler, no headers
+            # What lies there may be of another version, or of another machine that shares the folder.
+            for path in Path(self.root).glob(BUILT):
+                path.unlink()
+            build()
+        except (ImportError, OSError, RuntimeError, ValueError) as error:
             self.app.display_warning(f"{MODULE} was not built, its work is done in Python: {error}")
             return
         build_data["artifacts"].append(BUILT)
         build_data["pure_python"] = False
         build_data["tag"] = f"cp310-abi3-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}"
+
+
+def build() -> None:
+    """Compile, without the paths that debuggers look for.
+
+    Raises:
+        RuntimeError: there is no compiler, or it failed.
+    """
+    from setuptools import Distribution, Extension
+    from setuptools.command.build_ext import build_ext
+    from setuptools.errors import BaseError, CCompilerError
+
+    source = MODULE.replace(".", "/") + ".c"
+    extension = Extension(MODULE, [source], py_limited_api=True, extra_compile_args=["-g0"])
+    command = build_ext(Distribution({"name": "otel-rl", "ext_modules": [extension], "packages": ["otel_rl"]}))
+    command.inplace = command.force = True
+    try:
+        command.ensure_finalized()
+        command.run()
+    except (BaseError, CCompilerError) as error:
+        raise RuntimeError(str(error)) from error

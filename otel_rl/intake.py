@@ -99,7 +99,7 @@ class Intake:
         if observed is not None:
             with guard("count what was observed"):
                 late_traces = {stage.trace for stage in self._late}
-                self._take(observed.due(late_traces, self.requests.stages, is_last=is_last), taken)
+                self._take(observed.due(late_traces, self.requests.stages, is_last=is_last and is_all), taken)
         with guard("name open stages"):
             self.opened.keep({*opened, *self._late})
             taken.logs += self.opened.logs(opened, records) + self.opened.logs(self._late, [])

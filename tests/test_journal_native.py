@@ -48,10 +48,10 @@ spans = st.tuples(
     numbers,
     numbers,
     names,
-    st.integers(0, 5),
+    st.one_of(st.integers(0, 5), st.just(1 << 31)),
     numbers,
     numbers,
-    st.one_of(st.none(), st.tuples(st.integers(0, 2), texts)),
+    st.one_of(st.none(), st.tuples(st.one_of(st.integers(0, 2), st.just((1 << 64) - 1)), texts)),
     st.one_of(st.none(), st.dictionaries(names, values, max_size=MOST + 1)),
 )
 plain: Span = (1 << 100, 5, 0, "rl.reward", 1, 10, 20, None, {})
@@ -151,6 +151,21 @@ def test_another_number_of_arguments() -> None:
     assert encode.native is not None
     with pytest.raises(TypeError, match="span\\(\\) takes 12 arguments"):
         encode.native.span(1, 2, 3)
+
+
+@needs_both
+def test_no_limit_of_texts_is_too_large() -> None:
+    """A user may have set any."""
+    (first, second) = (way(*plain) for way in (WAYS["C"], encode.fast_way(MOST, 1 << 70)))
+    assert first == second
+
+
+@needs_both
+def test_what_an_earlier_version_built_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may take other arguments."""
+    assert encode.find_native() is encode.native
+    monkeypatch.setattr(encode, "FORM", encode.FORM + 1)
+    assert encode.find_native() is None
 
 
 def test_templates_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

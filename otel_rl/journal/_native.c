@@ -15,6 +15,7 @@
 #include <string.h>
 
 #define LOCAL_BYTES 4096
+#define FORM 1 /* of the arguments of span(): encode.py uses no other, which an earlier build may have left behind */
 #define FLAGS 0x100 /* what the stock encoder sets: the flags say whether the parent is remote, and it is not */
 #define NUMBER_BYTES 10 /* of a varint, at most */
 
@@ -88,7 +89,7 @@ static void put_bytes(Message *message, uint64_t tag, const char *data, size_t s
 
 /* The text of a str of at most ``most`` characters, else NULL with an exception set. */
 static const char *text_of(PyObject *value, Py_ssize_t most, size_t *size) {
-    Py_ssize_t length;
+    Py_ssize_t length = 0;
     const char *text;
     if (!PyUnicode_Check(value)) {
         PyErr_SetString(PyExc_TypeError, "not a string");
@@ -215,6 +216,14 @@ static int read_number(PyObject *value, uint64_t *number) {
     return *number == (uint64_t)-1 && PyErr_Occurred() ? -1 : 0;
 }
 
+/* The same for an enum, which has 32 bits and no negative values here. */
+static int read_enum(PyObject *value, uint64_t *number) {
+    if (read_number(value, number)) return -1;
+    if (*number <= INT32_MAX) return 0;
+    PyErr_SetString(PyExc_ValueError, "beyond what an enum holds");
+    return -1;
+}
+
 static PyObject *sixty_four; /* for shifting trace ids */
 
 static int read_trace_id(PyObject *value, uint64_t *high, uint64_t *low) {
@@ -242,7 +251,7 @@ static int put_status(Message *message, PyObject *status, Py_ssize_t max_text) {
             PyErr_SetString(PyExc_TypeError, "the status is not a code and a text");
             return -1;
         }
-        if (read_number(PyTuple_GetItem(status, 0), &code)) return -1;
+        if (read_enum(PyTuple_GetItem(status, 0), &code)) return -1;
         text = text_of(PyTuple_GetItem(status, 1), max_text, &size);
         if (text == NULL) return -1;
     }
@@ -265,7 +274,7 @@ static int put_span(Message *message, PyObject *const *arguments) {
     const char *name;
     size_t size;
     if (read_trace_id(arguments[TRACE_ID], &high, &low) || read_number(arguments[SPAN_ID], &span_id)
-        || read_number(arguments[PARENT_ID], &parent_id) || read_number(arguments[KIND], &kind)
+        || read_number(arguments[PARENT_ID], &parent_id) || read_enum(arguments[KIND], &kind)
         || read_number(arguments[START], &start) || read_number(arguments[END], &end))
         return -1;
     most = PyLong_AsSsize_t(arguments[MOST]);
@@ -331,6 +340,9 @@ static PyMethodDef methods[] = {
 static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_native", NULL, -1, methods, NULL, NULL, NULL, NULL};
 
 PyMODINIT_FUNC PyInit__native(void) {
+    PyObject *module;
     sixty_four = PyLong_FromLong(64);
-    return sixty_four == NULL ? NULL : PyModule_Create(&definition);
+    module = sixty_four == NULL ? NULL : PyModule_Create(&definition);
+    if (module != NULL && PyModule_AddIntConstant(module, "FORM", FORM)) Py_CLEAR(module);
+    return module;
 }

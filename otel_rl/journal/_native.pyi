@@ -1,3 +1,5 @@
+FORM: int
+
 def span(
     max_attributes: int,
     max_text: int,

@@ -7,6 +7,7 @@ same bytes. What must be cleaned first (lists, strings that are too long, number
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -24,15 +25,23 @@ from otel_rl.journal.templates import FLAGS, Templates
 from otel_rl.journal.wire import Batch, Envelope, Request, pack
 from otel_rl.records import Attributes, Log, MetricPoints, Span
 
-native: ModuleType | None
-try:
-    from otel_rl.journal import _native as native
-except ImportError:  # there was no compiler where otel_rl was installed
-    native = None
-
+FORM: Final = 1
+"""Of the arguments that ``_native.c`` takes; it says so too, as what was built of an earlier version may lie there."""
 __all__ = ["Request", "SpanEncoder"]
 
 SEVERITIES: Final = {9: "INFO", 13: "WARN", 17: "ERROR"}
+
+
+def find_native() -> ModuleType | None:
+    """Give the C, where there was a compiler when otel_rl was installed, and what was built is of this version."""
+    try:
+        from otel_rl.journal import _native
+    except ImportError:
+        return None
+    return _native if getattr(_native, "FORM", 0) == FORM else None
+
+
+native = find_native()
 
 
 def fast_way(max_attributes: int, max_text: int) -> Callable[..., bytes]:
@@ -40,7 +49,7 @@ def fast_way(max_attributes: int, max_text: int) -> Callable[..., bytes]:
     if native is None:
         return Templates(max_attributes, max_text).span
     span: Callable[..., bytes] = native.span
-    return partial(span, max_attributes, max_text, MAX_TEXT)
+    return partial(span, max_attributes, min(max_text, sys.maxsize), MAX_TEXT)
 
 
 class SpanEncoder:
