@@ -41,6 +41,9 @@ GETTERS: Final = {
 }
 """How Megatron's ``mpu`` and DeepSpeed's grid, which stands in for one, are asked."""
 
+DISPUTED: Final = -1
+"""The place along an axis of which two of the program's layouts say different things."""
+
 Coordinates = dict[str, int]
 
 
@@ -51,6 +54,7 @@ class Layout:
     of_grid: Coordinates = field(default_factory=dict)
     """From DeepSpeed's, of a pipeline."""
     of_meshes: Coordinates = field(default_factory=dict)
+    """DISPUTED along axes that two meshes of equal weight place differently."""
     of_experts: Coordinates = field(default_factory=dict)
     """From a mesh of their own: they are laid out anew over the same ranks."""
     _weight: tuple[bool, int] = (False, -1)
@@ -60,7 +64,9 @@ class Layout:
         """Take in a device mesh that the program has made.
 
         The one with the most axes beside the data-parallel one counts: FSDP's own flattens the others into it. A mesh
-        of CPUs gives way to one of a device, since rollout engines make such for themselves (SGLang in verl).
+        of CPUs gives way to one of a device, since rollout engines make such for themselves (SGLang in verl). Of equal
+        ones (two models with layouts of their own) only what they say alike counts; an axis that one lacks is one rank
+        wide there. Rank 0 keeps its axes then and others do not, so that who reads all ranks can tell.
 
         Args:
             mesh: ``DeviceMesh``; one that does not hold all ranks, or without names, says nothing.
@@ -82,8 +88,10 @@ class Layout:
             key = DP if axis == EP else str(axis)  # ranks with other experts have other samples
             found[key] = found.get(key, 0) * size + index
         weight = mesh.device_type != "cpu", len(found)
-        if weight >= self._weight:
+        if weight > self._weight:
             self.of_meshes, self._weight = found, weight
+        elif weight == self._weight:
+            self.of_meshes = _alike(self.of_meshes, found)
 
     def see_grid(self, grid: Any) -> None:
         """Take in the grid of a pipeline of DeepSpeed's."""
@@ -93,7 +101,7 @@ class Layout:
         """Say the place by the resource's keys, without axes that nobody told."""
         experts = {**_of_deepspeed_experts(), **self.of_experts}
         found = _of_megatron() or self.of_grid or _of_deepspeed() or self._of_meshes()
-        return {**experts, **found}
+        return {key: place for key, place in {**experts, **found}.items() if place != DISPUTED}
 
     def _of_meshes(self) -> Coordinates:
         """Where accelerate has made its mesh before anybody looked, it still has it."""
@@ -104,6 +112,11 @@ class Layout:
             if mesh is not None and distributed is not None and distributed.is_initialized():
                 self.see(mesh, distributed.get_world_size())
         return self.of_meshes
+
+
+def _alike(one: Coordinates, other: Coordinates) -> Coordinates:
+    places = {key: (one.get(key, 0), other.get(key, 0)) for key in {**one, **other}}
+    return {key: first if first == second else DISPUTED for key, (first, second) in places.items()}
 
 
 def _of_megatron() -> Coordinates:

@@ -60,6 +60,8 @@ class Hook:
     gathered: Callable[[], object] | None = None
     """Only called, guarded, after calls that have left something there: for what is called for each iteration of an
     engine, is never compiled and no coroutine."""
+    made: Capture | None = None
+    """Only called, guarded, behind each call: for constructors in which torch compiles nothing."""
     watch: Begin | None = None
     """Watches the call instead, from its begin to its end, and item by item where the target is a generator."""
     asked: First | None = None
@@ -191,7 +193,7 @@ def wrap(hook: Hook, original: Any) -> Any:
         return watched(hook.target, hook.watch, original)
     if hook.asked is not None:
         return asked(hook.target, hook.asked, original)
-    if hook.marks or hook.gathers or hook.gathered is not None:
+    if hook.marks or hook.gathers or hook.gathered is not None or hook.made is not None:
         return _wrap_hot(hook, original)
     return _wrap_async(hook, original) if inspect.iscoroutinefunction(original) else _wrap_sync(hook, original)
 
@@ -229,7 +231,22 @@ def _wrap_sync(hook: Hook, original: Callable[..., Any]) -> Callable[..., Any]:
     return around
 
 
+def around_constructor(target: str, made: Capture, original: Callable[..., Any]) -> Callable[..., Any]:
+    """Look at what has been made; whatever torch would compile of it because of our frame, it does not."""
+
+    @functools.wraps(original)
+    def around(*args: Any, **kwargs: Any) -> Any:
+        result = state.uncompiled(original)(*args, **kwargs)
+        if state.on:
+            attempt("follow", target, made, args, kwargs, result)
+        return result
+
+    return around
+
+
 def _wrap_hot(hook: Hook, original: Callable[..., Any]) -> Callable[..., Any]:
+    if hook.made is not None:
+        return around_constructor(hook.target, hook.made, original)
     if hook.gathered is not None:
         return _wrap_gathered(hook.target, hook.gathered, original)
     return _wrap_marks(original) if hook.marks else _wrap_gathers(original)

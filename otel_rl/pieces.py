@@ -17,19 +17,26 @@ SKEW: Final = "skew"
 """The reason of a wait for slower peers, which only who reads several ranks can know."""
 UNKNOWN: Final = -1
 """The place of a rank that did not say it."""
+NOT_TOLD: Final = -2
+"""Instead of the data-parallel group, of a rank that shares its samples and does not say with whom."""
 
 
 def shares_samples(resource: Mapping[str, Value]) -> int:
-    """Say with whom a rank shares its samples: the data-parallel group, or UNKNOWN where it may have its own.
+    """Say with whom a rank shares its samples: the data-parallel group, NOT_TOLD, or UNKNOWN where it may have its own.
 
     Each rank of a data-parallel group has its own unless tensor, pipeline or context lie across it.
     """
-    is_split = any(place(resource, key) != UNKNOWN for key in (v.RANK_TP, v.RANK_PP, v.RANK_CP))
-    return place(resource, v.RANK_DP) if is_split else UNKNOWN
+    if all(place(resource, key) == UNKNOWN for key in (v.RANK_TP, v.RANK_PP, v.RANK_CP)):
+        return UNKNOWN
+    group = place(resource, v.RANK_DP)
+    return NOT_TOLD if group == UNKNOWN else group
 
 
 def pipeline_of(resource: Mapping[str, Value]) -> int:
-    """Read a rank's pipeline stage: ranks of one role that share it, or do not say it, do the same work: peers."""
+    """Read a rank's pipeline stage: ranks of one role that share it do the same work: peers.
+
+    Where one rank of a role and attempt does not say it, all ranks of the role are peers.
+    """
     return place(resource, v.RANK_PP)
 
 

@@ -80,6 +80,10 @@ def _no() -> bool:
     return False
 
 
+def _as_it_is(function: Any) -> Any:
+    return function
+
+
 @dataclass(eq=False)
 class Training:
     """What integrations remember from one hook to the next while a framework trains."""
@@ -169,6 +173,8 @@ class Runtime:
     identity: Identity = field(default_factory=Identity)
     frozen: bool = False
     """Whether the resource is final."""
+    identifying: Any = field(default_factory=threading.RLock)
+    """Held while one of the two changes: the flusher's thread may freeze what the program's is learning."""
     directory: Path | None = None
     """Where this process journals, once it does."""
     said_failure: bool = False
@@ -221,6 +227,8 @@ class Runtime:
 
     is_compiling: Callable[[], bool] = _no
     """``torch.compiler.is_compiling`` once torch is there."""
+    uncompiled: Callable[[Any], Any] = _as_it_is
+    """``torch.compiler.disable`` once something may be compiled."""
     in_collective: InCollective = field(default_factory=InCollective)
     comm: Communication = field(default_factory=Communication)
 
@@ -273,23 +281,27 @@ class Runtime:
     def identify(self, **changes: Any) -> None:
         """Take in what has become known about this process, until the resource is frozen; a new rank always counts."""
         known = {key: value for key, value in changes.items() if value not in ("", None)}
-        if self.frozen and "rank" not in known and "attempt_id" not in known:
-            return
-        if self.frozen and any(known.get(key, of) != of for key, of in self.identity.in_world.items()):
-            known["coordinates"] = {}  # another world: what was known of the place in the last one holds no more
-        self.identity = replace(self.identity, **known)
+        with self.identifying:
+            if self.frozen and "rank" not in known and "attempt_id" not in known:
+                return
+            if self.frozen and any(known.get(key, of) != of for key, of in self.identity.in_world.items()):
+                known["coordinates"] = {}  # another world: what was known of the place in the last one holds no more
+            self.identity = replace(self.identity, **known)
 
     def freeze(self) -> None:
         """Make the resource final, with what can be known by now of this rank's place among the others."""
-        if not self.frozen:
+        if self.frozen:
+            return
+        with self.identifying:
             with guard.guard("find this rank's place"):
                 self.identify(coordinates=self.comm.layout.known())
             self.frozen = True
 
     def found_attempt(self) -> Identity:
         """Make an attempt of our own: rank 0's duty, and any rank's when the others cannot be asked."""
-        self.identity = found_attempt(self.identity)
-        return self.identity
+        with self.identifying:
+            self.identity = found_attempt(self.identity)
+            return self.identity
 
     def log(self, event_name: str, body: str, attributes: Attributes, severity: int = 13) -> None:
         """Queue a log record about this process."""
@@ -315,6 +327,7 @@ def after_fork_in_child() -> None:
     state.open = set()
     state.dropped = Counter()
     state.identity = state.identity.in_child()
+    state.identifying = threading.RLock()
     state.awake = False
     state.lull = None
     state.wake_again_ns = 0

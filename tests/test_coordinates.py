@@ -96,6 +96,25 @@ def test_of_several_meshes_the_one_with_most_axes_counts() -> None:
     assert {DP: 3, PP: 0, TP: 0, EP: 1} == seen(4, Mesh(3, (1, 1, 4, 1), ("pp", "dp_replicate", "fsdp", "tp")), experts)
 
 
+@pytest.mark.parametrize(
+    ("others", "expected"),
+    [
+        ([], [{DP: 0, CP: 0}, {DP: 0, CP: 1}, {DP: 1, CP: 0}, {DP: 1, CP: 1}]),
+        ([((4, 2), ("dp", "sp"))], [{DP: 0, CP: 0}, {DP: 0, CP: 1}, {DP: 1, CP: 0}, {DP: 1, CP: 1}]),
+        ([((2, 4), ("dp", "sp"))], [{DP: 0, CP: 0}, {DP: 0, CP: 1}, {}, {}]),
+        ([((4, 2), ("dp", "tp"))], [{DP: 0, CP: 0, TP: 0}, {DP: 0}, {DP: 1, CP: 0, TP: 0}, {DP: 1}]),
+        ([((2, 4), ("dp", "sp")), ((4, 2), ("dp", "sp"))], [{DP: 0, CP: 0}, {DP: 0, CP: 1}, {}, {}]),
+        ([((8, 1), ("dp", "sp")), ((2, 4), ("dp", "sp"))], [{DP: 0, CP: 0}, {}, {}, {}]),
+    ],
+)
+def test_of_meshes_with_equally_many_axes_what_they_say_alike_counts(
+    others: list[tuple[tuple[int, ...], tuple[str, ...]]], expected: list[dict[str, int]]
+) -> None:
+    """Two models with layouts of their own (verl's actor and critic): no place is that of both; not the last one's."""
+    shapes = [((4, 2), ("dp", "sp")), *others]
+    assert expected == [seen(8, *(Mesh(rank, *of) for of in shapes)) for rank in range(4)]
+
+
 NAMES = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import threading
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from otel_rl import vocabulary
+from otel_rl import runtime, vocabulary
 from otel_rl.config import Config
 from otel_rl.identity import Identity, folder_name, found_attempt, from_launcher
 from otel_rl.runtime import Runtime
@@ -96,6 +98,28 @@ def test_a_found_attempt_keeps_the_name_that_the_user_gave() -> None:
 def test_a_run_has_a_folder(run_id: str, expected: str) -> None:
     """Whatever its name, it is one folder below the root, and no hidden one."""
     assert expected == folder_name(run_id)
+
+
+def test_a_rank_that_becomes_known_while_the_resource_freezes_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The flusher's thread freezes and the program's learns, at one moment: neither undoes the other's change."""
+    ours = Runtime()
+    freezing, learned = threading.Event(), threading.Event()
+
+    def changed(identity: Identity, **changes: Any) -> Identity:
+        made = replace(identity, **changes)
+        if "coordinates" in changes and "rank" not in changes:
+            freezing.set()
+            learned.wait(0.1)  # time enough for the other thread, if nothing keeps it off
+        return made
+
+    monkeypatch.setattr(runtime, "replace", changed)
+    flusher = threading.Thread(target=ours.freeze)
+    flusher.start()
+    assert freezing.wait(10)
+    ours.identify(rank=3, world_size=8)
+    learned.set()
+    flusher.join(10)
+    assert (3, 8, True) == (ours.identity.rank, ours.identity.world_size, ours.frozen)
 
 
 def test_what_becomes_known_counts_until_the_resource_is_frozen() -> None:

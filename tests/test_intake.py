@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -286,3 +287,21 @@ def test_the_time_of_a_step_is_kept_in_bounds(monkeypatch: pytest.MonkeyPatch) -
         kept.collectives,
         guard.errors["count the time of all stages of a step"],
     )
+
+
+@pytest.mark.parametrize(
+    ("is_all", "is_last", "expected"), [(False, True, False), (True, True, True), (True, False, False)]
+)
+def test_what_was_observed_is_closed_behind_the_last_record(
+    monkeypatch: pytest.MonkeyPatch, is_all: bool, is_last: bool, expected: bool
+) -> None:
+    """At stop the records come slice by slice: a step's numbers are whole with the last slice only."""
+    asked: list[bool] = []
+
+    def due(late: object, stages: object, *, is_last: bool) -> list[object]:
+        asked.append(is_last)
+        return []
+
+    monkeypatch.setattr(state.training, "observed", SimpleNamespace(due=due, ended=lambda *_: None))
+    Intake(Fold(0)).take((), [], is_asked=False, is_all=is_all, is_last=is_last)
+    assert [expected] == asked

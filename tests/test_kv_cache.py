@@ -52,10 +52,22 @@ class QuantizedLayer:
     keys = values = torch.zeros(8)
 
 
+class RecurrentLayer:
+    """It has no keys."""
+
+
 @pytest.mark.parametrize(
     "cache",
-    [None, (), SimpleNamespace(), SimpleNamespace(layers=()), SimpleNamespace(layers=[QuantizedLayer()])],
-    ids=["none", "legacy", "encoder and decoder", "no list", "quantized"],
+    [
+        None,
+        (),
+        SimpleNamespace(),
+        SimpleNamespace(layers=()),
+        SimpleNamespace(layers=[QuantizedLayer()]),
+        SimpleNamespace(layers=[RecurrentLayer()]),
+        SimpleNamespace(layers=[type("StaticLayer", (), {})()]),
+    ],
+    ids=["none", "legacy", "encoder and decoder", "no list", "quantized", "recurrent", "not used yet"],
 )
 def test_what_is_not_known_has_no_bytes(cache: Any) -> None:
     """Never a guess."""

@@ -421,3 +421,21 @@ def test_a_table_that_was_keyed_by_a_replacement_is_restored(monkeypatch: pytest
     module.table = {"first": 0, module.function: 1, "last": 2}  # type: ignore[attr-defined]
     patches.undo()
     assert ["first", original, "last"] == list(module.table)
+
+
+@pytest.mark.guarded
+def test_what_is_made_is_seen_and_our_failure_is_not(recording: Recording) -> None:
+    """Behind the call alone, and only while somebody records."""
+    seen: list[Any] = []
+
+    def see(args: Any, kwargs: Any, result: Any) -> None:
+        seen.append((args, kwargs, result))
+        raise ValueError("ours")
+
+    wrapped = wrap(Hook(target="m:C.__init__", made=see), lambda x, y=0: x + y)
+    state.on = False
+    assert 3 == wrapped(1, y=2)
+    state.on = True
+    assert 7 == wrapped(3, y=4)
+    assert [((3,), {"y": 4}, 7)] == seen
+    assert 1 == guard.errors["follow m:C.__init__"]

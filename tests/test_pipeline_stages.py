@@ -97,6 +97,65 @@ def test_without_a_stage_all_ranks_of_a_role_are_peers(tmp_path: Path, clock: Fa
     assert [s(70), s(70), s(30), s(0)] == [row.wait_s for row in report.efficiency.ranks]
 
 
+def without(layout: str, rank: int) -> list[dict[str, int]]:
+    """A layout in which one rank's resource was final before anybody knew its place."""
+    return [{} if number == rank else place for number, place in enumerate(PLACES[layout])]
+
+
+@pytest.mark.parametrize("unsaid", [0, 3])
+def test_a_stage_that_one_rank_does_not_say_parts_nobody(tmp_path: Path, clock: FakeClock, unsaid: int) -> None:
+    """Alone it would have no peer to be slow against: report and sidecar hold all ranks against all others then."""
+    report, watched = played(tmp_path, without("pipeline", unsaid), clock)
+    found = report.efficiency
+    assert [(3, v.FORWARD, None, s(70))] == [
+        (row.rank, row.stage, row.pipeline, row.cost_s) for row in found.stragglers
+    ]
+    assert [None] * 4 == [row.pipeline for row in found.ranks]
+    assert [[0, 1, 2, 3]] == [[one.rank for one in row.own] for row in report.balance if row.stage == v.FORWARD]
+    assert [(3, {v.STAGE: v.FORWARD, **RUN}, 0.07)] * STEPS == watched.numbers(v.STRAGGLER_COST)
+
+
+def test_a_stage_stays_unsaid_without_the_rank_that_did_not_say_it(tmp_path: Path, clock: FakeClock) -> None:
+    """It dies half-way: the others have the same peers before and after, in report and sidecar."""
+    ranks = [Peer(tmp_path, rank, 4, identity=DEAD, place=place) for rank, place in enumerate(without("pipeline", 0))]
+    for number in range(1, STEPS + 1):
+        for rank in ranks if number <= STEPS // 2 else ranks[1:]:
+            rank.step(number, step(rank.rank, number))
+    for rank in ranks:
+        rank.die()
+    report, watched = build_report(open_run(tmp_path), BEGIN_NS), compared(tmp_path, clock)
+    expected = [0.07] * (STEPS // 2) + [0.05] * (STEPS // 2)
+    assert [(3, {v.STAGE: v.FORWARD, **RUN}, cost) for cost in expected] == watched.numbers(v.STRAGGLER_COST)
+    assert [None] * 4 == [row.pipeline for row in report.efficiency.ranks]
+
+
+@pytest.mark.parametrize(
+    "places",
+    [
+        without("tensor", 0),
+        without("pipeline", 3),
+        [{key: place for key, place in of.items() if key != v.RANK_DP} for of in PLACES["tensor"]],
+        [{v.RANK_DP: 0, v.RANK_TP: 0}, {v.RANK_DP: 0}, {v.RANK_DP: 1}, {v.RANK_DP: 1}],
+    ],
+)
+def test_ranks_that_do_not_say_with_whom_they_share_make_no_sum(
+    tmp_path: Path, clock: FakeClock, places: list[dict[str, int]]
+) -> None:
+    """One of them, or all: a rate that counts samples twice is none. What each rank handled stays."""
+    report, _ = played(tmp_path, places, clock)
+    assert [] == report.rates
+    assert [(80, 4000), (80, 4000), (80, 0), (80, 0)] == [(row.samples, row.train_tokens) for row in report.work]
+
+
+def test_a_rank_without_a_place_has_samples_of_its_own_beside_others_that_have(
+    tmp_path: Path, clock: FakeClock
+) -> None:
+    """Of a layout that is data-parallel alone nobody shares."""
+    report, _ = played(tmp_path, without("data", 3), clock)
+    (rate,) = (rate for rate in report.rates if rate.unit == "samples")
+    assert pytest.approx(32) == rate.per_second * report.steps.total_s / report.steps.averaged
+
+
 @pytest.mark.parametrize(
     ("layout", "samples", "trained"),
     [("unsaid", 32, 800), ("data", 32, 800), ("tensor", 16, 400), ("pipeline", 16, 800)],

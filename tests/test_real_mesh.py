@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -36,3 +39,32 @@ def test_a_real_mesh_says_the_place_of_each_rank(tmp_path: Path) -> None:
     (samples,) = [row for row in report["rates"] if (row["unit"], row["wall"]) == ("samples", "step")]
     step_s = report["steps"]["total_s"] / report["steps"]["averaged"]
     assert samples["per_second"] * step_s == pytest.approx(2 * 8)
+
+
+COMPILED = """
+import sys
+import torch, torch.distributed as dist
+if sys.argv[1] == "recorded":
+    import otel_rl
+    otel_rl.instrument()
+from torch.distributed.device_mesh import DeviceMesh
+
+dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
+
+def twice(x):
+    mesh = DeviceMesh("cpu", [0], mesh_dim_names=("dp",))
+    return 2 * x * mesh.size()
+
+print(torch.compile(twice, backend="eager")(torch.ones(2)).tolist())
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("how", ["bare", "recorded"])
+def test_a_mesh_may_be_made_in_what_is_compiled(tmp_path: Path, how: str) -> None:
+    """Torch breaks its graph there and goes on; our frame in between changes nothing."""
+    done = subprocess.run(
+        [sys.executable, "-c", COMPILED, how], env={**os.environ, "OTEL_RL_DIR": str(tmp_path)},
+        capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert (0, "[2.0, 2.0]\n") == (done.returncode, done.stdout), done.stderr

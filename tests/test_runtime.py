@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import pickle
+import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -63,7 +65,7 @@ def test_a_reset_forgets_everything_but_the_start(recording: Recording) -> None:
     assert recording.flusher.stop(5, 5)
     state.reset()
     fresh = Runtime(started_ns=begun)
-    same = {"clock", "comm", "in_collective", "training", "wake"}
+    same = {"clock", "comm", "identifying", "in_collective", "training", "wake"}
     assert {k: v for k, v in vars(fresh).items() if k not in same} == {
         k: v for k, v in vars(state).items() if k not in same
     }
@@ -141,3 +143,28 @@ def test_a_child_forked_between_two_steps_makes_no_set_up_of_its_own(recording: 
     (span,) = (span for span in run.spans() if span.name == "in child")
     assert container.span_id.to_bytes(8, "big") == span.parent_id
     assert 1 == sum(span.name == "rl.setup" for span in run.spans())
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_child_forked_while_a_thread_identifies_waits_for_nobody(recording: Recording, tmp_path: Path) -> None:
+    """The thread that holds the lock is not there in the child."""
+    recording.start()
+    held, done = threading.Event(), threading.Event()
+    answer = tmp_path / "answer"
+
+    def hold() -> None:
+        with state.identifying:
+            held.set()
+            done.wait(10)
+
+    def work() -> None:
+        if state.identifying.acquire(blocking=False):
+            answer.touch()
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    assert held.wait(10)
+    in_child(work)
+    done.set()
+    holder.join()
+    assert answer.exists()

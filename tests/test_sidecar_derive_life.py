@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from otel_rl import ids
 from otel_rl import vocabulary as v
 from otel_rl.journal.encode import SpanEncoder
 from otel_rl.journal.read import open_run
@@ -208,6 +209,63 @@ def test_where_memory_is_short_only_what_is_whole_is_compared(
     for span in journaled(tmp_path):
         found.add(span, 0, 0.0)
     assert expected == (found.overflown, [part.number for part in found.settled(0.0, set())])
+
+
+def test_nothing_is_kept_of_a_step_that_is_over(tmp_path: Path) -> None:
+    """Neither of one that failed, whose end is read before its stages, nor what comes late of one that was taken."""
+    peer = Peer(tmp_path, 0)
+    for number in (1, 2, 3, 4):
+        peer.step(number, uneven(0), status=2 * (number % 2))
+    found, written = parts.Parts(), journaled(tmp_path)
+    for span in written:
+        found.add(span, 0, 0.0)
+    waiting = len(found._traces), found._spans
+    taken = [part.number for part in found.settled(100.0, {peer.identity.writer})]
+    for span in written:
+        found.add(span, 0, 100.0)
+    again = list(found.settled(200.0, {peer.identity.writer}))
+    assert ((2, 12), [2, 4], []) == (waiting, taken, again)
+    assert (0, 0, 0) == (len(found._traces), found._spans, found.overflown)
+
+
+def test_so_many_steps_that_are_over_are_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last of each writer, and none of one that is forgotten."""
+    monkeypatch.setattr(parts, "KEPT_PASSED", 2)
+    peers = [Peer(tmp_path, rank) for rank in range(2)]
+    for peer in peers:
+        for number in (1, 2, 3):
+            peer.step(number, uneven(peer.rank), status=2)
+    found = parts.Parts()
+    for span in journaled(tmp_path):
+        found.add(span, 0, 0.0)
+    found.forget(peers[0].identity.writer)
+    expected = [ids.trace_id(peers[1].attempt, "train", number).to_bytes(16, "big") for number in (2, 3)]
+    assert {peers[1].identity.writer: expected} == {writer: list(passed) for writer, passed in found._passed.items()}
+
+
+def test_a_step_that_lost_its_first_spans_is_not_compared(tmp_path: Path) -> None:
+    """They were too many to wait for its end, which comes later: it is too large, once."""
+    peer = Peer(tmp_path, 0)
+    peer.step(1, uneven(0))
+    root, container, *stages = journaled(tmp_path)
+    found = parts.Parts(kept_spans=3)
+    for span in (*stages, container, container, root):
+        found.add(span, 0, 0.0)
+    assert ([], 1, 0) == (list(found.settled(100.0, {peer.identity.writer})), found.overflown, len(found._traces))
+
+
+def test_nothing_is_kept_of_a_step_that_was_let_go(tmp_path: Path) -> None:
+    """What comes of it after all was passed over."""
+    peer = Peer(tmp_path, 0)
+    peer.step(1, uneven(0))
+    written = journaled(tmp_path)
+    found = parts.Parts()
+    for span in written[:4]:
+        found.add(span, 0, 0.0)
+    found.clear()
+    for span in written[4:]:
+        found.add(span, 0, 0.0)
+    assert (0, 0) == (len(found._traces), found._spans)
 
 
 def test_a_clock_that_was_set_back_settles_nothing_early(tmp_path: Path) -> None:

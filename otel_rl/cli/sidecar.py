@@ -15,12 +15,11 @@ from otel_rl.cli.outcome import FAILED, WRONG_USAGE, RunName, complain, leave, o
 from otel_rl.config import ConfigurationError
 from otel_rl.journal.identity import WriterIdentity
 from otel_rl.sidecar import owner
-from otel_rl.sidecar.main import TOUCH_S, Sidecar
+from otel_rl.sidecar.main import ANOTHER, TOUCH_S, Sidecar
 from otel_rl.sidecar.node import Node
 from otel_rl.sidecar.settings import Target, targets
 from otel_rl.version import __version__
 
-ANOTHER = 3
 Claims = dict[str, owner.Owner | None]
 """By boot id, the claim to ship what was written there; None where somebody else has it."""
 

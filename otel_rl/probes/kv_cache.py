@@ -30,13 +30,14 @@ def of_layers(cache: Any) -> CacheBytes | None:
     if type(layers) is not list:
         return None
     kinds = {type(layer).__name__ for layer in layers}
-    tensors = [tensor for layer in layers for tensor in (layer.keys, layer.values) if tensor is not None]
-    held = sum(tensor.nbytes for tensor in tensors)
+    if not (kinds <= GROWING or kinds <= FIXED):
+        return None
+    held = 0
+    for layer in layers:  # one that was not used yet may have neither
+        held += sum(tensor.nbytes for name in ("keys", "values") if (tensor := getattr(layer, name, None)) is not None)
     if not held:
         return None
-    if kinds <= GROWING:
-        return CacheBytes(None, held)
-    return CacheBytes(held, None) if kinds <= FIXED else None
+    return CacheBytes(None, held) if kinds <= GROWING else CacheBytes(held, None)
 
 
 def of_pages(cache: Any) -> CacheBytes | None:

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Sequence
 
-from otel_rl.pieces import UNKNOWN
+from otel_rl.pieces import NOT_TOLD, UNKNOWN
 from otel_rl.report.collect import StepKey, StepRecord
 from otel_rl.report.pieces import Work
 
 
-def work_of_all(records: Iterable[StepRecord]) -> Work:
+def work_of_all(records: Sequence[StepRecord]) -> Work | None:
     """Add up over ranks and steps; of the ranks of a data-parallel group that share their samples one counts.
 
     Of each number it is the one that counted most in the step: with a pipeline only some of them may see the batch.
+
+    Returns:
+        None where ranks share their samples and not all of them say with whom.
     """
+    if not _is_told(records):
+        return None
     shared: dict[tuple[StepKey, str, int, int], Work] = {}
     for record in records:
         own = record.rank.rank if record.samples == UNKNOWN else UNKNOWN
@@ -22,3 +28,11 @@ def work_of_all(records: Iterable[StepRecord]) -> Work:
     for work in shared.values():
         total.add(work)
     return total
+
+
+def _is_told(records: Sequence[StepRecord]) -> bool:
+    """Whether in each role and attempt all ranks have samples of their own, or all say with whom they share them."""
+    found: defaultdict[tuple[str, str], set[int]] = defaultdict(set)
+    for record in records:
+        found[record.attempt, record.rank.role].add(min(record.samples, 0))
+    return all(len(kinds) == 1 and NOT_TOLD not in kinds for kinds in found.values())

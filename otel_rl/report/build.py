@@ -226,6 +226,8 @@ def _work_rows(averaged: Averaged) -> list[WorkRow]:
 
 def _rates(averaged: Averaged, stages: Sequence[StageRow]) -> list[Rate]:
     total = work_of_all(averaged.steady)
+    if total is None:
+        return []
     step_s = averaged.per_rank_s(lambda record: record.step.time_ns)
     sample_s = sum(row.total_s for row in stages if row.inside is None and row.stage == v.SAMPLE)
     rows = [

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from otel_rl import vocabulary as v
@@ -72,9 +72,9 @@ class StepRecord:
     skipped: frozenset[Key] = frozenset()
     """Calls of updates that the optimizer skipped."""
     pipeline: int = UNKNOWN
-    """The pipeline stage: peers share it."""
+    """The pipeline stage: peers share it; UNKNOWN where one rank of the role and attempt does not say its own."""
     samples: int = UNKNOWN
-    """The data-parallel group whose ranks share their samples; UNKNOWN where this rank has its own."""
+    """The data-parallel group whose ranks share their samples; UNKNOWN where this rank has its own, or NOT_TOLD."""
 
     @property
     def key(self) -> StepKey:
@@ -182,7 +182,7 @@ class _Collector:
     def finish(self) -> Collected:
         for key in list(self._groups):
             self._close(key)
-        self._found.steps.sort(key=lambda record: record.step)
+        self._found.steps = sorted(_with_peers(self._found.steps), key=lambda record: record.step)
         self._found.attempts = dict(sorted(self._found.attempts.items(), key=lambda item: item[1].begin_ns))
         return self._found
 
@@ -284,6 +284,14 @@ def _step(
         pipeline=pipeline_of(container.resource),
         samples=shares_samples(container.resource),
     )
+
+
+def _with_peers(records: Sequence[StepRecord]) -> Iterator[StepRecord]:
+    """Take a pipeline stage that not all ranks of a role and attempt say for unsaid."""
+    unsaid = {(record.attempt, record.rank.role) for record in records if record.pipeline == UNKNOWN}
+    for record in records:
+        is_unsaid = (record.attempt, record.rank.role) in unsaid
+        yield replace(record, pipeline=UNKNOWN) if is_unsaid and record.pipeline != UNKNOWN else record
 
 
 def _bubbles(container: SpanView, inside: list[SpanView]) -> Bubbles:

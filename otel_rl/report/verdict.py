@@ -180,6 +180,8 @@ def _largest(top: Sequence[StageRow], steps: StepTimes) -> Verdict:
         )
     shares = {name: sum(row.share for row in rows) for name, rows in groups.items()}
     largest = max(shares.values())
+    if not largest:
+        return _verdict("nothing", "No stage took any time by this clock, so nothing holds the run back.")
     names = sorted((name for name in shares if _ties(shares[name], largest)), key=lambda name: -shares[name])
     step_s = steps.total_s / steps.averaged
     sentence = (

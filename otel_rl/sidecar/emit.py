@@ -22,7 +22,7 @@ from otel_rl.journal.files import Journal
 from otel_rl.journal.frame import Frame
 from otel_rl.journal.identity import WriterIdentity
 from otel_rl.journal.views import PointView
-from otel_rl.pieces import SKEW, integer, text
+from otel_rl.pieces import SKEW, UNKNOWN, integer, text
 from otel_rl.records import Attributes, MetricPoints, Number
 from otel_rl.sidecar.follow import Position, find_streams
 from otel_rl.sidecar.made import MadeSpan
@@ -66,6 +66,8 @@ class Emitter:
         self._encoders: dict[_Rank, SpanEncoder] = {}
         self._named: defaultdict[Role, set[tuple[int, str]]] = defaultdict(set)
         """Ranks that were slow in a stage: they have a point in every step from then on."""
+        self._unsaid: set[Role] = set()
+        """Of which a rank did not say its pipeline stage: all their ranks are peers."""
         self._spans: list[Request] = []
         self._points: list[Request] = []
         with suppress(OSError):  # it is empty, or in trouble: at worst something comes twice, the same
@@ -93,15 +95,17 @@ class Emitter:
         waits: defaultdict[int, list[Wait]] = defaultdict(list)
         for wait in longest_waits(parts, readable, known):
             waits[wait.rank].append(wait)
-        of_peers = matched_peers(
-            {rank: parts[rank].calls for rank in sorted(parts)}, {rank: part.pipeline for rank, part in parts.items()}
-        )
+        role = next(iter(parts.values())).role
+        if any(part.pipeline == UNKNOWN for part in parts.values()):
+            self._unsaid.add(role)
+        stages = {rank: UNKNOWN if role in self._unsaid else part.pipeline for rank, part in parts.items()}
+        of_peers = matched_peers({rank: parts[rank].calls for rank in sorted(parts)}, stages)
         in_stages = waits_in(call_waits(*of_peers.values()))
         slow: dict[tuple[int, str], float] = {}
         for pipeline, calls in of_peers.items():
-            step_ns = max(part.end_ns - part.begin_ns for part in parts.values() if part.pipeline == pipeline)
+            step_ns = max(part.end_ns - part.begin_ns for rank, part in parts.items() if stages[rank] == pipeline)
             slow |= costs(filter(is_work, calls), step_ns)
-        of_named = self._costs(next(iter(parts.values())).role, slow)
+        of_named = self._costs(role, slow)
         for rank in sorted(parts):
             part = parts[rank]
             encoder = self._encoder(part.resource)

@@ -29,6 +29,8 @@ GRACE_S: Final = 600.0
 FIRST_S: Final = 60.0
 """So long it waits for the first journal."""
 TOUCH_S: Final = 5.0
+ANOTHER: Final = 3
+"""The exit code where another sidecar ships."""
 
 
 class Sidecar:
@@ -59,8 +61,8 @@ class Sidecar:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._end)
         claim = self._claim()
-        if claim is None:
-            return 3
+        if isinstance(claim, int):
+            return claim
         handler = _Lines(self._node.say)
         logger.addHandler(handler)
         own = None
@@ -80,12 +82,23 @@ class Sidecar:
             logger.removeHandler(handler)
         return self._farewell() if is_ours else 0
 
-    def _claim(self) -> owner.Owner | None:
-        """Become the sidecar of this node; where another one is, one that stays stands by until that one is gone."""
+    def _claim(self) -> owner.Owner | int:
+        """Become the sidecar of this node; where that may not be, the exit code.
+
+        One that stays stands by: while another one is, the run's directory is gone, or its file system is in trouble.
+        """
         while True:
-            claim = owner.claim(self.directory, self.identity.boot_id, self.identity)
-            if claim is not None or not self._stays or self._is_leaving:
+            try:
+                claim, code = owner.claim(self.directory, self.identity.boot_id, self.identity), ANOTHER
+            except OSError as error:
+                if not self._stays:
+                    raise
+                report("claim the node", error)
+                claim, code = None, 0 if isinstance(error, FileNotFoundError) else 1
+            if claim is not None:
                 return claim
+            if not self._stays or self._is_leaving:
+                return code
             time.sleep(SCAN_S)
 
     def _follow(self, claim: owner.Owner, own: OwnJournal | None) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
@@ -28,7 +28,9 @@ SETTLED_STEPS: Final = 2
 """Without a device nothing is held back: so many further steps are enough where memory is short."""
 KEPT_SPANS: Final = 200_000
 """Spans of all ranks together that wait for the end of their step; beyond, traces go that have waited longest."""
-
+KEPT_PASSED: Final = 256
+"""Traces of one writer that are remembered once they are over with. A failed step's container is most often read before
+its stages, which come within some 10 s: so many steps of 40 ms."""
 KEPT_LABELS: Final = 1000
 """Different lists of stages that steps share."""
 
@@ -99,8 +101,8 @@ class _Trace:
     container: SpanView | None = None
     ended_at: float = 0.0
     """When its container was read, by a monotonic clock."""
-    newer: int = 0
-    """Steps of the same writer that ended after it."""
+    place: int = 0
+    """Steps of the same writer that had ended with it."""
 
 
 class Parts:
@@ -117,6 +119,10 @@ class Parts:
         self._traces: OrderedDict[tuple[str, bytes], _Trace] = OrderedDict()
         """The one that was added to last stands last."""
         self._spans = 0
+        self._passed: defaultdict[str, dict[bytes, bool]] = defaultdict(dict)
+        """By writer, the traces that were taken out last; whether the step's container was still to come."""
+        self._steps: Counter[str] = Counter()
+        """Whole steps that ended, by writer."""
         self._known = Known()
         self._reached_ns: dict[str, int] = {}
         """End of the container that was read last, by writer and by its clock."""
@@ -126,7 +132,7 @@ class Parts:
         """Steps that were taken out to make room."""
 
     def add(self, span: SpanView, known_from_ns: int, now: float) -> None:
-        """Take one span in.
+        """Take one span in; not one of a step that was passed over or taken out, nothing would ever come of it.
 
         Args:
             span: any span of a training process.
@@ -150,12 +156,17 @@ class Parts:
             if not is_whole or span.start_ns < known_from_ns:
                 self._drop(key)
                 return
-            for (other, _), waiting in self._traces.items():
-                waiting.newer += other == writer and waiting.container is not None
+            self._steps[writer] += 1
+        passed = self._passed.get(writer, {})
+        if span.trace_id in passed:
+            if is_container(span.name):
+                self.overflown += passed[span.trace_id]
+                passed[span.trace_id] = False
+            return
         trace = self._traces.setdefault(key, _Trace())
         self._traces.move_to_end(key)
         if is_container(span.name):
-            trace.container, trace.ended_at = span, now
+            trace.container, trace.ended_at, trace.place = span, now, self._steps[writer]
         else:
             trace.spans.append(span)
             self._spans += 1
@@ -190,14 +201,21 @@ class Parts:
         """Let go of what a writer left without an end."""
         for key in [key for key in self._traces if key[0] == writer]:
             self._drop(key)
+        self._passed.pop(writer, None)
+        self._steps.pop(writer, None)
 
     def clear(self) -> None:
         """Let go of everything that waits."""
-        self._traces.clear()
+        for key in list(self._traces):
+            self._drop(key)
         self._early.clear()
-        self._spans = 0
 
     def _drop(self, key: tuple[str, bytes]) -> list[SpanView]:
+        writer, trace_id = key
+        passed = self._passed[writer]
+        passed[trace_id] = False
+        if len(passed) > KEPT_PASSED:
+            del passed[next(iter(passed))]
         trace = self._traces.pop(key, None)
         self._spans -= len(trace.spans) if trace else 0
         return trace.spans if trace else []
@@ -207,8 +225,8 @@ class Parts:
         key, trace = next(iter(self._traces.items()))
         spans = self._drop(key)
         if trace.container is None:
-            return
-        if trace.newer >= SETTLED_STEPS and key[0] not in self._on_device:
+            self._passed[key[0]][key[1]] = True
+        elif self._steps[key[0]] - trace.place >= SETTLED_STEPS and key[0] not in self._on_device:
             self._early.append(_part(trace.container, spans, self._known))
         else:
             self.overflown += 1

@@ -1,0 +1,96 @@
+"""A sidecar that stays stands by while it cannot have the run; one that does not ends, or says what is wrong."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+import signal
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from otel_rl.guard import errors
+from otel_rl.sidecar import main, owner
+from otel_rl.sidecar.main import ANOTHER, Sidecar
+from tests.sink import ALIVE
+
+Sleeps = Callable[..., None]
+
+
+@pytest.fixture
+def sleeps(monkeypatch: pytest.MonkeyPatch) -> Sleeps:
+    """Say what happens while the sidecar sleeps, each time the next; once more is an error."""
+
+    def happen(*events: Callable[[], object]) -> None:
+        left = iter(events)
+        monkeypatch.setattr(main.time, "sleep", lambda seconds: next(left)())
+
+    return happen
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """The directory of a run."""
+    (tmp_path / "run").mkdir()
+    return tmp_path / "run"
+
+
+def trouble(*arguments: object) -> None:
+    """Fail as a network file system does for a while."""
+    raise OSError(errno.EIO, "Input/output error")
+
+
+@pytest.mark.guarded
+def test_it_stands_by_while_the_run_is_gone(run: Path, sleeps: Sleeps, caplog: pytest.LogCaptureFixture) -> None:
+    """It never makes the directory, says so once, and goes on as soon as somebody else makes it."""
+    assert owner.claim(run, ALIVE.boot_id, replace(ALIVE, writer="other")) is not None
+    there: list[bool] = []
+    sleeps(
+        lambda: shutil.rmtree(run), lambda: there.append(run.exists()), lambda: there.append(run.exists()), run.mkdir
+    )
+    sidecar = Sidecar(run, (), stays=True)
+    claim = sidecar._claim()
+    assert isinstance(claim, owner.Owner)
+    assert sidecar.identity == owner.living(run, ALIVE.boot_id)
+    assert ([False, False], {"claim the node": 3}) == (there, dict(errors))
+    assert 1 == len(caplog.records)
+
+
+@pytest.mark.guarded
+def test_it_stands_by_while_the_file_system_is_in_trouble(
+    run: Path, sleeps: Sleeps, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What lasts for a moment ends nothing."""
+    claim = owner.claim
+    monkeypatch.setattr(owner, "claim", trouble)
+    sleeps(lambda: None, lambda: monkeypatch.setattr(owner, "claim", claim))
+    assert isinstance(Sidecar(run, (), stays=True)._claim(), owner.Owner)
+    assert {"claim the node": 2} == dict(errors)
+
+
+@pytest.mark.guarded
+@pytest.mark.parametrize(("why", "code"), [("another", ANOTHER), ("gone", 0), ("trouble", 1)])
+def test_it_ends_where_it_is_told_to_while_it_stands_by(
+    run: Path, sleeps: Sleeps, monkeypatch: pytest.MonkeyPatch, why: str, code: int
+) -> None:
+    """Its exit code says why it had nothing."""
+    monkeypatch.setattr(main.signal, "signal", lambda *arguments: None)
+    if why == "another":
+        owner.claim(run, ALIVE.boot_id, replace(ALIVE, writer="other"))
+    elif why == "gone":
+        run.rmdir()
+    else:
+        monkeypatch.setattr(owner, "claim", trouble)
+    sidecar = Sidecar(run, (), stays=True)
+    sleeps(lambda: sidecar._end(signal.SIGTERM, None))
+    assert code == sidecar.run()
+    assert (why != "gone") == run.exists()
+
+
+def test_one_that_does_not_stay_says_what_is_wrong(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At once; nobody would look at it later."""
+    monkeypatch.setattr(owner, "claim", trouble)
+    with pytest.raises(OSError, match="Input/output error"):
+        Sidecar(run, ())._claim()
