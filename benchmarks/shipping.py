@@ -191,14 +191,17 @@ def slow_down(rounds: int) -> dict[str, Any]:
         "stock http gzip": (theirs, stock("http", gzip=True).on_end),
     }
     ratios: dict[str, list[float]] = {name: [] for name in kinds}
+    shares: dict[str, list[float]] = {name: [] for name in kinds}
     draw = random.Random(3)
     for _ in range(rounds):
         for name in draw.sample(list(kinds), len(kinds)):
-            alone = window(*nothing)
-            ratios[name].append(alone / window(*kinds[name]) - 1)
+            alone, _ = window(*nothing)
+            loaded, share = window(*kinds[name])
+            ratios[name].append(alone / loaded - 1)
+            shares[name].append(share)
             time.sleep(1.5)  # what waits is sent outside of the windows of others
     otel_rl.uninstrument()
-    return {name: median(values) for name, values in ratios.items()}
+    return {name: {**median(ratios[name]), "core_taken": statistics.median(shares[name])} for name in kinds}
 
 
 def median(values: list[float]) -> dict[str, float]:
@@ -209,9 +212,14 @@ def median(values: list[float]) -> dict[str, float]:
     return {"low": medians[100], "median": middle, "high": medians[-100], "quartiles": [first, third]}
 
 
-def window(spans: list[Any], emit: Callable[[Any], object]) -> float:
-    """Compute for a while, handing over spans ten times a second; operations per second."""
+def window(spans: list[Any], emit: Callable[[Any], object]) -> tuple[float, float]:
+    """Compute for a while, handing over spans ten times a second.
+
+    Returns:
+        Operations per second, and the share of the core that the other threads of the process take.
+    """
     began = now = time.perf_counter()
+    others_began = time.process_time() - time.thread_time()
     due, done, index = began, 0, 0
     while now - began < WINDOW_S:
         total = 0
@@ -224,7 +232,7 @@ def window(spans: list[Any], emit: Callable[[Any], object]) -> float:
             for span in spans[index : index + RATE // 10]:
                 emit(span)
             index = (index + RATE // 10) % len(spans)
-    return done / (now - began)
+    return done / (now - began), (time.process_time() - time.thread_time() - others_began) / (now - began)
 
 
 def stock(protocol: str, *, gzip: bool) -> Any:
