@@ -194,7 +194,7 @@ def wrap(hook: Hook, original: Any) -> Any:
     if hook.asked is not None:
         return asked(hook.target, hook.asked, original)
     if hook.marks or hook.gathers or hook.gathered is not None or hook.made is not None:
-        return _wrap_hot(hook, original)
+        return _wrap_behind(hook, original)
     return _wrap_async(hook, original) if inspect.iscoroutinefunction(original) else _wrap_sync(hook, original)
 
 
@@ -231,7 +231,7 @@ def _wrap_sync(hook: Hook, original: Callable[..., Any]) -> Callable[..., Any]:
     return around
 
 
-def around_constructor(target: str, made: Capture, original: Callable[..., Any]) -> Callable[..., Any]:
+def _wrap_made(target: str, made: Capture, original: Callable[..., Any]) -> Callable[..., Any]:
     """Look at what has been made; whatever torch would compile of it because of our frame, it does not."""
 
     @functools.wraps(original)
@@ -244,9 +244,10 @@ def around_constructor(target: str, made: Capture, original: Callable[..., Any])
     return around
 
 
-def _wrap_hot(hook: Hook, original: Callable[..., Any]) -> Callable[..., Any]:
+def _wrap_behind(hook: Hook, original: Callable[..., Any]) -> Callable[..., Any]:
+    """Do nothing before the call."""
     if hook.made is not None:
-        return around_constructor(hook.target, hook.made, original)
+        return _wrap_made(hook.target, hook.made, original)
     if hook.gathered is not None:
         return _wrap_gathered(hook.target, hook.gathered, original)
     return _wrap_marks(original) if hook.marks else _wrap_gathers(original)

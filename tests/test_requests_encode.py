@@ -41,7 +41,7 @@ def test_lists_of_one_text_share_a_template_with_everything_else() -> None:
 def test_a_list_of_one_text_is_fast(monkeypatch: pytest.MonkeyPatch) -> None:
     """The slow way is never asked."""
     slow = []
-    monkeypatch.setattr(SpanEncoder, "_slow", lambda self, span: slow.append(span.attributes["k"]))
+    monkeypatch.setattr(SpanEncoder, "_slow", lambda self, span, batch: slow.append(span.attributes["k"]))
     SpanEncoder({}).encode([span(value) for value in (("stop",), ("length",), ("a", "b"))])
     assert [("a", "b")] == slow
 

@@ -23,7 +23,7 @@ from otel_rl.current import SPAN_KEY
 from otel_rl.guard import guard, say
 from otel_rl.integrations import torch_collectives
 from otel_rl.integrations.torch_memory import exact_peaks
-from otel_rl.patching import Attachment, Hook, around_constructor
+from otel_rl.patching import Attachment, Hook
 from otel_rl.probes.device import DeviceInUse
 from otel_rl.probes.memory import cuda_reader, use_memory_reader
 from otel_rl.records import Value
@@ -366,15 +366,15 @@ def _pass_frames_over(module: ModuleType) -> Callable[[], object]:
 
     Between the graphs of a compiled model Dynamo looks at every function that is called and passes those of torch's own
     files over; so it has to do with ours and what they call. They are still inlined where they are called inside a
-    graph. Only code of ours is marked. There is no way to unmark it, and no need.
+    graph. Only code of ours is marked. There is no way to unmark it, and no need. What is made below a constructor of
+    ours in between is not compiled either.
     """
     state.uncompiled = sys.modules["torch"].compiler.disable
     if hasattr(module, "set_code_exec_strategy"):  # since torch 2.7
         skip = module.FrameExecStrategy(module.FrameAction.SKIP, module.FrameAction.SKIP)
-        for function in (around_collective, around_method, around_constructor):
-            for code in function.__code__.co_consts:
-                if isinstance(code, CodeType):
-                    module.set_code_exec_strategy(code, skip)
+        for code in (*around_collective.__code__.co_consts, *around_method.__code__.co_consts):
+            if isinstance(code, CodeType):
+                module.set_code_exec_strategy(code, skip)
     return lambda: None
 
 

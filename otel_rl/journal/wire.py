@@ -58,59 +58,40 @@ class Envelope:
         return b"".join((b"\x0a", varint(size), self._resource, scope_head, *scoped))
 
 
-def pack(
-    signal: Signal, envelope: Envelope, records: list[bytes], firsts: list[int], lasts: list[int]
-) -> list[Request]:
-    """Make as few requests as they fit into of encoded messages that hold one record each."""
-    ends = list(accumulate(len(record) + PREFIX_BYTES for record in records))
-    requests: list[Request] = []
-    begin = before = 0
-    while begin < len(records):
-        end = max(bisect_right(ends, before + envelope.room), begin + 1)
-        payload = envelope.wrap(records[begin:end])
-        requests.append(Request(signal, payload, end - begin, min(firsts[begin:end]), max(lasts[begin:end])))
-        begin, before = end, ends[end - 1]
-    return requests
-
-
 class Batch:
-    """Records on their way into requests; a request is made whenever the next record would not fit any more."""
+    """Encoded messages on their way into requests."""
 
     def __init__(self, signal: Signal, envelope: Envelope) -> None:
-        """Begin without records."""
-        self.requests: list[Request] = []
+        """Begin without any."""
         self.room = envelope.room
         """Bytes that one request has for records."""
         self._signal: Signal = signal
         self._envelope = envelope
-        self._records: list[bytes] = []
-        self._room = self.room
-        self._count = self._first_ns = self._last_ns = 0
+        self._messages: list[bytes] = []
+        self._firsts: list[int] = []
+        self._lasts: list[int] = []
+        self._counts: list[int] = []
 
     def add(self, data: bytes, first_ns: int, last_ns: int, count: int = 1) -> None:
-        """Add an encoded message that holds ``count`` records."""
-        size = len(data) + PREFIX_BYTES
-        if size > self._room:
-            self._flush()
-        self._room -= size
-        if not self._count:
-            self._first_ns, self._last_ns = first_ns, last_ns
-        else:
-            self._first_ns = min(self._first_ns, first_ns)
-            self._last_ns = max(self._last_ns, last_ns)
-        self._count += count
-        self._records.append(data)
+        """Add an encoded message that holds ``count`` records, from the first time to the last."""
+        self._messages.append(data)
+        self._firsts.append(first_ns)
+        self._lasts.append(last_ns)
+        self._counts.append(count)
 
     def finish(self) -> list[Request]:
-        """Give every request."""
-        self._flush()
-        return self.requests
-
-    def _flush(self) -> None:
-        if self._records:
-            payload = self._envelope.wrap(self._records)
-            self.requests.append(Request(self._signal, payload, self._count, self._first_ns, self._last_ns))
-        self._records, self._count, self._room = [], 0, self.room
+        """Make as few requests as they fit into, in this order; a message that is too large goes alone."""
+        ends = list(accumulate(len(message) + PREFIX_BYTES for message in self._messages))
+        requests: list[Request] = []
+        begin = before = 0
+        while begin < len(ends):
+            end = max(bisect_right(ends, before + self.room), begin + 1)
+            some = slice(begin, end)
+            payload = self._envelope.wrap(self._messages[some])
+            times = min(self._firsts[some]), max(self._lasts[some])
+            requests.append(Request(self._signal, payload, sum(self._counts[some]), *times))
+            begin, before = end, ends[end - 1]
+        return requests
 
 
 @lru_cache(maxsize=4096)

@@ -49,19 +49,29 @@ def rollouts(result: Program) -> list[tuple[list[int], list[list[int]]]]:
     ]
 
 
+def batches(result: Program) -> list[tuple[list[int], int]]:
+    """Give of every rollout of training the lengths of its sequences, and how many positions have logits."""
+    return [
+        ([prompt + len(response) for prompt, response in zip(*rollout, strict=True)], sum(map(len, rollout[1])))
+        for rollout in rollouts(result)
+    ]
+
+
+def counted(run: Run) -> dict[Any, float]:
+    """Give the operations that were counted of each stage and kind of log-probabilities."""
+    return {(p.attributes[v.FLOPS_STAGE], p.attributes.get(v.LOGPROB_KIND)): p.value for p in run.points(v.FLOPS)}
+
+
 def test_flops_are_those_of_the_tokens(trained: tuple[Program, Run]) -> None:
     """Forward and backward of every epoch, a forward each for the old policy and the reference; no evaluation."""
     result, run = trained
     expected: Counter[Any] = Counter()
-    for prompts, responses in rollouts(result):
-        lengths = [prompt + len(response) for prompt, response in zip(prompts, responses, strict=True)]
-        logits = sum(map(len, responses))
+    for lengths, logits in batches(result):
         forward = forward_flops(CONFIG, lengths, logits=logits).count or 0
         expected[v.LOGPROB, "old"] += forward
         expected[v.LOGPROB, "ref"] += forward
         expected[v.FORWARD, None] += 2 * (train_flops(CONFIG, lengths, logits=logits).count or 0)
-    last = {(p.attributes[v.FLOPS_STAGE], p.attributes.get(v.LOGPROB_KIND)): p.value for p in run.points(v.FLOPS)}
-    assert expected == last
+    assert expected == counted(run)
     scopes = Counter(point.attributes[v.FLOPS_SCOPE] for point in run.points(v.FLOPS_RATE))
     assert {"update": 8, "logprob": 2, "step": 8} == scopes
     assert [] == list(run.points(v.MFU))
@@ -79,15 +89,12 @@ def test_a_reference_is_the_policy_without_its_adapter(trainings: Trainings) -> 
     layers, adapters = 2, 4 * (48 + 48) + 4 * (48 + 24)
     lora = Trained(attention=False, mlp=False, logits=False, first_layer=0, adapters=layers * adapters)
     expected: Counter[Any] = Counter()
-    for prompts, responses in rollouts(result):
-        lengths = [prompt + len(response) for prompt, response in zip(prompts, responses, strict=True)]
-        logits = sum(map(len, responses))
+    for lengths, logits in batches(result):
         forward = forward_flops(CONFIG, lengths, logits=logits).count or 0
         expected[v.LOGPROB, "ref"] += forward
         expected[v.LOGPROB, "old"] += forward + 2 * sum(lengths) * layers * adapters
         expected[v.FORWARD, None] += 2 * (train_flops(CONFIG, lengths, lora, logits=logits).count or 0)
-    last = {(p.attributes[v.FLOPS_STAGE], p.attributes.get(v.LOGPROB_KIND)): p.value for p in run.points(v.FLOPS)}
-    assert expected == last
+    assert expected == counted(run)
     stages = [span for span in run.spans([v.LOGPROB_KIND]) if span.name == v.LOGPROB]
     assert {"old": 1, "ref": 1} == Counter(span.attributes[v.LOGPROB_KIND] for span in stages)
     assert ([], []) == (list(run.logs(v.LEDGER_MISMATCH)), list(run.points(v.LEDGER_FAULTS)))
