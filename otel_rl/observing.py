@@ -13,10 +13,10 @@ from typing import Any, Final
 from otel_rl import vocabulary
 from otel_rl.guard import guard
 from otel_rl.observed import model as models
-from otel_rl.observed.arrays import of_tensor
 from otel_rl.observed.batch import KEYS
-from otel_rl.observed.book import Book, Shown, refuse
+from otel_rl.observed.book import NOTHING, Book, Shown, refuse
 from otel_rl.probes import deferred
+from otel_rl.probes.host_arrays import of_own
 from otel_rl.records import Later
 from otel_rl.runtime import state
 from otel_rl.spans import Stage, current_stage
@@ -58,7 +58,7 @@ def observe(*, model: Any = None, batch: Mapping[str, Any] | None = None) -> Non
         seen = None if model is None else show(model)
         if model is not None and seen is None:
             refuse("no_model", "otel_rl.observe: a model is a module or a configuration, not %s", type(model).__name__)
-        if batch is not None:
+        if batch is not None and not _is_evaluation():
             take(batch, seen=seen)
 
 
@@ -90,7 +90,7 @@ def show(model: Any) -> models.Seen | None:
 
 
 def take(batch: Any, *, stage: str = "", seen: models.Seen | None = None, **how: Any) -> None:
-    """Take a batch in.
+    """Take a batch in that is not one of an evaluation.
 
     Args:
         batch: as ``observe`` takes it.
@@ -98,24 +98,13 @@ def take(batch: Any, *, stage: str = "", seen: models.Seen | None = None, **how:
         seen: the model that handles it; by default the one that was shown last.
         how: further fields of ``Shown``.
     """
-    if _is_evaluation():
-        return
-    known, container = book(), state.container
-    attributes = container.attributes if container is not None else None
-    if not attributes or vocabulary.ITERATION not in attributes or container.trace is None:
-        refuse("outside_step", "otel_rl.observe: a batch outside of a step is not used")
+    shown = _shown(stage, seen, how)
+    if shown is None:
         return
     if not isinstance(batch, Mapping):
         refuse("no_batch", "otel_rl.observe takes a batch as a mapping, not %s", type(batch).__name__)
         return
-    shown = Shown(
-        stage=stage or _boundary(),
-        trace=container.trace,
-        step=attributes[vocabulary.ITERATION],
-        loop=attributes[vocabulary.LOOP_NAME],
-        seen=seen or known.last,
-        **how,
-    )
+    known = book()
     given = {key: value for key, value in batch.items() if key in KEYS and value is not None and _is_here(key, value)}
     if not _fits(known, sum(map(_size, given.values()))):
         return
@@ -138,6 +127,47 @@ def take(batch: Any, *, stage: str = "", seen: models.Seen | None = None, **how:
     finally:
         if not is_taken:
             known.taken_bytes -= size
+
+
+def take_masks(
+    masks: Mapping[str, Any], *, stage: str, seen: models.Seen | None, kept: int | None = None, **how: Any
+) -> None:
+    """Take in the masks of a batch, which FLOPs are counted from; on the host they are not copied.
+
+    Args:
+        masks: tensors of one device by their keys, as ``observe`` takes them; nobody may change them on the host.
+        stage: that handles the batch.
+        seen: the model that handles it.
+        kept: so many of the last columns of ``attention_mask`` are the responses, where no mask of their own says it.
+        how: further fields of ``Shown``.
+    """
+    for mask in masks.values():
+        if _device_of(mask) or hasattr(mask, "placements"):
+            if kept is not None:
+                whole = masks["attention_mask"]
+                masks = {**masks, "completion_mask": whole[:, whole.shape[1] - kept :]}
+            take(masks, stage=stage, seen=seen, parts=NOTHING, **how)
+            return
+    shown = _shown(stage, seen, {"parts": NOTHING, **how})
+    if shown is not None:
+        state.add(Later(book().take_masks, (shown, masks, kept)))
+
+
+def _shown(stage: str, seen: models.Seen | None, how: Mapping[str, Any]) -> Shown | None:
+    """Say where a batch is shown; None outside of a step."""
+    container = state.container
+    attributes = container.attributes if container is not None else None
+    if container is None or not attributes or vocabulary.ITERATION not in attributes or container.trace is None:
+        refuse("outside_step", "otel_rl.observe: a batch outside of a step is not used")
+        return None
+    return Shown(
+        stage=stage or _boundary(),
+        trace=container.trace,
+        step=attributes[vocabulary.ITERATION],
+        loop=attributes[vocabulary.LOOP_NAME],
+        seen=seen or book().last,
+        **how,
+    )
 
 
 def _fits(known: Book, size: int) -> bool:
@@ -200,7 +230,7 @@ def _copy(value: Any, depth: int = 1) -> Any:
     if hasattr(value, "detach"):
         if _device_of(value):
             raise TypeError  # a row of a list: nothing is launched for it
-        return of_tensor(value.detach().clone())
+        return of_own(value.detach().clone())
     if isinstance(value, numpy.ndarray):
         return value.copy()
     if isinstance(value, (list, tuple)):

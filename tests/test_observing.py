@@ -20,6 +20,7 @@ import otel_rl
 from otel_rl import observing, runtime
 from otel_rl import vocabulary as v
 from otel_rl.journal.read import Run
+from otel_rl.observed.model import formula_of
 from otel_rl.probes import deferred
 from otel_rl.runtime import state
 from tests.fixtures import Recording
@@ -578,6 +579,9 @@ class Remote:
     def element_size(self) -> int:
         return int(self.value.element_size())
 
+    def __getitem__(self, place: Any) -> Any:
+        return Remote(self.value[place])
+
 
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> Any:
@@ -623,6 +627,24 @@ def test_what_lies_on_a_device_comes_when_it_can(recording: Recording, device: A
         point.attributes[v.FLOPS_PEAK],
     )
     assert "NVIDIA H100" in str(point.attributes[v.FLOPS_PEAK_SOURCE])
+
+
+@pytest.mark.parametrize("kept", [None, 0, 3])
+@pytest.mark.parametrize("kind", [torch.long, torch.bool])
+@pytest.mark.parametrize("where", ["host", "device"])
+def test_masks_that_nobody_changes(recording: Recording, device: Any, where: str, kind: Any, kept: int | None) -> None:
+    """A trainer's own say how long its sequences are, and how many tokens have logits; the host's may be resized."""
+    mask = torch.tensor([[0, 1, 1, 1, 1], [1, 1, 1, 1, 0]], dtype=kind)
+    seen = observing.show(QWEN_0_5B)
+    responses = None if kept is None else int(mask[:, mask.shape[1] - kept :].sum())
+    with otel_rl.step(1), otel_rl.stage("logprob"):
+        masks = {"attention_mask": mask if where == "host" else Remote(mask)}
+        observing.take_masks(masks, stage=v.LOGPROB, seen=seen, kept=kept, logits=-1)
+        deferred.resolve()
+    otel_rl.flush(5)
+    expected = formula_of(seen).count([4, 4], responses, is_training=False, has_adapters=True)
+    assert {v.LOGPROB: [expected]} == numbers(recording.stop(), v.FLOPS)
+    mask.resize_(64)
 
 
 def waiting() -> tuple[int, list[int]]:

@@ -17,13 +17,12 @@ from typing import Any
 
 from otel_rl import vocabulary
 from otel_rl.observed.model import Seen
-from otel_rl.observing import book, show, take
+from otel_rl.observing import book, show, take, take_masks
 from otel_rl.runtime import state
 
 LOOK_NS = 500_000_000
 RESPONSES = -1
 """Logits of the responses' tokens alone."""
-NOTHING: frozenset[str] = frozenset()
 NUMBERS = frozenset({"numbers"})
 UNSCORED = frozenset({"rollout_logprobs"})
 """Of some tokens vLLM gives no logprob: TRL makes NaN of that, and leaves them out."""
@@ -68,14 +67,14 @@ def see_logprobs(trainer: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *,
     policy, reference = see(trainer)
     mask = args[3] if len(args) > 3 else kwargs["attention_mask"]
     kept = args[4] if len(args) > 4 else kwargs["logits_to_keep"]
-    take(
-        {"attention_mask": mask, "completion_mask": mask[:, mask.shape[1] - kept :]},
+    take_masks(
+        {"attention_mask": mask},
         stage=vocabulary.LOGPROB,
         seen=(reference or policy) if is_reference else policy,
         kind="ref" if is_reference else "old",
         has_adapters=not is_reference,
+        kept=kept,
         logits=RESPONSES,
-        parts=NOTHING,
     )
 
 
@@ -84,7 +83,7 @@ def see_forward(trainer: Any, inputs: dict[str, Any], loss: Any) -> None:
     rollout, seen = state.training.rollouts.get("train"), see(trainer)[0]
     masks = {key: inputs[key] for key in ("prompt_mask", "completion_mask")}
     if rollout is None or rollout.id != book().looked_at:
-        take(masks, stage=vocabulary.FORWARD, seen=seen, logits=RESPONSES, parts=NOTHING)
+        take_masks(masks, stage=vocabulary.FORWARD, seen=seen, logits=RESPONSES)
         return
     batch = {**masks, "completion_ids": inputs["completion_ids"], "loss": loss}
     take(batch, stage=vocabulary.FORWARD, seen=seen, logits=RESPONSES, parts=NUMBERS, group=rollout.id)

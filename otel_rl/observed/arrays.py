@@ -15,17 +15,6 @@ KINDS: Final = {"i": "integer", "u": "integer", "b": "boolean", "f": "float"}
 """What numpy calls a type, and what the ledger does: int32 or int64 makes no difference to a token."""
 
 
-def of_tensor(tensor: Any) -> Array:
-    """Give a tensor of the host that is ours as an array, which shares its memory; numpy has no bfloat16.
-
-    Not the host program's own: ``Tensor.numpy`` forbids its owner to resize it ever after.
-    """
-    try:
-        return tensor.numpy()
-    except TypeError:
-        return tensor.float().numpy()
-
-
 def kind_of(array: Array) -> str:
     """Name the kind of an array's type."""
     return KINDS.get(array.dtype.kind) or str(array.dtype)

@@ -6,20 +6,20 @@ way from a device.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from weakref import WeakKeyDictionary
 
 from otel_rl import vocabulary as v
 from otel_rl.analysis.flops import FORMULA
 from otel_rl.guard import say
 from otel_rl.observed import ledger, rates
-from otel_rl.observed.arrays import of_tensor
 from otel_rl.observed.batch import Part, read
 from otel_rl.observed.model import Formula, Seen, formula_of
 from otel_rl.observed.passes import Group
 from otel_rl.observed.rates import FORWARD_ONLY, TRAINING, Work
+from otel_rl.probes.host_arrays import of_host, of_own
 from otel_rl.records import Count, Labels, Log, Point
 from otel_rl.rollouts.place import Stages
 from otel_rl.runtime import Trace, state
@@ -33,8 +33,11 @@ CONTAINER: Final = f"{v.RANK_SPAN} "
 Made = Iterator[Count | Point | Log]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
+NOTHING: Final[frozenset[str]] = frozenset()
+ALL: Final = frozenset({"tokens", "numbers"})
+
+
+class Shown(NamedTuple):
     """One batch that was shown, and where."""
 
     stage: str
@@ -48,7 +51,7 @@ class Shown:
     """The adapters of the model were on."""
     logits: int | None = None
     """Tokens whose logits are computed; all of them by default, -1: those of the responses."""
-    parts: frozenset[str] = frozenset({"tokens", "numbers"})
+    parts: frozenset[str] = ALL
     """What the ledger of the step notes: `tokens` (ids and mask), `numbers` (what must be finite, and logprobs)."""
     lenient: frozenset[str] = frozenset()
     """Keys in which NaN means that there is no value."""
@@ -102,7 +105,7 @@ class Book:
         """Take a batch that has come from a device: whatever it is, its step waits for it no longer."""
         self._step(shown).waiting -= 1
         self.done_bytes += size
-        yield from self.take(shown, {**values, **{key: of_tensor(one) for key, one in tensors.items()}}, 0)
+        yield from self.take(shown, {**values, **{key: of_own(one) for key, one in tensors.items()}}, 0)
 
     def take(self, shown: Shown, values: dict[str, Any], size: int) -> Made:
         """Take a batch: count its FLOPs, note its sums.
@@ -123,6 +126,20 @@ class Book:
             self._group(shown).take(call)
         for key in part.misfit:
             refuse("misfit", "otel_rl.observe: %s has another shape or type than the rest of its batch", key)
+
+    def take_masks(self, shown: Shown, masks: Mapping[str, Any], kept: int | None) -> Made:
+        """Take in the masks of a batch as they lie on the host, where nobody changes them.
+
+        Args:
+            shown: where.
+            masks: tensors by their keys.
+            kept: so many of the last columns of ``attention_mask`` are the responses; None: it does not say.
+        """
+        values = {key: of_host(mask) for key, mask in masks.items()}
+        if kept is not None:
+            whole_BT = values["attention_mask"]
+            values["completion_mask"] = whole_BT[:, whole_BT.shape[1] - kept :]
+        return self.take(shown, values, 0)
 
     def ended(self, stages: Iterator[Stage]) -> None:
         """See stages that have ended; a container of a rank is the end of its step."""

@@ -7,6 +7,7 @@ from time import monotonic, sleep
 from typing import Any
 
 from otel_rl.probes.device_time import is_capturing
+from otel_rl.probes.host_arrays import of_host
 from otel_rl.records import Count, Later, Point
 from otel_rl.runtime import QUEUE_LIMIT, state
 
@@ -134,12 +135,5 @@ def _use_host(tensors: Sequence[Any], use: Use) -> Iterable[Count | Point]:
 
 
 def _sum(tensor: Any) -> float:
-    """Sum by numpy: torch starts threads of its own for a large tensor, to sum it or to copy it.
-
-    By DLPack, because ``Tensor.numpy`` forbids its owner to resize it ever after.
-    """
-    if tensor.numel() == 1:
-        return float(tensor)
-    import numpy as np
-
-    return float(np.from_dlpack(tensor.detach()).sum())
+    """Sum by numpy: torch starts threads of its own for a large tensor, to sum it or to copy it."""
+    return float(tensor) if tensor.numel() == 1 else float(of_host(tensor).sum())
