@@ -1,4 +1,4 @@
-/* The one loop of the flusher that is worth C: a finished span into the bytes of its OTLP message.
+/* The one loop of the flusher that is worth C: a finished span into the bytes that its scope holds of it.
 
    It does what templates.py does, for the same spans and to the same bytes (tests/test_journal_native.py), and refuses
    the same ones by the same kinds of exceptions: those take the slow way through clean.py. No Python code runs inside
@@ -15,9 +15,10 @@
 #include <string.h>
 
 #define LOCAL_BYTES 4096
-#define FORM 1 /* of the arguments of span(): encode.py uses no other, which an earlier build may have left behind */
+#define FORM 2 /* of what span() takes and gives: encode.py uses no other, which an earlier build may have left behind */
 #define FLAGS 0x100 /* what the stock encoder sets: the flags say whether the parent is remote, and it is not */
 #define NUMBER_BYTES 10 /* of a varint, at most */
+#define HEAD_BYTES (1 + NUMBER_BYTES) /* in front of a message, for its tag and its length */
 
 enum wire { VARINT = 0, FIXED64 = 1, BYTES = 2, FIXED32 = 5 };
 #define TAG(field, wire) ((uint64_t)((field) << 3 | (wire)))
@@ -30,7 +31,8 @@ typedef struct {
 } Message;
 
 static void message_begin(Message *message) {
-    message->data = message->end = message->local;
+    message->data = message->local;
+    message->end = message->local + HEAD_BYTES;
     message->limit = message->local + LOCAL_BYTES;
 }
 
@@ -315,7 +317,18 @@ static int put_span(Message *message, PyObject *const *arguments) {
     return 0;
 }
 
-PyDoc_STRVAR(span_doc, "Encode one finished span; raises TypeError, ValueError or OverflowError where it must be cleaned first.");
+/* Give the message as field 2 of its scope: what stands in front of it is known last. */
+static PyObject *message_record(Message *message) {
+    size_t size = (size_t)(message->end - message->data) - HEAD_BYTES;
+    unsigned char *begin = message->data + HEAD_BYTES - 1 - number_size(size), *end = message->end;
+    message->end = begin;
+    put_number(message, TAG(2, BYTES));
+    put_number(message, size);
+    return PyBytes_FromStringAndSize((const char *)begin, end - begin);
+}
+
+PyDoc_STRVAR(span_doc, "Encode one finished span as a record of its scope; raises TypeError, ValueError or OverflowError where it\n"
+                       "must be cleaned first.");
 
 static PyObject *span(PyObject *module, PyObject *const *arguments, Py_ssize_t count) {
     Message message;
@@ -326,8 +339,7 @@ static PyObject *span(PyObject *module, PyObject *const *arguments, Py_ssize_t c
         return NULL;
     }
     message_begin(&message);
-    if (!put_span(&message, arguments))
-        encoded = PyBytes_FromStringAndSize((const char *)message.data, message.end - message.data);
+    if (!put_span(&message, arguments)) encoded = message_record(&message);
     message_free(&message);
     return encoded;
 }

@@ -22,11 +22,11 @@ from otel_rl.journal.clean import MAX_ATTRIBUTES, MAX_TEXT, UNENCODABLE, Cleaner
 from otel_rl.journal.encode_metrics import MetricEncoder
 from otel_rl.journal.frame import Signal
 from otel_rl.journal.templates import FLAGS, Templates
-from otel_rl.journal.wire import Batch, Envelope, Request
+from otel_rl.journal.wire import Batch, Envelope, Request, record
 from otel_rl.records import Attributes, Log, MetricPoints, Span
 
-FORM: Final = 1
-"""Of the arguments that ``_native.c`` takes; it says so too, as what was built of an earlier version may lie there."""
+FORM: Final = 2
+"""Of what ``_native.c`` takes and gives; it says so too, as what was built of an earlier version may lie there."""
 
 __all__ = ["Request", "SpanEncoder"]
 
@@ -101,7 +101,7 @@ class SpanEncoder:
                     span.trace_id, span.span_id, span.parent_id, span.name, span.kind, start_ns, end_ns, span.status,
                     span.attributes,
                 )  # fmt: skip
-                add(data, start_ns, end_ns)
+                add((data, start_ns, end_ns, 1))
             except UNENCODABLE:
                 slow(span, batch)
         return batch.finish()
@@ -112,7 +112,8 @@ class SpanEncoder:
         for log in logs:
             try:
                 message = self._log(log)
-                batch.add(message.SerializeToString(), message.time_unix_nano, message.time_unix_nano)
+                time_ns = message.time_unix_nano
+                batch.add((record(message.SerializeToString()), time_ns, time_ns, 1))
             except UNENCODABLE:
                 self.dropped["logs", "unencodable"] += 1
         return batch.finish()
@@ -133,7 +134,8 @@ class SpanEncoder:
         """Encode a span that is not written as it is; count it where even that is impossible."""
         try:
             message = self._span(span)
-            batch.add(message.SerializeToString(), message.start_time_unix_nano, message.end_time_unix_nano)
+            data = record(message.SerializeToString())
+            batch.add((data, message.start_time_unix_nano, message.end_time_unix_nano, 1))
         except UNENCODABLE:
             self.dropped["traces", "unencodable"] += 1
 

@@ -8,7 +8,7 @@ from typing import Final
 from opentelemetry.proto.metrics.v1.metrics_pb2 import HistogramDataPoint, Metric, NumberDataPoint
 
 from otel_rl.journal.clean import INT64_MAX, INT64_MIN, UNENCODABLE, Cleaner
-from otel_rl.journal.wire import Batch, block
+from otel_rl.journal.wire import Batch, block, record
 from otel_rl.records import Attributes, Distribution, Exemplar, Labels, MetricPoints, Number, Point
 
 MAX_KEPT: Final = 4096
@@ -125,7 +125,8 @@ class MetricEncoder:
 
 def _add(metric: MetricPoints, head: bytes, points: list[bytes], times: list[int], batch: Batch) -> None:
     field, tail = _KINDS[metric.kind]
-    batch.add(head + block(field, b"".join(points) + tail), min(times), max(times), len(points))
+    data = record(head + block(field, b"".join(points) + tail))
+    batch.add((data, min(times), max(times), len(points)))
 
 
 def _number(value: float) -> bytes:

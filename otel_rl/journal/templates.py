@@ -8,6 +8,7 @@ from typing import Any, Final
 from opentelemetry.proto.trace.v1.trace_pb2 import Span as SpanMessage
 
 from otel_rl.journal.clean import MAX_TEXT
+from otel_rl.journal.wire import record
 from otel_rl.records import Value
 
 FLAGS: Final = 0x100
@@ -48,7 +49,7 @@ class Templates:
         status: tuple[int, str] | None,
         attributes: dict[str, Value] | None,
     ) -> bytes:
-        """Encode a span; raises one of ``UNENCODABLE`` where it must be cleaned first. Cost: 2 to 4 us."""
+        """Encode a span for its scope; raises one of ``UNENCODABLE`` where it must be cleaned. Cost: 3 to 5 us."""
         values = attributes or _NONE
         key = (name, kind, status, *values)
         message, targets, serialize = self._kept.get(key) or self._template(key)
@@ -75,7 +76,7 @@ class Templates:
                 _set_text(target, value, max_text)
             else:
                 raise TypeError
-        data = serialize()
+        data = record(serialize())
         self._bytes += len(data)
         if self._bytes > TEMPLATE_BYTES:
             self._bytes = 0
