@@ -9,12 +9,12 @@ to second.
 The training thread: steps run with recording off, on, and off again (the control), in an order drawn anew for each
 triple, in one training run with a learning rate of almost zero.
 
-The flusher: in the second half of the run every step records, and the steps in which the flusher worked are compared
-with their neighbours in which it did not: it works while torch computes without the interpreter's lock, so its CPU time
-holds up training by a part of itself only. That part, times its CPU time per step, is its cost.
+The flusher: in the second half of the run every step records, and in each block of about a second the steps in which
+the flusher worked are compared with those in which it did not: it works while torch computes without the interpreter's
+lock, so its CPU time holds up training by a part of itself only.
 
 "Off" leaves the patches in place; what a patched call costs then is measured by ``hotpath.py``. Intervals are bootstrap
-95 % intervals, over the triples and over the flusher's cycles.
+95 % intervals, over the triples and over the blocks.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ import random
 import statistics
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -33,11 +34,14 @@ from typing import Any
 os.environ.setdefault("OTEL_RL_DIR", tempfile.mkdtemp(prefix="otel_rl_benchmark_"))
 
 import otel_rl
-from otel_rl.flusher import Flusher
 from otel_rl.runtime import state
 
 KINDS = ("off", "on", "control")
 DRAWS = 4000
+BLOCK = 40
+"""Steps among which those with the flusher's work are compared with those without."""
+WORK_S = 50e-6
+"""CPU time in a step from which on it counts as one with work."""
 
 
 class Steps:
@@ -54,7 +58,8 @@ class Steps:
         self.cpu: dict[str, list[float]] = {kind: [] for kind in (*KINDS, "always")}
         self.flusher_in: list[float] = []
         """CPU time of the flusher in each step of the second half."""
-        self.flusher = 0.0
+        self.flusher_clock = 0
+        """Of its thread's CPU time."""
         self.random = random.Random(7)
 
     def step_begins(self) -> None:
@@ -71,7 +76,7 @@ class Steps:
                 self.order = self.random.sample(KINDS, len(KINDS))
             self.kind = self.order.pop()
         state.on = self.kind in ("on", "always")
-        self.flusher_began = self.flusher
+        self.flusher_began = self.flusher()
         self.began, self.cpu_began = time.perf_counter(), time.thread_time()
 
     def finish(self) -> None:
@@ -80,18 +85,14 @@ class Steps:
             self.seconds[self.kind].append(time.perf_counter() - self.began)
             self.cpu[self.kind].append(time.thread_time() - self.cpu_began)
             if self.kind == "always":
-                self.flusher_in.append(self.flusher - self.flusher_began)
+                self.flusher_in.append(self.flusher() - self.flusher_began)
 
-    def time_flusher(self) -> None:
-        """Add up the CPU time of the flusher's cycles."""
-        cycles = Flusher._cycles
-
-        def timed(flusher: Flusher) -> None:
-            began = time.thread_time()
-            cycles(flusher)
-            self.flusher += time.thread_time() - began
-
-        Flusher._cycles = timed  # type: ignore[method-assign]
+    def flusher(self) -> float:
+        """Read the CPU time of the flusher's thread."""
+        if not self.flusher_clock:
+            thread = next(one for one in threading.enumerate() if one.name == "otel_rl-flusher")
+            self.flusher_clock = time.pthread_getcpuclockid(thread.ident or 0)
+        return time.clock_gettime(self.flusher_clock)
 
 
 def main() -> None:
@@ -105,7 +106,6 @@ def main() -> None:
     from otel_rl.demo import task, train
 
     steps = Steps(warm_up=60, alternating=options.steps // 2)
-    steps.time_flusher()
     with tempfile.TemporaryDirectory() as scratch:
         arguments = train.parse(
             ["--steps", str(options.steps + 61), "--eval-every", "0", "--save-every", "0", "--batch-size", "4",
@@ -164,24 +164,33 @@ def report(steps: Steps, options: argparse.Namespace) -> None:
 def flusher_share(seconds: list[float], flusher_in: list[float]) -> dict[str, Any]:
     """Say which part of a step the flusher works, and by which part of a step it holds up training."""
     median = statistics.median(seconds)
-    longer = []
-    for index in range(2, len(flusher_in) - 2):
-        beside = [seconds[other] for other in (index - 2, index - 1, index + 1, index + 2) if not flusher_in[other]]
-        if flusher_in[index] and beside:
-            longer.append(seconds[index] - statistics.median(beside))
+    longer, working = [], 0
+    for begin in range(0, len(seconds) - BLOCK + 1, BLOCK):
+        pairs = list(zip(seconds[begin : begin + BLOCK], flusher_in[begin : begin + BLOCK], strict=True))
+        with_work = [one for one, work in pairs if work > WORK_S]
+        without = [one for one, work in pairs if work <= WORK_S]
+        working += len(with_work)
+        if with_work and without:
+            difference = statistics.mean(trimmed(with_work)) - statistics.mean(trimmed(without))
+            longer.append(difference / median * len(with_work) / BLOCK)
     draw = random.Random(13)
     medians = sorted(statistics.median(draw.choices(longer, k=len(longer))) for _ in range(DRAWS))
-    per_step = len(longer) / len(seconds) / median
     return {
         "cpu_share": sum(flusher_in) / len(seconds) / median,
         "us_per_step": 1e6 * sum(flusher_in) / len(seconds),
-        "steps_with_a_cycle": len(longer),
+        "steps_with_work": working / len(seconds),
+        "blocks": len(longer),
         "held_up": {
-            "overhead": statistics.median(longer) * per_step,
-            "low": medians[DRAWS // 40] * per_step,
-            "high": medians[-DRAWS // 40] * per_step,
+            "overhead": statistics.median(longer),
+            "low": medians[DRAWS // 40],
+            "high": medians[-DRAWS // 40],
         },
     }
+
+
+def trimmed(values: list[float]) -> list[float]:
+    """Leave out the longest tenth: a moment in which the machine did something else."""
+    return sorted(values)[: max(1, len(values) - len(values) // 10)]
 
 
 def ratio(numerator: list[float], denominator: list[float]) -> dict[str, float]:

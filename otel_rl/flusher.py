@@ -27,9 +27,6 @@ from otel_rl.wake import Wake
 
 PERIOD_S = 0.5
 """A killed process loses at most this and the time of one cycle."""
-PATIENCE_S = 0.1
-"""The last part of it, in which the flusher waits for a moment when no other thread needs the interpreter's lock:
-otherwise every microsecond of a cycle holds up training by one (``benchmarks/overhead_trl.py``)."""
 SLICE = 5_000
 """Records that one cycle takes at most: what was recorded first is on disk soon, however much waits."""
 HEARTBEAT_S = 5.0
@@ -130,10 +127,7 @@ class Flusher:
     def _run(self) -> None:
         is_last = False
         while not is_last:
-            if not self._wake.wait(max(PERIOD_S - PATIENCE_S, 0)):
-                state.lull = self._wake
-                self._wake.wait(PATIENCE_S)
-                state.lull = None
+            self._wake.wait(PERIOD_S)
             is_last = self._serve()
 
     def _serve(self) -> bool:

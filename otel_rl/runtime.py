@@ -18,7 +18,6 @@ from otel_rl.config import Config
 from otel_rl.identity import Identity, found_attempt, from_launcher
 from otel_rl.records import Attributes, Log, Noted
 from otel_rl.vocabulary import SETUP, TEARDOWN
-from otel_rl.wake import Wake
 
 PHASES = frozenset((SETUP, TEARDOWN))
 """Traces of ours that are no step; a process without steps has no other."""
@@ -191,8 +190,6 @@ class Runtime:
     wake: Callable[[], None] = _nothing
     """Starts the flusher with the first record."""
     awake: bool = False
-    lull: Wake | None = None
-    """What to set where a thread is about to let go of the interpreter for long; None while the flusher rests."""
     wake_again_ns: int = 0
     """Not before this (monotonic) is another attempt made to start the flusher."""
 
@@ -329,7 +326,6 @@ def after_fork_in_child() -> None:
     state.identity = state.identity.in_child()
     state.identifying = threading.RLock()
     state.awake = False
-    state.lull = None
     state.wake_again_ns = 0
     if state.container is None and state.training.loop is not None:
         state.training.loop.resume()

@@ -446,43 +446,24 @@ def test_the_thread_journals_by_itself(stubbed: Recording, monkeypatch: pytest.M
         assert written.wait(60)
 
 
-def test_a_cycle_begins_in_a_lull(stubbed: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The thread waits for a moment when nobody needs the interpreter, and works on nobody's request then."""
+def test_a_signal_handler_may_flush_while_its_thread_does(stubbed: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Preemption handlers do, and the signal may arrive at any moment of a call that wakes the flusher."""
     monkeypatch.setattr(flusher, "PERIOD_S", 3600.0)
-    monkeypatch.setattr(flusher, "PATIENCE_S", 3600.0)
-    stubbed.start()
-    written = threading.Event()
-    append = Writer.append
-    monkeypatch.setattr(Writer, "append", lambda self, *args: (append(self, *args), written.set())[0])
-    with otel_rl.step(1):
-        while state.lull is None:
-            time.sleep(0.001)
-        assert not written.is_set()
-        state.lull.set()
-        assert written.wait(60)
-
-
-def test_a_signal_handler_may_flush_in_a_lull(stubbed: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Preemption handlers do, and the signal may arrive while the training thread wakes the flusher."""
-    monkeypatch.setattr(flusher, "PERIOD_S", 3600.0)
-    monkeypatch.setattr(flusher, "PATIENCE_S", 3600.0)
     stubbed.start()
     answers, over = [], threading.Event()
 
     def handle(frame: Any, event: str, argument: Any) -> None:
         answers.append(otel_rl.flush(60))
 
-    def train(lull: Any) -> None:
+    def train(wake: Wake) -> None:
         sys.setprofile(handle)
-        lull.set()
+        wake.set()
         sys.setprofile(None)
         over.set()
 
     with otel_rl.step(1):
-        while state.lull is None:
-            time.sleep(0.001)
-        assert isinstance(state.lull, Wake)  # the lock of an Event would hold up this test for ever
-        threading.Thread(target=train, args=(state.lull,), daemon=True).start()
+        wake = stubbed.flusher._wake  # the lock of an Event would hold up this test for ever
+        threading.Thread(target=train, args=(wake,), daemon=True).start()
         assert over.wait(60)
     assert {True} == set(answers)
 

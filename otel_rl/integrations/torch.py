@@ -46,10 +46,7 @@ PIPELINE = ((vocabulary.IDLE_REASON, "pipeline"),)
 
 
 def _backward_stage(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
-    """No stage for a backward inside a backward: checkpointing recomputes with one, perhaps on another thread.
-
-    Its engine runs without the interpreter: the flusher works meanwhile.
-    """
+    """No stage for a backward inside a backward: checkpointing recomputes with one, perhaps on another thread."""
     import torch
 
     if torch._C._current_graph_task_id() != -1:
@@ -58,9 +55,6 @@ def _backward_stage(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None
     ddp_wait.watch(args[0] if args else kwargs.get("tensors"))
     if _outer_stage() is not None:
         state.comm.seen_in = None  # what it called before this backward is none of it
-    lull = state.lull
-    if lull is not None:
-        lull.set()
     return vocabulary.BACKWARD
 
 

@@ -19,7 +19,6 @@ import torch
 import otel_rl
 from otel_rl import vocabulary as v
 from otel_rl.runtime import state
-from otel_rl.wake import Wake
 from tests.programs.launch import HERE, launcher, run
 from tests.programs.recorded import COLLECTIVE, Node, Recorded
 
@@ -67,19 +66,6 @@ def test_both_ways_to_call_the_backward_are_seen(recorded: Callable[[], Recorded
         torch.autograd.backward(layers(batch).sum())
         torch.autograd.grad(layers(batch).sum(), batch)
     assert [v.BACKWARD] * 2 == recorded().steps()[1].outline()
-
-
-def test_a_backward_is_a_lull(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its engine runs without the interpreter, so the flusher is woken then, if it waits for that."""
-    monkeypatch.setattr("otel_rl.flusher.PERIOD_S", 3600.0)  # ours alone waits for it
-    otel_rl.instrument(["torch"])
-    with otel_rl.step(1):
-        torch.ones(1, requires_grad=True).sum().backward()
-        lull = state.lull = Wake()
-        torch.ones(1, requires_grad=True).sum().backward()
-        state.lull = None
-        torch.ones(1, requires_grad=True).sum().backward()
-    assert [True, False] == [lull.wait(0), lull.wait(0)]
 
 
 def test_an_optimizer_without_a_framework_is_a_stage(recorded: Callable[[], Recorded]) -> None:
