@@ -48,7 +48,7 @@ def around_collective(
 
     @functools.wraps(original)
     def around(*args: Any, **kwargs: Any) -> Any:
-        if state.is_compiling() or not state.on:
+        if state.is_tracing() or state.compiler._is_compiling_flag or not state.on:
             return original(*args, **kwargs)
         if before is not None:
             attempt("begin", target, before, args, kwargs)
@@ -92,7 +92,7 @@ def around_method(target: str, before: Callable[..., object] | None, original: A
 
     @functools.wraps(original)
     def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if state.is_compiling() or not state.on:
+        if state.is_tracing() or state.compiler._is_compiling_flag or not state.on:
             return original(self, *args, **kwargs)
         if before is not None:
             attempt("begin", target, before, (self, *args), kwargs)

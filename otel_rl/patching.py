@@ -208,7 +208,9 @@ def _wrap_sync(hook: Hook, original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def around(*args: Any, **kwargs: Any) -> Any:
-        if not state.on or (during and getattr(state.training, during) is None) or state.is_compiling():
+        if not state.on or (during and getattr(state.training, during) is None):
+            return original(*args, **kwargs)
+        if state.is_tracing() or state.compiler._is_compiling_flag:
             return original(*args, **kwargs)
         span = None
         if is_stage:

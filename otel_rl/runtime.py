@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import monotonic_ns
+from types import SimpleNamespace
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -224,6 +225,10 @@ class Runtime:
 
     is_compiling: Callable[[], bool] = _no
     """``torch.compiler.is_compiling`` once torch is there."""
+    is_tracing: Callable[[], bool] = _no
+    """The part of it that Dynamo answers while it traces the caller, and ``compiler`` has the other part in
+    ``_is_compiling_flag``: together half as many calls, where each counts."""
+    compiler: Any = field(default_factory=lambda: SimpleNamespace(_is_compiling_flag=False))
     uncompiled: Callable[[Any], Any] = _as_it_is
     """``torch.compiler.disable`` once something may be compiled."""
     in_collective: InCollective = field(default_factory=InCollective)

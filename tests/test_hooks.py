@@ -270,11 +270,15 @@ def test_attachments_are_taken_back(stubbed: Recording) -> None:
     before = attached()
     stubbed.start("torch")
     assert tuple(number + 1 for number in before) == attached()
-    assert state.is_compiling is torch.compiler.is_compiling
+    compiler = torch.compiler
+    assert (state.is_compiling, state.is_tracing) == (compiler.is_compiling, compiler.is_dynamo_compiling)
+    assert state.compiler is compiler
     assert entry._parts.patches._detach
     otel_rl.uninstrument()
     assert before == attached()
     assert not state.is_compiling()
+    assert not state.is_tracing()
+    assert not state.compiler._is_compiling_flag
 
 
 # --- pickling ---------------------------------------------------------------------------------------------------------

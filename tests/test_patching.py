@@ -8,6 +8,7 @@ import sys
 import types
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -378,16 +379,20 @@ def test_a_failure_of_ours_does_not_hide_the_hosts(package: str, recording: Reco
     assert (caught.value is error, error.__context__) == (True, None)
 
 
+@pytest.mark.parametrize("way", ["Dynamo traces the caller", "a graph is made by other means"])
 def test_while_compiling_and_after_us_a_wrapper_only_passes_on(
-    package: str, recording: Recording, monkeypatch: pytest.MonkeyPatch
+    package: str, recording: Recording, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
     """Nothing is opened and nothing is called."""
     never: Any = lambda *args: pytest.fail("called")  # noqa: E731
     module = install(package, "work", stage=never, before=never, after=never)
     install(package, "Thing.static", collective=0, before=never)
-    monkeypatch.setattr(state, "is_compiling", lambda: True)
-    assert (2, 5) == (module.work(1), module.Thing.static(5))
-    monkeypatch.setattr(state, "is_compiling", lambda: False)
+    with monkeypatch.context() as compiling:
+        if way == "Dynamo traces the caller":
+            compiling.setattr(state, "is_tracing", lambda: True)
+        else:
+            compiling.setattr(state, "compiler", SimpleNamespace(_is_compiling_flag=True))
+        assert (2, 5) == (module.work(1), module.Thing.static(5))
     state.on = False
     assert (2, 5) == (module.work(1), module.Thing.static(5))
     state.on = True

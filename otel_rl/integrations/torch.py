@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from time import monotonic_ns
 from types import CodeType, ModuleType
 from typing import Any
@@ -20,7 +21,7 @@ from otel_rl import comm_buffers, ddp_wait, vocabulary
 from otel_rl.collective_calls import around_collective, around_method
 from otel_rl.coordinates import Layout
 from otel_rl.current import SPAN_KEY
-from otel_rl.guard import guard, say
+from otel_rl.guard import attempt, guard, say
 from otel_rl.integrations import torch_collectives
 from otel_rl.integrations.torch_memory import exact_peaks
 from otel_rl.patching import Attachment, Hook
@@ -284,12 +285,15 @@ HOOKS = (
 
 def _know_compiling(torch: ModuleType) -> Callable[[], object]:
     """Keep out of compiled regions, and know CUDA and ROCm."""
-    before = state.is_compiling
-    state.is_compiling = torch.compiler.is_compiling
+    compiler = torch.compiler
+    before = state.is_compiling, state.is_tracing, state.compiler
+    state.is_compiling = state.is_tracing = compiler.is_compiling
+    if hasattr(compiler, "_is_compiling_flag"):
+        state.is_tracing, state.compiler = compiler.is_dynamo_compiling, compiler
     leave = _know_device("cuda", getattr(torch, "cuda", None))
 
     def detach() -> None:
-        state.is_compiling = before
+        state.is_compiling, state.is_tracing, state.compiler = before
         leave()
 
     return detach
@@ -325,26 +329,27 @@ def _time_optimizers(module: ModuleType) -> Callable[[], object]:
     """
     begun = threading.local()
 
-    def before(optimizer: Any, args: Any, kwargs: Any) -> None:
-        with guard("begin an optimizer step"):
-            stage = current_stage()
-            inside = stage is not None and stage.name in (vocabulary.OPTIMIZER, vocabulary.BACKWARD)
-            begun.at = 0 if inside or not state.on or state.is_compiling() else monotonic_ns()
-            begun.on_device = state.device.clock.start() if begun.at and state.device is not None else None
+    def begin(optimizer: Any, args: Any, kwargs: Any) -> None:
+        stage = current_stage()
+        inside = stage is not None and stage.name in (vocabulary.OPTIMIZER, vocabulary.BACKWARD)
+        begun.at = 0 if inside or not state.on or state.is_compiling() else monotonic_ns()
+        begun.on_device = state.device.clock.start() if begun.at and state.device is not None else None
 
-    def after(optimizer: Any, args: Any, kwargs: Any) -> None:
-        with guard("end an optimizer step"):
-            at, begun.at = getattr(begun, "at", 0), 0
-            if at:
-                end = monotonic_ns()
-                described: dict[str, Value] | None = None
-                if state.device is not None:
-                    described = {vocabulary.CLOCK: "host"}
-                    if begun.on_device is not None:
-                        described = state.device.clock.stop(begun.on_device, described)
-                record_finished(vocabulary.OPTIMIZER, at, end, described)
+    def end(optimizer: Any, args: Any, kwargs: Any) -> None:
+        at, begun.at = getattr(begun, "at", 0), 0
+        if at:
+            ended = monotonic_ns()
+            described: dict[str, Value] | None = None
+            if state.device is not None:
+                described = {vocabulary.CLOCK: "host"}
+                if begun.on_device is not None:
+                    described = state.device.clock.stop(begun.on_device, described)
+            record_finished(vocabulary.OPTIMIZER, at, ended, described)
 
-    handles = module.register_optimizer_step_pre_hook(before), module.register_optimizer_step_post_hook(after)
+    handles = (
+        module.register_optimizer_step_pre_hook(partial(attempt, "begin", "an optimizer step", begin)),
+        module.register_optimizer_step_post_hook(partial(attempt, "end", "an optimizer step", end)),
+    )
     return lambda: [handle.remove() for handle in handles]
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from otel_rl import vocabulary
 from otel_rl.between import begin_between, end_between
-from otel_rl.guard import attempt, guard
+from otel_rl.guard import attempt
 from otel_rl.ids import random_bits
 from otel_rl.integrations import trl_model
 from otel_rl.integrations.trl_metrics import evaluation_metrics, keep_loss, step_metrics
@@ -180,8 +180,7 @@ def _describe_logprob(args: Args, kwargs: Kwargs, result: Any) -> dict[str, Valu
         described[vocabulary.COMM_HIDDEN] = True
     if mode is TRAIN:
         is_reference = described[vocabulary.LOGPROB_KIND] == "ref"
-        with guard("observe log-probabilities"):
-            trl_model.see_logprobs(trainer, args, kwargs, is_reference=is_reference)
+        attempt("observe", "log-probabilities", trl_model.see_logprobs, trainer, args, kwargs, is_reference)
     return described
 
 

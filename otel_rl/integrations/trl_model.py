@@ -62,7 +62,7 @@ def see_rollout(scored: dict[str, Any]) -> None:
     take(batch, stage=vocabulary.SAMPLE, parts=NUMBERS, group=rollout.id, lenient=UNSCORED)
 
 
-def see_logprobs(trainer: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, is_reference: bool) -> None:
+def see_logprobs(trainer: Any, args: tuple[Any, ...], kwargs: dict[str, Any], is_reference: bool) -> None:
     """Show a forward for old or reference log-probabilities."""
     policy, reference = see(trainer)
     mask = args[3] if len(args) > 3 else kwargs["attention_mask"]
