@@ -171,7 +171,7 @@ def flusher_share(seconds: list[float], flusher_in: list[float]) -> dict[str, An
         without = [one for one, work in pairs if work <= WORK_S]
         working += len(with_work)
         if with_work and without:
-            difference = statistics.mean(trimmed(with_work)) - statistics.mean(trimmed(without))
+            difference = statistics.median(with_work) - statistics.median(without)
             longer.append(difference / median * len(with_work) / BLOCK)
     draw = random.Random(13)
     medians = sorted(statistics.median(draw.choices(longer, k=len(longer))) for _ in range(DRAWS))
@@ -186,11 +186,6 @@ def flusher_share(seconds: list[float], flusher_in: list[float]) -> dict[str, An
             "high": medians[-DRAWS // 40],
         },
     }
-
-
-def trimmed(values: list[float]) -> list[float]:
-    """Leave out the longest tenth: a moment in which the machine did something else."""
-    return sorted(values)[: max(1, len(values) - len(values) // 10)]
 
 
 def ratio(numerator: list[float], denominator: list[float]) -> dict[str, float]:

@@ -14,7 +14,7 @@ from otel_rl import vocabulary
 from otel_rl.guard import guard
 from otel_rl.observed import model as models
 from otel_rl.observed.batch import KEYS
-from otel_rl.observed.book import NOTHING, Book, Shown, refuse
+from otel_rl.observed.book import Book, Shown, refuse
 from otel_rl.probes import deferred
 from otel_rl.probes.host_arrays import of_own
 from otel_rl.records import Later
@@ -26,6 +26,8 @@ LIMIT_BYTES: Final = 256 << 20
 LIMIT_ROWS: Final = 65_536
 """Rows of a list."""
 LIMIT_CONFIGURATIONS: Final = 32
+NOTHING: Final[frozenset[str]] = frozenset()
+"""Of a batch whose masks alone are shown the ledger notes nothing."""
 
 
 def observe(*, model: Any = None, batch: Mapping[str, Any] | None = None) -> None:

@@ -33,10 +33,6 @@ CONTAINER: Final = f"{v.RANK_SPAN} "
 Made = Iterator[Count | Point | Log]
 
 
-NOTHING: Final[frozenset[str]] = frozenset()
-ALL: Final = frozenset({"tokens", "numbers"})
-
-
 class Shown(NamedTuple):
     """One batch that was shown, and where."""
 
@@ -51,7 +47,7 @@ class Shown(NamedTuple):
     """The adapters of the model were on."""
     logits: int | None = None
     """Tokens whose logits are computed; all of them by default, -1: those of the responses."""
-    parts: frozenset[str] = ALL
+    parts: frozenset[str] = frozenset({"tokens", "numbers"})
     """What the ledger of the step notes: `tokens` (ids and mask), `numbers` (what must be finite, and logprobs)."""
     lenient: frozenset[str] = frozenset()
     """Keys in which NaN means that there is no value."""

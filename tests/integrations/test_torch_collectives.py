@@ -58,8 +58,11 @@ def described(node: Node) -> tuple[Any, ...]:
 
 
 def waits(node: Node) -> list[Any]:
-    """Name what a stage waited for; a launch is a row too where the journal had named it as open already."""
-    return [one.attributes[v.COMM_OPERATION] for one in rows(node) if v.COMM_ASYNC in one.attributes]
+    """Name what a stage waited for; its launch is a row too where the journal had named it as open already."""
+    waited = [one.attributes[v.COMM_OPERATION] for one in rows(node) if v.COMM_ASYNC in one.attributes]
+    launched = [one.attributes[v.COMM_OPERATION] for one in rows(node) if v.COMM_ASYNC not in one.attributes]
+    assert not Counter(launched) - Counter(waited)
+    return waited
 
 
 def seconds(node: Node) -> float:
