@@ -221,11 +221,18 @@ def rows(iteration: Iteration, sequence: Any, tokens: int, arrival: float, first
 def _times(stats: Any, submitted: int, ended: int, is_shared: bool) -> list[int]:
     """Read when it was scheduled, its first and its last token: monotonic ns of this host, 0 where unknown.
 
-    The engine core's clock is ours if it runs on this host. If it does not, which shows in readings that cannot be, or
-    in how the engine was built, only durations are taken: the last token is placed where the frontend had it.
+    The first token is where the frontend had it, as for a caller that streams. Of the core's clock only durations
+    are taken: prefill and TPOT are the engine's own, and the way between the processes is in the queue.
+
+    A request without a token, and a version that does not tell: the core's clock is ours if it runs on this host. If it
+    does not, which shows in readings that cannot be, or in how the engine was built, the last token is placed where the
+    frontend had it.
     """
     seconds = (stats.scheduled_ts, stats.first_token_ts, stats.last_token_ts)
     read = [round(second * 1e9) if second > 0 else 0 for second in seconds]
+    first, seen = read[1], submitted + round(getattr(stats, "first_token_latency", 0.0) * 1e9)
+    if first and submitted < seen <= ended:
+        return [min(ended, seen - first + ns) if ns else 0 for ns in read]
     if is_shared and all(submitted - SLACK_NS <= ns <= ended + SLACK_NS for ns in read if ns):
         return read
     last = read[-1]

@@ -116,6 +116,31 @@ def test_a_finished_sequence_is_a_row(recording: Recording, version: str) -> Non
     assert ({}, {}, {}) == opened(processor)
 
 
+@pytest.mark.parametrize(
+    ("latency", "expected"),
+    [
+        (0.65, (2.525, 2.65, 3.025)),
+        (1.0, (2.875, 3.0, 3.25)),  # its last token came before the end
+        (0.0, (2.5, 2.625, 3.0)),  # and so where the wall clock was put back, or forward
+        (-5.0, (2.5, 2.625, 3.0)),
+        (1.5, (2.5, 2.625, 3.0)),
+    ],
+)
+def test_the_first_token_is_where_the_frontend_had_it(
+    recording: Recording, latency: float, expected: tuple[float, float, float]
+) -> None:
+    """As for a caller that streams; the engine core's own times keep their distances to it."""
+    processor = Processor("0.32.0")
+    sequence = processor.submit("7", wall(2.0))
+    assert sequence.stats is not None
+    sequence.stats.tell(2.5, 2.625, 3.0)
+    sequence.stats.first_token_latency = latency
+    at(recording, 3.25)
+    processor.process_outputs([(sequence.request_id, [1, 2, 3], FinishReason.STOP)])
+    (row,) = take().rows
+    assert expected == pytest.approx((row.scheduled / S, row.first_token / S, row.last_token / S), abs=1e-6)
+
+
 def test_what_is_over_is_read_later(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its tokens are counted at once, since the caller has their list; where much waits, nothing of it is kept."""
     processor, rows = Processor("0.32.0"), []

@@ -208,7 +208,7 @@ def test_times_lie_inside_what_the_caller_saw(session: Session) -> None:
 
 
 def test_times_agree_with_a_streaming_caller(session: Session) -> None:
-    """TTFT and TPOT by two clocks: the caller's, and the engine's (without statistics: the frontend's)."""
+    """TTFT and TPOT by two clocks: the caller's, and ours (TPOT with statistics: the engine core's)."""
     ttft, tpot = [], []
     for number in range(STREAMED):
         watched, row = session.watched[f"streamed {number}"], session.row(f"streamed {number}")
