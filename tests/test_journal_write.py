@@ -459,8 +459,11 @@ def test_fork(tmp_path: Path, disk: Callable[..., Disk], is_told: bool) -> None:
 def test_forks_while_a_thread_writes(tmp_path: Path) -> None:
     """A process that forks again and again while its flusher writes: no child hangs, and the file is whole."""
     code = f"""
-import os, sys, threading
+import faulthandler, os, signal, sys, threading
 from pathlib import Path
+faulthandler.register(signal.SIGALRM, chain=True)  # a process that hangs says where, and ends
+signal.alarm(50)
+os.register_at_fork(after_in_child=lambda: signal.alarm(40))
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 from test_journal_write import writer
 journal = writer(Path(sys.argv[1]), segment_bytes=20_000)
@@ -486,7 +489,7 @@ journal.close()
 print(sent)
 """
     command = [sys.executable, "-W", "ignore", "-c", code, str(tmp_path)]
-    output = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
+    output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=60).stdout
     assert [b"%d" % number for number in range(int(output))] == payloads(tmp_path)
 
 
