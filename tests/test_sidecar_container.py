@@ -16,13 +16,14 @@ import pytest
 from otel_rl import vocabulary as v
 from otel_rl.journal import identity
 from otel_rl.journal.read import open_run
-from otel_rl.sidecar.main import QUIET_S
-from tests.sink import TAKEN, Answer, Sink, sink
+from otel_rl.sidecar.main import QUIET_S, TOUCH_S
+from tests.sink import ALIVE, TAKEN, Answer, Sink, sink
 from tests.test_shipping import RUN, arrived, contents, journaled, train, wait_until
 
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[1]
+COMMAND = (sys.executable, "-m", "otel_rl")
 NAMESPACE = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
 STALE_S = 12
 """Instead of 60 s; a trainer touches its files every 5 s."""
@@ -156,12 +157,48 @@ def test_the_next_container_takes_over(containers: Containers) -> None:
         assert {1} == {len(versions) for versions in contents(server).values()}
 
 
+def test_a_run_that_is_removed_and_begun_anew(tmp_path: Path) -> None:
+    """One that stays stands by while its directory is gone, and ships what is written there later."""
+    with sink("grpc") as server:
+        environ = {**os.environ, "OTEL_EXPORTER_OTLP_ENDPOINT": server.endpoint}
+        process = subprocess.Popen([*COMMAND, "sidecar", "--stay", str(tmp_path / RUN)], env=environ, cwd=ROOT)
+        try:
+            for number in (1, 2):
+                assert number == 2 or wait_until(lambda: [*(tmp_path / RUN).glob("sidecar-*.json")])
+                assert 0 == train(tmp_path, server.endpoint, "3", "return", OTEL_RL_SIDECAR="false").wait()
+                assert wait_until(lambda: set(journaled(tmp_path)) <= set(arrived(server)))
+                assert process.poll() is None
+                (tmp_path / RUN).rename(tmp_path / f"gone {number}")
+                assert not wait_until(lambda: process.poll() is not None, 2 * TOUCH_S)
+            process.terminate()
+            assert 0 == process.wait(30)
+        finally:
+            process.kill()
+            process.wait()
+
+
+def test_who_ships_by_hand_leaves_it_to_who_took_over(tmp_path: Path) -> None:
+    """Two never ship one journal for long: it looks every 5 s, says why it ends, and leaves the other one's claim."""
+    with sink("grpc") as server:
+        server.answer = lambda kind, payload: Answer(code=grpc.StatusCode.UNAVAILABLE)
+        assert 0 == train(tmp_path, server.endpoint, "3", "return", OTEL_RL_SIDECAR="false").wait()
+        environ = {**os.environ, "OTEL_EXPORTER_OTLP_ENDPOINT": server.endpoint}
+        command = [*COMMAND, "ship", str(tmp_path / RUN)]
+        process = subprocess.Popen(command, env=environ, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+        assert wait_until(lambda: server.requests)
+        (claim,) = (tmp_path / RUN).glob("sidecar-*.json")
+        claim.write_bytes(ALIVE.to_json())
+        _, stderr = process.communicate(timeout=60)
+        assert (1, True) == (process.returncode, "somebody else ships this run by now" in stderr)
+        assert claim.read_bytes() == ALIVE.to_json()
+
+
 def test_told_once_it_goes_on_trying_and_told_twice_it_ends(tmp_path: Path) -> None:
     """With a server that takes nothing: what remains is said by the exit code, and is there for the next one."""
     with sink("grpc") as server:
         server.answer = lambda kind, payload: Answer(code=grpc.StatusCode.UNAVAILABLE)
         assert 0 == train(tmp_path, server.endpoint, "3", "return", OTEL_RL_SIDECAR="false").wait()
-        command = [sys.executable, "-m", "otel_rl", "sidecar", "--stay", str(tmp_path / RUN)]
+        command = [*COMMAND, "sidecar", "--stay", str(tmp_path / RUN)]
         environ = {**os.environ, "OTEL_EXPORTER_OTLP_ENDPOINT": server.endpoint}
         process = subprocess.Popen(command, env=environ, cwd=ROOT, stderr=subprocess.DEVNULL)
         assert wait_until(lambda: server.requests)
@@ -171,5 +208,5 @@ def test_told_once_it_goes_on_trying_and_told_twice_it_ends(tmp_path: Path) -> N
         process.terminate()
         assert 1 == process.wait(30)
         server.answer = lambda kind, payload: TAKEN
-        subprocess.run([*command[:3], "ship", str(tmp_path / RUN)], env=environ, cwd=ROOT, check=True)
+        subprocess.run([*COMMAND, "ship", str(tmp_path / RUN)], env=environ, cwd=ROOT, check=True)
         assert set(journaled(tmp_path)) == set(arrived(server))

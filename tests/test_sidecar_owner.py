@@ -109,6 +109,24 @@ def test_a_disk_without_locks_and_one_that_takes_nothing(tmp_path: Path, monkeyp
     claim.release()
 
 
+@pytest.mark.parametrize("method", ["read_bytes", "stat"])
+def test_a_disk_that_does_not_say_whose_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str) -> None:
+    """Nobody takes over because of that; who only looks sees nobody."""
+    claim = owner.claim(tmp_path, BOOT, ALIVE)
+    assert claim is not None
+    with monkeypatch.context() as patched:
+
+        def fails(path: Path) -> None:
+            raise OSError(errno.EIO, "Input/output error", str(path))
+
+        patched.setattr(Path, method, fails)
+        with pytest.raises(OSError, match="Input/output error"):
+            owner.claim(tmp_path, BOOT, replace(ALIVE, writer="other"))
+        assert owner.living(tmp_path, BOOT) is None
+        assert claim.touch()
+    assert ALIVE == owner.living(tmp_path, BOOT)
+
+
 def test_only_the_owner_reads_it(tmp_path: Path) -> None:
     """And nothing else is left in the directory."""
     claim = owner.claim(tmp_path, BOOT, WriterIdentity.current("sidecar", 0))

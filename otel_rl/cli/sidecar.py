@@ -94,10 +94,15 @@ def _node(directory: Path, wanted: tuple[Target, ...]) -> Iterator[tuple[Node, C
     try:
         yield node, claims
     finally:
-        node.stop()
+        node.stop(is_ours=_are_ours(claims))
         for claim in claims.values():
             if claim is not None:
                 claim.release()
+
+
+def _are_ours(claims: Claims) -> bool:
+    """Say that we live, and whether nobody has taken us for dead and ships in our place."""
+    return all([claim.touch() for claim in claims.values() if claim is not None])
 
 
 def _wait(node: Node, claims: Claims, give_up_s: float) -> bool:
@@ -113,8 +118,8 @@ def _wait(node: Node, claims: Claims, give_up_s: float) -> bool:
             node.look()
             if monotonic() - touched > TOUCH_S:
                 touched = monotonic()
-                for claim in filter(None, claims.values()):
-                    claim.touch()
+                if not _are_ours(claims):
+                    leave("somebody else ships this run by now, or it is gone: see otel-rl doctor", FAILED)
             now = node.waiting
             if now < waiting:
                 moved = monotonic()

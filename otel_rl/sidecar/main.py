@@ -49,20 +49,33 @@ class Sidecar:
         """
         self.directory = directory
         self.identity = WriterIdentity.current(owner.ROLE, 0, __version__)
+        self._targets = targets
         self._grace_s = grace_s
         self._stays = stays
         self._is_leaving = False
         self._ended = False
-        self._node = Node(directory, targets, self._is_mine, log_to(directory / f"{owner.ROLE}.log"))
+        self._node = self._make_node()
         self._deriver: Deriver | None = None
 
     def run(self) -> int:
         """Ship until all is done; the exit code: 0 all was sent, 1 something remains, 3 another sidecar does it."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._end)
-        claim = self._claim()
-        if isinstance(claim, int):
-            return claim
+        while True:
+            claim = self._claim()
+            if isinstance(claim, int):
+                return claim
+            if self._hold(claim):
+                return self._farewell()
+            if not self._stays or self._is_leaving:
+                return 0
+            self._node = self._make_node()
+
+    def _make_node(self) -> Node:
+        return Node(self.directory, self._targets, self._is_mine, log_to(self.directory / f"{owner.ROLE}.log"))
+
+    def _hold(self, claim: owner.Owner) -> bool:
+        """Ship as the sidecar of this node; say whether the run is still there and still ours."""
         handler = _Lines(self._node.say)
         logger.addHandler(handler)
         own = None
@@ -80,12 +93,13 @@ class Sidecar:
             self._node.stop(is_ours=is_ours)
             claim.release()
             logger.removeHandler(handler)
-        return self._farewell() if is_ours else 0
+        return is_ours
 
     def _claim(self) -> owner.Owner | int:
         """Become the sidecar of this node; where that may not be, the exit code.
 
         One that stays stands by: while another one is, the run's directory is gone, or its file system is in trouble.
+        So it does again where the run was taken from it.
         """
         while True:
             try:

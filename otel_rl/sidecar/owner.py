@@ -35,8 +35,8 @@ class Owner:
 
     def release(self) -> None:
         """Give the claim back."""
-        if _read(self.path) == self.identity:
-            with suppress(OSError):
+        with suppress(OSError):
+            if WriterIdentity.from_json(self.path.read_bytes()) == self.identity:
                 self.path.unlink()
 
 
@@ -46,16 +46,11 @@ def path_of(directory: Path, boot_id: str) -> Path:
 
 
 def living(directory: Path, boot_id: str) -> WriterIdentity | None:
-    """Find the sidecar of a node that lives."""
-    path = path_of(directory, boot_id)
-    identity = _read(path)
-    if identity is None:
-        return None
+    """Find the sidecar of a node that lives; None also where a file system in trouble does not say."""
     try:
-        touched_s = path.stat().st_mtime
+        return _living(path_of(directory, boot_id))
     except OSError:
         return None
-    return identity if identity.is_alive(touched_s) else None
 
 
 def claim(directory: Path, boot_id: str, identity: WriterIdentity) -> Owner | None:
@@ -64,11 +59,11 @@ def claim(directory: Path, boot_id: str, identity: WriterIdentity) -> Owner | No
     The lock guards only the look and the write behind it; what it protects is decided by who lives.
 
     Raises:
-        OSError: the directory cannot be written.
+        OSError: the directory cannot be written, or does not say whose it is.
     """
     path = path_of(directory, boot_id)
     with _alone(path.with_suffix(".lock")):
-        if living(directory, boot_id) is not None:
+        if _living(path) is not None:
             return None
         new = path.with_suffix(f".{identity.pid}.new")
         descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
@@ -89,8 +84,9 @@ def _alone(path: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _read(path: Path) -> WriterIdentity | None:
+def _living(path: Path) -> WriterIdentity | None:
     try:
-        return WriterIdentity.from_json(path.read_bytes())
-    except OSError:
+        identity, touched_s = WriterIdentity.from_json(path.read_bytes()), path.stat().st_mtime
+    except FileNotFoundError:
         return None
+    return identity if identity is not None and identity.is_alive(touched_s) else None
