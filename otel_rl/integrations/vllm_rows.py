@@ -20,7 +20,7 @@ FIELDS = (
     "stats",
 )  # fmt: skip
 """What is read of a sequence that is over, where its version of vLLM has it: nobody changes it any more."""
-SIGNS = ("is_child", "is_streamed", "is_session")
+SIGNS = ("is_child", "is_streamed", "is_session", "is_shown")
 """What its other fields say."""
 
 
@@ -58,7 +58,9 @@ class Engine:
 
     def read(self, sequence: Any) -> tuple[Any, ...]:
         """Read the values of ``names``: small, while a sequence holds tokens and log-probabilities. Cost: 0.5 us."""
-        signs = sequence.parent_req is not None, sequence.queue is not None, is_session(sequence)
+        is_streamed = sequence.queue is not None
+        is_shown = is_streamed and sequence.output_kind.name != "FINAL_ONLY"
+        signs = sequence.parent_req is not None, is_streamed, is_session(sequence), is_shown
         return (*self.fields(sequence), *signs)
 
     def describe(self, config: Any) -> None:
@@ -188,7 +190,10 @@ def rows(iteration: Iteration, sequence: Any, tokens: int, arrival: float, first
     request_id, stats, finish = str(known["request_id"]), known["stats"], str(reason)
     arrival = arrival or getattr(stats, "arrival_time", 0.0)
     submitted = int(arrival * 1e9) - state.clock.anchor if arrival else 0
-    times = _seen(first, finish, ended) if stats is None else _times(stats, submitted, ended, engine.is_shared)
+    if stats is None:
+        times = _seen(first, finish, ended)
+    else:
+        times = _times(stats, submitted, ended, is_shared=engine.is_shared, is_shown=known["is_shown"])
     if not tokens:
         times[1:] = 0, 0  # what was taken for the first token was the word that it is over
     start, end = _policy(known.get("weight_version_starts"))
@@ -218,21 +223,24 @@ def rows(iteration: Iteration, sequence: Any, tokens: int, arrival: float, first
     return [row]
 
 
-def _times(stats: Any, submitted: int, ended: int, is_shared: bool) -> list[int]:
+def _times(stats: Any, submitted: int, ended: int, *, is_shared: bool, is_shown: bool) -> list[int]:
     """Read when it was scheduled, its first and its last token: monotonic ns of this host, 0 where unknown.
 
-    The first token is where the frontend had it, as for a caller that streams. Of the core's clock only durations
-    are taken: prefill and TPOT are the engine's own, and the way between the processes is in the queue.
+    The engine core's clock is ours if it runs on this host. If it does not, which shows in readings that cannot be, or
+    in how the engine was built, only durations are taken: the last token is placed where the frontend had it.
 
-    A request without a token, and a version that does not tell: the core's clock is ours if it runs on this host. If it
-    does not, which shows in readings that cannot be, or in how the engine was built, the last token is placed where the
-    frontend had it.
+    Who streams is shown the first token a little later, when the frontend has it: there it is placed then. Prefill and
+    TPOT stay the engine core's, and the way between the processes is in the queue. Who waits for the whole answer is
+    shown no token, and a frontend that is busy with submitting takes outputs long after they were made.
     """
     seconds = (stats.scheduled_ts, stats.first_token_ts, stats.last_token_ts)
     read = [round(second * 1e9) if second > 0 else 0 for second in seconds]
-    first, seen = read[1], submitted + round(getattr(stats, "first_token_latency", 0.0) * 1e9)
-    if first and submitted < seen <= ended:
-        return [min(ended, seen - first + ns) if ns else 0 for ns in read]
+    first, last = read[1], read[2] or read[1]
+    way = submitted + round(getattr(stats, "first_token_latency", 0.0) * 1e9) - first
+    shift = min(way, ended - last)
+    is_possible = way >= -SLACK_NS if is_shared else submitted < first + way
+    if first and is_shown and is_possible and way - shift <= SLACK_NS:
+        return [ns + shift if ns else 0 for ns in read]
     if is_shared and all(submitted - SLACK_NS <= ns <= ended + SLACK_NS for ns in read if ns):
         return read
     last = read[-1]

@@ -116,29 +116,47 @@ def test_a_finished_sequence_is_a_row(recording: Recording, version: str) -> Non
     assert ({}, {}, {}) == opened(processor)
 
 
+@pytest.mark.parametrize("kind", list(Kind))
 @pytest.mark.parametrize(
-    ("latency", "expected"),
+    ("latency", "shift"),
     [
-        (0.65, (2.525, 2.65, 3.025)),
-        (1.0, (2.875, 3.0, 3.25)),  # its last token came before the end
-        (0.0, (2.5, 2.625, 3.0)),  # and so where the wall clock was put back, or forward
-        (-5.0, (2.5, 2.625, 3.0)),
-        (1.5, (2.5, 2.625, 3.0)),
+        (0.65, 0.025),
+        (0.877, 0.25),  # the last token came with the end, 2 ms sooner on its way than the first
+        (0.9, 0.0),  # the frontend was busy then, and took what had waited
+        (0.0, 0.0),
+        (0.6, 0.0),  # it cannot have had it before the core: the wall clock was put back,
+        (-5.0, 0.0),
+        (5.0, 0.0),  # or forward
     ],
 )
-def test_the_first_token_is_where_the_frontend_had_it(
-    recording: Recording, latency: float, expected: tuple[float, float, float]
+def test_a_stream_shows_its_first_token_where_the_frontend_had_it(
+    recording: Recording, latency: float, shift: float, kind: Kind
 ) -> None:
-    """As for a caller that streams; the engine core's own times keep their distances to it."""
+    """And nobody else is shown it; the engine core's times keep their distances."""
     processor = Processor("0.32.0")
-    sequence = processor.submit("7", wall(2.0))
+    sequence = processor.submit("7", wall(2.0), kind=kind, queue=Queue())
     assert sequence.stats is not None
     sequence.stats.tell(2.5, 2.625, 3.0)
     sequence.stats.first_token_latency = latency
     at(recording, 3.25)
     processor.process_outputs([(sequence.request_id, [1, 2, 3], FinishReason.STOP)])
     (row,) = take().rows
+    shift = 0.0 if kind is Kind.FINAL_ONLY else shift
+    expected = 2.5 + shift, 2.625 + shift, 3.0 + shift
     assert expected == pytest.approx((row.scheduled / S, row.first_token / S, row.last_token / S), abs=1e-6)
+
+
+def test_a_frontend_that_is_busy_with_submitting_changes_no_time(recording: Recording) -> None:
+    """An LLM takes what came meanwhile when all prompts are in: seconds after it was made."""
+    processor = Processor("0.32.0")
+    sequence = processor.submit("7", wall(2.0))
+    assert sequence.stats is not None
+    sequence.stats.tell(2.01, 2.1, 4.0)
+    sequence.stats.first_token_latency = 8.0
+    at(recording, 10.02)
+    processor.process_outputs([(sequence.request_id, [1, 2, 3], FinishReason.STOP)])
+    (row,) = take().rows
+    assert pytest.approx((2.01, 2.1, 4.0)) == (row.scheduled / S, row.first_token / S, row.last_token / S)
 
 
 def test_what_is_over_is_read_later(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
