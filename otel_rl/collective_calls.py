@@ -157,6 +157,8 @@ class _Call:
         is_asynchronous = args[position] if len(args) > position else kwargs.get(name)
         if is_asynchronous or self.is_functional:
             row.goes_on = True
+        if state.device is not None:
+            row.is_launch = is_on_device(value)
         return row
 
     def end(self, row: Collective, result: Any) -> None:
@@ -196,7 +198,9 @@ class _Wait:
         if state.device is not None:
             state.device.clock.exposed.awaited(launched)
         size, launched.bytes = launched.bytes, 0  # several tensors of one collective count its bytes once
-        return Collective(launched.operation, size, launched.group, launched.sequence, is_wait=True)
+        row = Collective(launched.operation, size, launched.group, launched.sequence, is_wait=True)
+        row.is_launch = launched.is_launch  # its stream waits, and not the host
+        return row
 
     def end(self, row: Collective, result: Any) -> None:
         """Close the row."""
@@ -221,6 +225,13 @@ def input_bytes(value: Any) -> int:
     except RuntimeError:  # a sparse tensor refuses to say
         return 0
     return nbytes if isinstance(nbytes, int) else 0
+
+
+def is_on_device(value: Any) -> bool:
+    """Say whether what a collective sends lies on an accelerator; of a list the first decides."""
+    if isinstance(value, (list, tuple)):
+        value = value[0] if value else None
+    return getattr(value, "is_cpu", True) is False
 
 
 def _parameters(original: Any) -> list[str]:

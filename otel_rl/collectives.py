@@ -29,7 +29,10 @@ class Collective:
     links: list[SpanLink] | None = None
     status: tuple[int, str] | None = None
 
-    __slots__ = ("began", "bytes", "ended", "goes_on", "group", "is_wait", "operation", "sequence", "span_id", "stage")
+    __slots__ = (
+        "began", "bytes", "ended", "goes_on", "group", "is_launch", "is_wait", "operation", "sequence", "span_id",
+        "stage",
+    )  # fmt: skip
 
     def __init__(
         self, operation: str, size: int, group: Group | None = None, sequence: int = 0, *, is_wait: bool = False
@@ -44,6 +47,8 @@ class Collective:
         """The wait for one that was launched before: what computing beside it did not hide."""
         self.goes_on = False
         """Whether it may go on when its call has ended."""
+        self.is_launch = False
+        """Whether a device does it, later than the host asks for it."""
         span = CURRENT.get().get(SPAN_KEY)
         self.stage: Stage | None = span if span.__class__ is Stage else _stage_of_bare_thread()
         state.comm.seen_in = self.stage
@@ -77,7 +82,9 @@ class Collective:
         labels: Labels = ((vocabulary.COMM_OPERATION, self.operation),)
         if self.group is not None:
             labels += ((vocabulary.COMM_GROUP_KIND, self.group.kind),)
-        return (*labels, (vocabulary.COMM_ASYNC, True)) if self.is_wait else labels
+        if self.is_wait:
+            labels += ((vocabulary.COMM_ASYNC, True),)
+        return (*labels, (vocabulary.CLOCK, "host")) if self.is_launch else labels
 
     @property
     def attributes(self) -> dict[str, Value]:
@@ -92,6 +99,8 @@ class Collective:
             known[vocabulary.COMM_SEQUENCE] = self.sequence
         if self.is_wait:
             known[vocabulary.COMM_ASYNC] = True
+        if self.is_launch:
+            known[vocabulary.CLOCK] = "host"
         return known
 
     # --- as the encoder reads it --------------------------------------------------------------------------------------
@@ -126,14 +135,14 @@ class Totals:
     """What one cycle of the flusher counts of collectives: metrics take many values at once for less."""
 
     def __init__(self) -> None:
-        self._rows: defaultdict[tuple[str, Group | None, bool], list[Collective]] = defaultdict(list)
+        self._rows: defaultdict[tuple[str, Group | None, bool, bool], list[Collective]] = defaultdict(list)
         """By what tells series apart."""
 
     def take(self, collectives: Iterator[Collective]) -> None:
         """Take in those that ended."""
         rows = self._rows
         for one in collectives:
-            rows[one.operation, one.group, one.is_wait].append(one)
+            rows[one.operation, one.group, one.is_wait, one.is_launch].append(one)
 
     def fold(self, fold: Fold) -> None:
         """Hand them over to the metrics, and begin anew."""

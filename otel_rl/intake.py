@@ -166,11 +166,10 @@ class Intake:
         if stage.trace is None or not stage.trace.sampled:
             return
         has_memory = after is not None and (stage.coarse or stage.before is not after)
-        if has_memory or activations or told:
+        clock = clock_attributes(stage.name) if has_device else NOTHING
+        if has_memory or activations or told or clock:
             memory = memory_attributes(stage.before, after) if has_memory else NOTHING
-            stage.attributes = {**memory, **(stage.attributes or NOTHING), **activations, **told}
-            if has_memory and has_device:
-                stage.attributes.update(clock_attributes(stage.name))
+            stage.attributes = {**memory, **(stage.attributes or NOTHING), **activations, **told, **clock}
         if inside is not None:
             inside.settle()
             stage.attributes = {**(stage.attributes or NOTHING), **inside.attributes()}

@@ -98,6 +98,8 @@ class Training:
     """The rollout that is being consumed, by mode: an evaluation does not end that of the training."""
     mode: str = ""
     """Whether the rollout that is being made and scored is one of training or of an evaluation; empty between them."""
+    evaluating: int = 0
+    """How many calls that evaluate are open, one inside the other."""
     rewarding: dict[Any, Any] | None = None
     """Open reward functions by the framework's own timing context, while rewards are computed."""
     skipped: int = 0
@@ -218,6 +220,8 @@ class Runtime:
     """When it was read, monotonic."""
     fresh_ns: int = 0
     """How long a reading serves again at the ends of coarse stages, ns; shorter once a device is in use."""
+    own_fresh_ns: int = 0
+    """The same at the ends of a user's own stages."""
     device: Any = None
     """What is done on a device at both ends of a stage; None until the process uses one."""
     exhausted: int = 0

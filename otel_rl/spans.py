@@ -21,7 +21,7 @@ from otel_rl.exhausted import is_out_of_memory, record_exhausted
 from otel_rl.guard import errors, guard
 from otel_rl.ids import random_bits
 from otel_rl.no_stage import NoStage
-from otel_rl.probes.memory import FRESH_NS, Reading
+from otel_rl.probes.memory import Reading
 from otel_rl.records import SpanEvent, SpanLink, Value
 from otel_rl.runtime import QUEUE_LIMIT, Trace, state
 from otel_rl.values import NUMBERS, clean, clean_all, clean_key
@@ -132,7 +132,7 @@ class Stage(Span):
         if state.exhausted:
             state.exhausted = 0  # the program goes on: another error may get the same id
         state.open.add(self)
-        if now - state.probe_ns > (state.fresh_ns if self.coarse else FRESH_NS):
+        if now - state.probe_ns > (state.fresh_ns if self.coarse else state.own_fresh_ns):
             state.reading = state.read_memory()
             state.probe_ns = now = monotonic_ns()
             self.began = begin or now
@@ -163,7 +163,7 @@ class Stage(Span):
             self.attributes = described
         if state.device is not None:
             state.device.end(self)
-        if end - state.probe_ns > (state.fresh_ns if self.coarse else FRESH_NS):
+        if end - state.probe_ns > (state.fresh_ns if self.coarse else state.own_fresh_ns):
             state.reading = state.read_memory()
             state.probe_ns = end
         self.after = state.reading

@@ -12,11 +12,14 @@ import pytest
 
 import otel_rl
 from otel_rl import collectives, vocabulary
+from otel_rl.calls import tells_waits
 from otel_rl.collective_calls import input_bytes
 from otel_rl.collectives import Collective
 from otel_rl.patching import Hook, wrap
+from otel_rl.probes.device import DeviceInUse
 from otel_rl.runtime import state
 from otel_rl.spans import Stage
+from tests.fake_cuda import FakeCuda
 from tests.fixtures import Recording, Tree, orphans, trees
 
 
@@ -254,6 +257,36 @@ def test_a_launched_collective_is_what_it_is_waited_for(recording: Recording) ->
         ("all_reduce", "default_pg", 1, True, 8, 3),
         ("wait", None, None, True, None, 3),
     ] == rows(recording)
+
+
+def test_what_a_device_does_says_that_it_was_launched(recording: Recording) -> None:
+    """Its duration is that of the launch, and tells no wait; what lies on the host blocks it, beside a device too."""
+    state.identify(world_size=2)
+    state.device = DeviceInUse(FakeCuda())
+    group = ProcessGroup()
+
+    def all_reduce(tensor: Any, group: Any = None, async_op: bool = False) -> Work:
+        recording.tick(1)
+        return Work(recording)
+
+    launch = wrap(Hook(target="package:all_reduce", collective=0), all_reduce)
+    wait = wrap(Hook(target="package:Work.wait", collective=0), Work.wait)
+    values = [SimpleNamespace(nbytes=8, is_cpu=False), [SimpleNamespace(nbytes=8, is_cpu=False)], np.zeros(1), None]
+    with otel_rl.step(1):
+        for value in values:
+            launch(value, group)
+        wait(launch(values[0], group, True))
+        launch(SimpleNamespace(nbytes=8, is_cpu=True), group)
+    read = recording.stop()
+    spans = sorted((one for one in read.spans(None) if one.name == vocabulary.COMM), key=lambda one: one.start_ns)
+    clocks = ["host", "host", None, None, "host", None]
+    assert clocks == [one.attributes.get(vocabulary.CLOCK) for one in spans]
+    assert [clock is None for clock in clocks[:4]] == [tells_waits(one.attributes) for one in spans[:4]]
+    points = [
+        (point.attributes.get(vocabulary.CLOCK), point.attributes.get(vocabulary.COMM_ASYNC), point.count)
+        for point in read.last_points(vocabulary.COMM_DURATION)
+    ]
+    assert {("host", None, 2), ("host", True, 1), (None, None, 3)} == set(points)
 
 
 def test_a_coalesced_collective_is_not_asked(recording: Recording) -> None:

@@ -12,6 +12,7 @@ from otel_rl import vocabulary as v
 from otel_rl.integrations import torch as integration
 from otel_rl.patching import Attachment
 from otel_rl.probes.device import DeviceInUse
+from otel_rl.probes.memory import Device, use_memory_reader
 from otel_rl.runtime import after_fork_in_child, state
 from tests.fake_cuda import FakeCuda
 from tests.fixtures import Recording
@@ -46,6 +47,29 @@ def test_a_device_is_known_once_it_is_in_use(recording: Recording, kind: str) ->
     assert [0.5, "host", 1, 3] == [forward[key] for key in told]
     leave()
     assert None is state.read_device
+
+
+def test_a_short_stage_says_whose_clock_it_is(recording: Recording) -> None:
+    """Launching takes less than the time that a reading of memory serves: no verdict may take it for the work."""
+    otel_rl.uninstrument()
+    recording.start("torch")
+    cuda = FakeCuda()
+    state.device = DeviceInUse(cuda)
+    use_memory_reader(lambda: Device(0, 0, 0, 0))
+    recording.tick(20)
+    with otel_rl.step(1):
+        for name in ("sample", "train.forward"):
+            with otel_rl.stage(name):
+                cuda.launch(0.25)
+                recording.tick(0.2)
+        recording.tick(1.5)
+        with otel_rl.stage("train.forward"):
+            recording.tick(1.5)
+        cuda.wait(1.0)
+    found = [span for span in recording.stop().spans(None) if span.name in (v.FORWARD, v.SAMPLE)]
+    found.sort(key=lambda span: span.start_ns)
+    told = [(span.attributes.get(v.CLOCK), v.ALLOCATED_END in span.attributes) for span in found]
+    assert [(None, False), ("host", False), ("host", True)] == told
 
 
 def test_an_optimizer_without_a_framework_is_timed(recording: Recording) -> None:

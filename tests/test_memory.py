@@ -95,20 +95,21 @@ def test_with_a_device_the_host_is_read_no_more_often(monkeypatch: pytest.Monkey
     def device() -> Device | None:
         return Device(now, 0, 0, 0) if in_use else None
 
-    def read(after_ns: int) -> tuple[int, int]:
+    def read(after_ns: int) -> tuple[int, int, int]:
         nonlocal now
         now += after_ns
         found = state.read_memory()
         assert found[1] == device() and host(found[0])[1] > 0
-        return count, state.fresh_ns
+        return count, state.fresh_ns, state.own_fresh_ns
 
     monkeypatch.setattr(os, "pread", pread)
     monkeypatch.setattr(memory, "monotonic_ns", lambda: now)
     memory.use_memory_reader(device)
-    assert [(1, memory.FRESH_NS), (2, memory.FRESH_NS)] == [read(memory.FRESH_NS), read(1)]
+    serves = memory.FRESH_NS, memory.FRESH_NS
+    assert [(1, *serves), (2, *serves)] == [read(memory.FRESH_NS), read(1)]
     in_use = True
-    expected = [(2, memory.DEVICE_FRESH_NS), (2, memory.DEVICE_FRESH_NS), (3, memory.DEVICE_FRESH_NS)]
-    assert expected == [read(memory.FRESH_NS), read(0), read(1)]
+    serves = memory.DEVICE_FRESH_NS, memory.DEVICE_OWN_FRESH_NS
+    assert [(2, *serves), (2, *serves), (3, *serves)] == [read(memory.FRESH_NS), read(0), read(1)]
     state.memory_reader.close()
     state.reset()
 

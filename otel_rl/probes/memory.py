@@ -22,6 +22,8 @@ each stage of a 40 ms step were 1.5 % of it."""
 DEVICE_FRESH_NS = 100_000
 """The same for a device that is in use, at the ends of stages that integrations open: one begins where another ended.
 The host's part of such a reading is read no more often than elsewhere."""
+DEVICE_OWN_FRESH_NS = 1_000_000
+"""The same at the ends of a user's own stages, which may be many and short."""
 MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
 
 
@@ -100,7 +102,10 @@ class MemoryReader:
         def read_both() -> Reading:
             nonlocal last, read_ns
             found = device and device()
-            state.fresh_ns = FRESH_NS if found is None else DEVICE_FRESH_NS
+            if found is None:
+                state.fresh_ns = state.own_fresh_ns = FRESH_NS
+            else:
+                state.fresh_ns, state.own_fresh_ns = DEVICE_FRESH_NS, DEVICE_OWN_FRESH_NS
             now = monotonic_ns()
             if found is None or now - read_ns > FRESH_NS:
                 last, read_ns = read()[0], now
@@ -115,7 +120,7 @@ def use_memory_reader(device: Callable[[], Device | None] | None = None) -> None
         state.memory_reader.close()
     state.memory_reader = MemoryReader(device)
     state.read_device, state.read_memory = device, state.memory_reader.read
-    state.fresh_ns = FRESH_NS
+    state.fresh_ns = state.own_fresh_ns = FRESH_NS
 
 
 def peak_rss() -> int:

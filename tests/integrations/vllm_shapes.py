@@ -53,7 +53,7 @@ class Stats:
         self.queued_ts = self.scheduled_ts = self.first_token_ts = self.last_token_ts = 0.0
         if version >= (0, 30):
             self.num_preemptions = 0
-        if version >= (0, 32):
+        if version >= (0, 10):
             self.first_token_latency = 0.0
             """From its arrival until the frontend had the first token, by the wall clock, s."""
 
