@@ -96,6 +96,17 @@ def test_adapters_are_counted_and_their_base_is_not() -> None:
     assert Trained(**NONE, first_layer=1, adapters=64) == trained(model(lambda name: False, **lora), DENSE)
 
 
+def test_a_tied_head_is_trained_by_its_own_weight_alone() -> None:
+    """Adapters of the embedding, one of them a lookup, and GPT-2's positions need all gradients of inputs, no more."""
+    embedding = "base_model.model.model.embed_tokens.lora_embedding"
+    lora = {f"{embedding}_A.default": (2, 32), f"{embedding}_B.default": (8, 2)}
+    assert Trained(**NONE, first_layer=0, adapters=16) == trained(model(lambda name: False, **lora), DENSE)
+    positions = {"transformer.wpe.weight": (64, 8)}
+    assert Trained(**NONE, first_layer=0) == trained(model(lambda name: False, **positions), DENSE)
+    tokens = {"transformer.wte.weight": (32, 8)}
+    assert Trained(**NONE | {"logits": True}) == trained(model(lambda name: False, **tokens), DENSE)
+
+
 def test_adapters_of_experts_count_for_the_active_ones() -> None:
     """2 of 4 experts; a router that is trained costs nothing that is counted."""
     lora = {

@@ -92,6 +92,24 @@ def test_faults_of_single_calls_are_kept_whatever_is_compared() -> None:
     assert [("train", Fault.SHAPE), ("train", Fault.NONFINITE)] == found
 
 
+@pytest.mark.parametrize("values", [Call("train"), Call("train", is_response=False, nonfinite=1)])
+@pytest.mark.parametrize("at", [0, 1, 2])
+def test_a_call_without_samples_is_in_no_pass(values: Call, at: int) -> None:
+    """A loss, advantages: before the batch, between two parts of it or after it; they are judged all the same."""
+    rollout, parts = call("rollout", [0, 1, 2, 3]), [call("train", [0, 1]), call("train", [3, 2])]
+    parts.insert(at, values)
+    judged = [("train", Fault.NONFINITE)] * values.nonfinite
+    assert [*judged, ("rollout -> train", Fault.PERMUTED_BATCH)] == faults(rollout, *parts)
+    assert judged == faults(rollout, values)
+
+
+def test_a_call_without_samples_hides_no_numbers() -> None:
+    """Rewards beside a rollout: other samples than its own are still none of it."""
+    rollout = call("rollout", [0, 1, 2, 3], "number", samples=(6, 60))
+    halves = [call("train", [0, 1], "number", samples=(1, 10)) for _ in range(2)]
+    assert [] == faults(rollout, Call("rollout"), *halves)
+
+
 def test_a_batch_that_outlasts_steps_is_compared_pass_by_pass() -> None:
     """Rows come when a pass is whole."""
     group = Group(7, "train")

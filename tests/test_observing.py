@@ -266,6 +266,22 @@ def test_a_planted_fault_is_named(recording: Recording, plant: Any, boundary: st
     state.dropped.clear()
 
 
+@pytest.mark.parametrize("key", ["loss", "advantages"])
+@pytest.mark.parametrize("micro", [2, 4])
+def test_a_call_of_its_own_hides_no_fault(recording: Recording, key: str, micro: int) -> None:
+    """What is shown after each micro-batch, without ids: the tokens are compared, and its own values judged."""
+    ids, values = np.arange(1, 25).reshape(4, 6) ** 2, {"loss": math.inf, "advantages": [0.5, math.nan, 1.0, 0.0]}
+    with otel_rl.step(1):
+        with otel_rl.stage("sample"):
+            otel_rl.observe(batch={"completion_ids": ids})
+        with otel_rl.stage("train.forward"):
+            for rows in range(0, 4, micro):
+                otel_rl.observe(batch={"completion_ids": np.roll(ids, 1, 1)[rows : rows + micro]})
+                otel_rl.observe(batch={key: values[key]})
+    faults = [(FORWARD, "values that are NaN or infinite"), (f"rl.sample -> {FORWARD}", "tokens shifted by one")]
+    assert [(1, *fault) for fault in faults] == mismatches(recording.stop())
+
+
 def test_a_thousand_clean_steps_raise_nothing(recording: Recording) -> None:
     """3,000 rows, no mismatch, nothing dropped."""
     loop = Loop(seed=1)

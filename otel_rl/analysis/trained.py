@@ -18,8 +18,10 @@ ADAPTER: Final = re.compile(r"\.lora_(?:A|B|embedding_A|embedding_B)\b")
 """As PEFT names the matrices of LoRA."""
 HEAD: Final = re.compile(r"(?:^|\.)(?:lm_head|embed_out|score|v_head)\.")
 EMBEDDING: Final = re.compile(r"(?:^|\.)(?:embed_tokens|wte|wpe|embed_in)\.")
-UNCOUNTED: Final = re.compile(r"\.(?:gate|router|shared_expert_gate)\.|bias")
-"""Routers of a MoE and biases, which FLOPs leave out, whatever their shape."""
+TOKENS: Final = re.compile(r"(?:^|\.)(?:embed_tokens|wte|embed_in)\.")
+"""Embeddings that are the head too where they are tied; positions (`wpe`) never are."""
+UNCOUNTED: Final = re.compile(r"\.(?:gate|router|shared_expert_gate|lora_embedding_A)\.|bias")
+"""Routers of a MoE, biases, and the half of an embedding's adapter that is a lookup: FLOPs leave them out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +69,11 @@ def trained(parameters: Iterable[Parameter], config: Config) -> Trained:
     matrices = [one for one in counted if not ADAPTER.search(one.name)]
     inside = [one for one in matrices if LAYER.search(one.name)]
     has_embedding = any(EMBEDDING.search(one.name) for one in wanted)
-    is_tied = bool(config.get("tie_word_embeddings"))
+    heads = (HEAD, TOKENS) if config.get("tie_word_embeddings") else (HEAD,)
     return Trained(
         attention=any(ATTENTION.search(one.name) for one in inside),
         mlp=any(not ATTENTION.search(one.name) for one in inside),
-        logits=any(HEAD.search(one.name) for one in matrices) or (has_embedding and is_tied),
+        logits=any(head.search(one.name) for head in heads for one in matrices),
         first_layer=0 if has_embedding else min([layers, *map(_layer, wanted)]),
         adapters=sum(_passed(one, config) for one in counted if ADAPTER.search(one.name)),
     )

@@ -76,17 +76,20 @@ class Group:
             rank: who noted them.
             is_over: nothing follows; otherwise only what has passed a boundary as a whole is a row.
         """
-        calls = [call for found in self._calls.values() for call in found]
+        # what shows no samples, as a loss alone, is judged and is part of no pass
+        shown = {key: [call for call in found if call.rows] for key, found in self._calls.items()}
+        calls = [call for parts in shown.values() for call in parts]
         numbering = {call.numbering for call in calls if call.tokens is not None}
         is_ordered = len(numbering) == 1 and numbering != {"none"}
-        whole = next((found for found in self._calls.values() if any(map(_is_comparable, found))), [Call("")])
+        whole = next((parts for parts in shown.values() if any(map(_is_comparable, parts))), [Call("")])
         size, numbers = sum(call.rows for call in whole), _samples(whole)
         is_response = whole[0].is_response
         made: list[Noted] = []
-        for (boundary, _, _), found in self._calls.items():
-            samples = sum(call.rows for call in found)
-            passes, is_complete = _passes(found, size)
-            is_complete &= bool(size) and all(call.is_response == is_response for call in found)
+        for key, found in self._calls.items():
+            boundary, parts = key[0], shown[key]
+            samples = sum(call.rows for call in parts)
+            passes, is_complete = _passes(parts, size)
+            is_complete &= bool(passes) and all(call.is_response == is_response for call in parts)
             head = Row(
                 step=self.step,
                 rank=rank,
