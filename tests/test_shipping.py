@@ -9,6 +9,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,7 +19,7 @@ import pytest
 from otel_rl.journal.identity import WriterIdentity
 from otel_rl.journal.read import open_run
 from otel_rl.sidecar import owner
-from tests.sink import Answer, Sink, sink
+from tests.sink import ALIVE, Answer, Rank, Sink, sink
 
 pytestmark = pytest.mark.slow
 
@@ -45,6 +46,18 @@ def train(root: Path, endpoint: str, *arguments: str, **environ: str) -> subproc
         **environ,
     }
     return subprocess.Popen([sys.executable, str(PROGRAM), *arguments], env=variables)
+
+
+@contextmanager
+def following(directory: Path, **environ: str) -> Iterator[subprocess.Popen[str]]:
+    """Run ``otel-rl ship --follow``, at most as long as the block; what it says can be read."""
+    command = [sys.executable, "-m", "otel_rl", "ship", str(directory), "--follow"]
+    variables = {**os.environ, **environ}
+    with subprocess.Popen(command, env=variables, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def sidecar_of(directory: Path) -> WriterIdentity | None:
@@ -202,3 +215,44 @@ def test_where_no_process_may_be_started_a_person_ships(runs: Path) -> None:
         for _ in range(2):
             assert subprocess.run(ship, env=variables, check=False).returncode == 0
             assert_all_arrived(runs, server)
+
+
+def test_a_person_ships_while_the_run_writes(runs: Path) -> None:
+    """Everything arrives, exactly once, while it is written; the command ends behind the run without a word."""
+    with sink("grpc") as server:
+        program = train(runs, server.endpoint, "500", "return", "0.03", OTEL_RL_SIDECAR="false")
+        assert wait_until(lambda: any(path.stat().st_size for path in (runs / RUN).glob("*.otlp")))
+        with following(runs / RUN, OTEL_EXPORTER_OTLP_ENDPOINT=server.endpoint) as ship:
+            assert wait_until(lambda: len(arrived(server)) > 50)
+            assert program.poll() is None, "nothing arrived while it ran"
+            assert program.wait() == 0
+            assert ("", 0) == (ship.communicate(timeout=END_S)[1], ship.returncode)
+        assert_all_arrived(runs, server)
+
+
+def test_who_follows_leaves_a_run_to_its_sidecar(tmp_path: Path) -> None:
+    """It says so, and its exit code is that of ``otel-rl sidecar``."""
+    Rank(tmp_path).write()
+    assert owner.claim(tmp_path, ALIVE.boot_id, ALIVE) is not None
+    with following(tmp_path, OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:9") as ship:
+        said = ship.communicate(timeout=END_S)[1]
+    assert (f"otel-rl: another sidecar of this node ships {tmp_path} already\n", 3) == (said, ship.returncode)
+
+
+def test_who_follows_reads_what_the_sidecar_says(tmp_path: Path) -> None:
+    """What is wrong, and at the end what was not sent, as it stands in ``sidecar.log``."""
+    Rank(tmp_path).write()
+    waiting = sum(path.stat().st_size for path in tmp_path.glob("*traces*"))
+    log = tmp_path / "sidecar.log"
+    with sink("grpc") as server:
+        server.answer = lambda kind, payload: Answer(code=grpc.StatusCode.PERMISSION_DENIED)
+        with following(tmp_path, OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=server.endpoint) as ship:
+            assert wait_until(log.exists)
+            ship.send_signal(signal.SIGINT)
+            said = ship.communicate(timeout=END_S)[1]
+    expected = [
+        "nobody lets the traces in (gRPC PERMISSION_DENIED): look at endpoint, headers and certificates",
+        f"{waiting} bytes were not sent (traces: gRPC PERMISSION_DENIED); send them with: otel-rl ship {tmp_path}",
+    ]
+    assert expected == [line.partition(" ")[2] for line in log.read_text().splitlines()]
+    assert ("".join(f"otel-rl: {line}\n" for line in expected), 1) == (said, ship.returncode)

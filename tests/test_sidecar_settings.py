@@ -122,6 +122,7 @@ def test_a_signal_that_goes_elsewhere(value: str, signals: list[str]) -> None:
 
 
 SECRET = "hunter2"
+PEM = f"-----BEGIN PRIVATE KEY-----\n{SECRET * 40}\n-----END PRIVATE KEY-----\n"
 
 
 @pytest.mark.parametrize(
@@ -153,6 +154,18 @@ SECRET = "hunter2"
         ({"CLIENT_KEY": "/nowhere/key"}, "CLIENT_KEY"),
         ({"CLIENT_KEY": __file__}, "CLIENT_KEY"),
         ({"LOGS_CLIENT_CERTIFICATE": "/nowhere/c"}, "LOGS_CLIENT_CERTIFICATE"),
+        ({"CERTIFICATE": PEM}, "CERTIFICATE"),
+        ({"CERTIFICATE": "/" + "x" * 300}, "CERTIFICATE"),
+        ({"CERTIFICATE": "/nowhere/\0"}, "CERTIFICATE"),
+        ({"CERTIFICATE": f"{SECRET}\n{SECRET}"}, "CERTIFICATE"),
+        ({"CLIENT_CERTIFICATE": f"-----BEGIN PRIVATE KEY-----\\n{SECRET}"}, "CLIENT_CERTIFICATE"),
+        ({"CLIENT_CERTIFICATE": SECRET * 40}, "CLIENT_CERTIFICATE"),
+        ({"CLIENT_KEY": PEM}, "CLIENT_KEY"),
+        ({"CLIENT_KEY": SECRET}, "CLIENT_KEY"),
+        ({"TRACES_CLIENT_KEY": SECRET}, "TRACES_CLIENT_KEY"),
+        ({"COMPRESSION": PEM}, "COMPRESSION"),
+        ({"PROTOCOL": PEM}, "PROTOCOL"),
+        ({"TIMEOUT": PEM}, "TIMEOUT"),
     ],
 )
 def test_a_value_that_is_not_possible(variables: Mapping[str, str], named: str) -> None:
@@ -160,6 +173,28 @@ def test_a_value_that_is_not_possible(variables: Mapping[str, str], named: str) 
     with pytest.raises(ConfigurationError, match=rf"^{GENERAL}{named}\b.* is not possible: ") as caught:
         read(**{"ENDPOINT": "http://c:4317", **variables})
     assert SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "named"),
+    [
+        ("CERTIFICATE", "/nowhere/ca", "CERTIFICATE='/nowhere/ca'"),
+        ("CERTIFICATE", PEM, "CERTIFICATE"),
+        ("LOGS_CLIENT_KEY", "/nowhere/key", "LOGS_CLIENT_KEY"),
+    ],
+)
+def test_what_a_path_has_to_be_is_said(variable: str, value: str, named: str) -> None:
+    """A path that may be a typing error is shown, what may be a certificate or a key is not."""
+    with pytest.raises(ConfigurationError) as caught:
+        read(ENDPOINT="http://c:4317", **{variable: value})
+    expected = f"{GENERAL}{named} is not possible: it takes the path of a file, and there is no such file"
+    assert expected == str(caught.value)
+
+
+@pytest.mark.parametrize("digits", [20, 400, 5000])
+def test_a_timeout_for_ever(digits: int) -> None:
+    """It is as long as a socket can wait."""
+    assert 2147483.647 == read(ENDPOINT="http://c:4317", TIMEOUT="9" * digits)["traces"].timeout_s
 
 
 def test_no_secret_is_shown() -> None:

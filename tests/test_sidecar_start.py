@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from otel_rl.guard import errors
 from otel_rl.journal.identity import WriterIdentity
+from otel_rl.journal.read import open_run
 from otel_rl.runtime import state
 from otel_rl.sidecar import owner, start
-from otel_rl.sidecar.start import LAST_WAIT_S, Keeper
+from otel_rl.sidecar.start import LAST_WAIT_S, Keeper, make_keeper
 
 ME = WriterIdentity.current("trainer", 0)
+PREFIX = "OTEL_EXPORTER_OTLP_"
+SECRET = "hunter2"
+PEM = f"-----BEGIN PRIVATE KEY-----\n{SECRET * 40}\n-----END PRIVATE KEY-----\n"
+RECORDING = """
+import otel_rl
+otel_rl.instrument()
+for number in (1, 2, 3):
+    with otel_rl.step(number):
+        pass
+print("trained")
+"""
 
 
 @pytest.fixture
@@ -133,3 +147,51 @@ def test_what_went_elsewhere_is_sent_from_there(
     keeper.last_look(elsewhere, ME)
     assert [run, elsewhere] == started
     assert f"otel-rl ship {elsewhere}" in caplog.text
+
+
+def test_nothing_is_kept_alive_without_an_endpoint() -> None:
+    """Nothing says whereto to send."""
+    assert make_keeper(is_forbidden=False) is None
+
+
+@pytest.mark.parametrize("name", ["CERTIFICATE", "CLIENT_KEY", "CLIENT_CERTIFICATE"])
+def test_a_setting_that_cannot_be_is_said_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    """A certificate or key in the place of its path among them; it is not shown."""
+    monkeypatch.setenv(f"{PREFIX}ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setenv(f"{PREFIX}{name}", PEM)
+    assert make_keeper(is_forbidden=False) is None
+    expected = (
+        f"otel_rl: {PREFIX}{name} is not possible: it takes the path of a file, and there is no such file; "
+        "the records wait for `otel-rl ship`"
+    )
+    assert [expected] == [record.getMessage() for record in caplog.records]
+
+
+@pytest.mark.guarded
+def test_an_error_of_ours_keeps_nothing_alive_and_costs_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is counted and logged as every other one."""
+    monkeypatch.setenv(f"{PREFIX}ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setattr(start, "targets", lambda: 1 // 0)
+    assert make_keeper(is_forbidden=False) is None
+    assert {"see where to send": 1} == errors
+
+
+@pytest.mark.parametrize("command", [[], ["-m", "otel_rl", "run", "--", sys.executable]])
+def test_a_program_is_recorded_whatever_its_certificate_is(tmp_path: Path, command: list[str]) -> None:
+    """Alone and below `otel-rl run`: it ends as ever, its journal is there, and nobody shows what may be a key."""
+    environ = {
+        **os.environ,
+        "OTEL_RL_DIR": str(tmp_path),
+        "OTEL_RL_RUN_ID": "run",
+        f"{PREFIX}ENDPOINT": "http://127.0.0.1:9",
+        f"{PREFIX}CERTIFICATE": PEM,
+        f"{PREFIX}CLIENT_KEY": PEM,
+    }
+    result = subprocess.run(
+        [sys.executable, *command, "-c", RECORDING], env=environ, capture_output=True, text=True, check=False
+    )
+    assert (0, "trained\n") == (result.returncode, result.stdout), result.stderr
+    assert 3 == sum(span.name == "rl.loop" for span in open_run(tmp_path / "run").closed_spans())
+    assert SECRET not in result.stderr

@@ -55,7 +55,7 @@ app.command(
 app.command(epilog=EXIT_CODES)(demo)
 app.command(epilog=EXIT_CODES)(report)
 app.command(epilog=EXIT_CODES)(export)
-app.command(epilog=EXIT_CODES)(ship)
+app.command(epilog=f"{EXIT_CODES[:-1]}; with --follow: another sidecar sends it.")(ship)
 app.command(epilog="Exit code: 0 all was sent; 1 something remains; 2 wrong usage; 3 another sidecar does it.")(sidecar)
 app.add_typer(stack, name="stack")
 app.command(epilog="Exit code: 0 nothing is wrong; 1 something is; 2 wrong usage; 3 no such run.")(doctor)

@@ -119,7 +119,8 @@ def shown(name: str, value: str) -> str:
     """Give a value for printing, without what may be secret; of pairs only the keys."""
     if value and name == PAIRS:
         return f"keys: {', '.join(key.strip() if equals else HIDDEN for key, equals, _ in _pairs(value))}"
-    if value and (SECRET.search(name) or SECRET_PAIR.search(value)):
+    is_content = "BEGIN" in value or not value.isprintable()  # a key itself, where the path of one was wanted
+    if value and (is_content or SECRET.search(name) or SECRET_PAIR.search(value)):
         return HIDDEN
     return USER_IN_URL.sub("//(hidden)@", value)
 

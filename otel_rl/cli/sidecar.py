@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic, sleep
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
@@ -42,10 +42,7 @@ def sidecar(
     """
     wanted = _targets()
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    code = Sidecar(directory.absolute(), wanted, stays=stay).run()
-    if code == ANOTHER:
-        complain(f"another sidecar of this node ships {directory} already")
-    raise typer.Exit(code)
+    _run(Sidecar(directory.absolute(), wanted, stays=stay))
 
 
 def ship(
@@ -63,7 +60,7 @@ def ship(
     if not directory.is_dir():
         leave(f"{directory} is one file; ship takes the directory of a run", WRONG_USAGE)
     if follow:
-        raise typer.Exit(Sidecar(directory, wanted).run())
+        _run(Sidecar(directory.absolute(), wanted, say=complain))
     with _node(directory, wanted) as (node, claims):
         node.look()
         node.start()
@@ -75,6 +72,14 @@ def ship(
         leave(
             f"{node.waiting} bytes were not sent ({node.failure or 'no answer'}); try again once it is mended", FAILED
         )
+
+
+def _run(sidecar: Sidecar) -> NoReturn:
+    """Be the sidecar of this node in the foreground, and end the command as it ends."""
+    code = sidecar.run()
+    if code == ANOTHER:
+        complain(f"another sidecar of this node ships {sidecar.directory} already")
+    raise typer.Exit(code)
 
 
 @contextmanager

@@ -37,7 +37,13 @@ class Sidecar:
     """The process that ships the journals of one node and run."""
 
     def __init__(
-        self, directory: Path, targets: tuple[Target, ...], *, grace_s: float = GRACE_S, stays: bool = False
+        self,
+        directory: Path,
+        targets: tuple[Target, ...],
+        *,
+        grace_s: float = GRACE_S,
+        stays: bool = False,
+        say: Callable[[str], None] | None = None,
     ) -> None:
         """Prepare; nothing is claimed or sent before ``run``.
 
@@ -46,12 +52,14 @@ class Sidecar:
             targets: where to send.
             grace_s: so long it goes on trying once every writer is gone and the other side takes nothing.
             stays: also where nobody writes and where another sidecar ships, until SIGTERM; then until all is sent.
+            say: takes the lines for people too, besides ``sidecar.log``; any thread calls it.
         """
         self.directory = directory
         self.identity = WriterIdentity.current(owner.ROLE, 0, __version__)
         self._targets = targets
         self._grace_s = grace_s
         self._stays = stays
+        self._also_say = say
         self._is_leaving = False
         self._ended = False
         self._node = self._make_node()
@@ -72,7 +80,14 @@ class Sidecar:
             self._node = self._make_node()
 
     def _make_node(self) -> Node:
-        return Node(self.directory, self._targets, self._is_mine, log_to(self.directory / f"{owner.ROLE}.log"))
+        log = log_to(self.directory / f"{owner.ROLE}.log")
+
+        def say(text: str) -> None:
+            log(text)
+            if self._also_say is not None:
+                self._also_say(text)
+
+        return Node(self.directory, self._targets, self._is_mine, say)
 
     def _hold(self, claim: owner.Owner) -> bool:
         """Ship as the sidecar of this node; say whether the run is still there and still ours."""

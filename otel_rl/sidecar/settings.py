@@ -22,6 +22,10 @@ HEADER: Final = re.compile(r"[a-z0-9_.-]+(?<!-bin)")
 """A name that both protocols take; one with -bin is encoded by gRPC."""
 VALUE: Final = re.compile(r"[!-~]([ -~]*[!-~])?|")
 TIMEOUT_S: Final = 10.0
+LONGEST_TIMEOUT_S: Final = (2**31 - 1) / 1000
+"""What a socket can wait, 24 days; who asks for more means for ever."""
+LONGEST_SHOWN: Final = 256
+"""Characters: a longer value is rather a certificate or a key than the path of one."""
 
 
 @dataclass(frozen=True)
@@ -136,6 +140,12 @@ class _Reader:
     def text(self, name: str) -> str:
         return self._environ.get(self.variable(name), "").strip()
 
+    def shown(self, name: str) -> str:
+        """The variable and its value, to be printed and logged; without a value that may be a private key itself."""
+        text = self.text(name)
+        may_be_key = name == "CLIENT_KEY" or "BEGIN" in text or not text.isprintable() or len(text) > LONGEST_SHOWN
+        return self.variable(name) if may_be_key else f"{self.variable(name)}={text!r}"
+
     def protocol(self, port: int | None) -> Protocol:
         """The protocol; where it is not said, that of the usual port: 4318 is HTTP."""
         text = self.text("PROTOCOL") or ("http/protobuf" if port == HTTP_PORT else "grpc")
@@ -143,9 +153,7 @@ class _Reader:
             return "grpc"
         if text == "http/protobuf":
             return "http/protobuf"
-        raise ConfigurationError(
-            f"{self.variable('PROTOCOL')}={text!r} is not possible: it takes grpc or http/protobuf"
-        )
+        raise ConfigurationError(f"{self.shown('PROTOCOL')} is not possible: it takes grpc or http/protobuf")
 
     def headers(self) -> tuple[tuple[str, str], ...]:
         pairs = [item.partition("=") for item in self.text("HEADERS").split(",") if item.strip()]
@@ -162,16 +170,17 @@ class _Reader:
         text = self.text("TIMEOUT")
         if not text:
             return TIMEOUT_S
-        if not text.isascii() or not text.isdigit() or int(text) == 0:
+        milliseconds = float(text) if text.isascii() and text.isdigit() else 0.0  # no int: that refuses 5,000 digits
+        if not milliseconds:
             raise ConfigurationError(
-                f"{self.variable('TIMEOUT')}={text!r} is not possible: it takes milliseconds, a whole number above 0"
+                f"{self.shown('TIMEOUT')} is not possible: it takes milliseconds, a whole number above 0"
             )
-        return int(text) / 1000
+        return min(milliseconds / 1000, LONGEST_TIMEOUT_S)
 
     def gzip(self) -> bool:
         text = self.text("COMPRESSION")
         if text not in ("", "none", "gzip"):
-            raise ConfigurationError(f"{self.variable('COMPRESSION')}={text!r} is not possible: it takes gzip or none")
+            raise ConfigurationError(f"{self.shown('COMPRESSION')} is not possible: it takes gzip or none")
         return text == "gzip"
 
     def boolean(self, name: str) -> bool:
@@ -179,6 +188,8 @@ class _Reader:
 
     def path(self, name: str) -> Path | None:
         text = self.text(name)
-        if text and not Path(text).is_file():
-            raise ConfigurationError(f"{self.variable(name)}={text!r} is not possible: there is no such file")
+        if text and not os.path.isfile(text):  # Path.is_file raises where it may not look or the name is too long
+            raise ConfigurationError(
+                f"{self.shown(name)} is not possible: it takes the path of a file, and there is no such file"
+            )
         return Path(text) if text else None

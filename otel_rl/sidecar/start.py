@@ -11,7 +11,7 @@ from time import monotonic
 from typing import Final
 
 from otel_rl.config import ConfigurationError
-from otel_rl.guard import say
+from otel_rl.guard import guard, say
 from otel_rl.journal.identity import WriterIdentity
 from otel_rl.runtime import state
 from otel_rl.sidecar import owner
@@ -97,13 +97,15 @@ class Keeper:
 
 
 def make_keeper(*, is_forbidden: bool) -> Keeper | None:
-    """Make what keeps a sidecar alive; None where nothing says whereto to send."""
-    try:
-        wanted = targets()
-    except ConfigurationError as error:
-        say("otel_rl: %s; the records wait for `otel-rl ship`", error)
-        return None
-    return Keeper(is_forbidden=is_forbidden) if wanted else None
+    """Make what keeps a sidecar alive; None where nothing says whereto to send. An error costs no recording."""
+    with guard("see where to send"):
+        try:
+            wanted = targets()
+        except ConfigurationError as error:
+            say("otel_rl: %s; the records wait for `otel-rl ship`", error)
+            return None
+        return Keeper(is_forbidden=is_forbidden) if wanted else None
+    return None
 
 
 def start(directory: Path, environ: Mapping[str, str] = os.environ) -> int:
