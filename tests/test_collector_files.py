@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from typer.main import get_command
 from otel_rl.cli import app
 from otel_rl.providers import CONTENT
 from otel_rl.version import __version__
-from otel_rl.vocabulary import ATTRIBUTES, EVENTS, METRICS, SCOPE, STAGES
+from otel_rl.vocabulary import ATTRIBUTES, DURATION_BOUNDARIES, EVENTS, METRICS, SCOPE, STAGES
 from tests.rules import RECORDED, RULES, alerts, recording, rules, series_names, series_of_rules
 
 ROOT = Path(__file__).parents[1]
@@ -41,6 +42,8 @@ IMAGES = {
     "prom/prometheus": "v3.14.0",
 }
 PROMETHEUS_UNITS = {"s": "seconds", "By": "bytes", "1": "ratio"}
+OF_THE_SIDECAR = ("hw.", "rl.hw.", "system.", "otel_rl.ship.", "otel_rl.derive.")
+"""How metrics begin that are the sidecar's own, once a node."""
 SCHEMAS = os.environ.get("OTEL_RL_SCHEMAS")
 
 
@@ -303,6 +306,31 @@ def test_variables_are_explained_where_they_are_read() -> None:
         assert set() == used - {*re.findall(r"OTEL_RL_\w+", head)}, path.name
 
 
+def test_sizes_are_of_the_vocabulary_and_of_the_measured_rank() -> None:
+    """What a rank can have is counted here; the rows for many ranks follow from the samples of the one measured."""
+    text = (COLLECTOR / "README.md").read_text()
+    rows = [row for row in METRICS.values() if not row.name.startswith(OF_THE_SIDECAR)]
+    named = [len(row.boundaries) for row in rows if row.kind == "histogram"]
+    stages = [len(DURATION_BOUNDARIES) for stage in STAGES.values() if stage.duration]
+    others = len(rows) - len(named)
+    series = others + sum(number + 3 for number in (*named, *stages))
+    said = re.findall(
+        r"(\d+) counters and gauges, (\d+) histograms and one for each of (\d+) stages: (\d+) series", text
+    )
+    assert [(others, len(named), len(stages), series)] == [tuple(map(int, found)) for found in said]
+
+    (measured,) = re.findall(r"\| 10 s \| [\d,]+ \| [\d,]+ \| (\d+) \|", text)
+    assert [measured] == re.findall(r"Every rank writes (\d+) samples/s", text)
+    cells = [line.strip("| ").split(" | ") for line in text.splitlines() if " | 500 | " in line]
+    ranks = [int(row[0].replace(",", "")) for row in cells]
+    per_s = [number * int(measured) for number in ranks]
+    assert [8, 64, 512, 4096] == ranks
+    assert [f"{float(f'{number:.3g}'):,.0f}" for number in per_s] == [row[4] for row in cells]
+    (point_us,) = re.findall(r"^\| `gateway\.yaml` \| [^|]+ \| ([\d.]+) us \|", text, re.MULTILINE)
+    assert f"{per_s[-1] * float(point_us) / 1e6:.1f} cores" in cells[-1][2]
+    assert [f"{float(f'{number * 86_400 * 1.5 / 1e9:.2g}'):g} GB" for number in per_s] == [row[6] for row in cells]
+
+
 def test_builder_and_sources_agree() -> None:
     """What ``scripts/backends`` builds is what the manifest names, and both are of one version."""
     manifest = read(COLLECTOR / "builder.yaml")
@@ -330,10 +358,11 @@ def test_backends_need_go(tmp_path: Path) -> None:
 
 
 def test_batch_script_is_bash() -> None:
-    """The SLURM form is a script that bash reads."""
-    command = ["bash", "-n", str(COLLECTOR / "slurm" / "train.sbatch")]
-    checked = subprocess.run(command, check=False, capture_output=True, text=True)
-    assert (0, "") == (checked.returncode, checked.stderr)
+    """The SLURM form is a script that bash reads, and that shellcheck has nothing against."""
+    script = str(COLLECTOR / "slurm" / "train.sbatch")
+    for command in (["bash", "-n", script], [str(Path(sys.executable).with_name("shellcheck")), script]):
+        checked = subprocess.run(command, check=False, capture_output=True, text=True)
+        assert (0, "", "") == (checked.returncode, checked.stdout, checked.stderr)
 
 
 def schema(name: str) -> Path:
