@@ -31,10 +31,10 @@ SLICE = 5_000
 """Records that one cycle takes at most: what was recorded first is on disk soon, however much waits."""
 HEARTBEAT_S = 5.0
 FREEZE_S = 10.0
-"""So long after the first record the resource is final even without a step. Set-up itself may take longer: importing
-torch and TRL on a cold machine does, and only then is it known what trains."""
+"""So long after the first span the resource is final even without a step. Set-up itself may take longer: importing
+torch and TRL on a cold machine does, and only then is it known what trains. So long metrics wait for it at most."""
 HOLD_LIMIT = 20_000
-"""Spans that may wait for the attempt to become known; then a rank above 0 reports alone."""
+"""Spans, and points, that may wait for the attempt to become known; then a rank above 0 reports alone."""
 
 
 class _Answer(threading.Event):
@@ -77,6 +77,8 @@ class Flusher:
         """Keeps the process alive that sends the records; None where nothing is to be sent."""
         self._first = 0.0
         """When the first span was journaled."""
+        self._waiting = 0.0
+        """When the first metric was found to wait."""
         self._done = 0
         """Cycles that are over."""
         self._beat = monotonic()
@@ -87,7 +89,10 @@ class Flusher:
         self._thread.start()
 
     def flush(self, timeout_s: float) -> bool:
-        """Journal what was recorded until now; True when it is on disk, False when time ran out or the disk refuses."""
+        """Journal what was recorded until now; True when it is on disk.
+
+        False when time ran out, the disk refuses, or some of it waits for what is still unknown of this process.
+        """
         answer = self._ask(_Answer(is_last=False), timeout_s)
         return answer.is_set() and answer.written
 
@@ -140,6 +145,7 @@ class Flusher:
             with guard("journal what was recorded"):
                 self._cycles()
                 written = self._writer is not None and not self._writer.stats.pending_bytes
+                written = written and not self._held and not self.fold.is_waiting
             if is_last:
                 with guard("close the journal"):
                     written = self._close()
@@ -230,13 +236,23 @@ class Flusher:
             writer.append(request.signal, request.payload, request.count, request.first_ns, request.last_ns)
 
     def _metrics_due(self) -> bool:
-        """Points wait for the final resource, so that a series keeps its labels when the framework becomes known."""
+        """Points wait for the final resource, so that a series keeps its labels when the framework becomes known.
+
+        Not for ever: a killed process loses what waits. Then they are journaled under what is known, and the resource
+        stays open: a rank counts its first collectives long before the framework and the layout are known.
+        """
+        now = monotonic()
         if not self._first and self.recorded["traces"]:
-            self._first = monotonic()
-        waited = bool(self._first) and monotonic() - self._first > FREEZE_S
-        if self._stopping or waited:
+            self._first = now
+        if not self._waiting and self.fold.is_waiting:
+            self._waiting = now
+        if self._stopping or (self._first and now - self._first > FREEZE_S):
             state.freeze()
-        return state.frozen and state.identity.known
+        is_full = self.fold.num_points > HOLD_LIMIT
+        if is_full:
+            report_alone()
+        waited = bool(self._waiting) and now - self._waiting > FREEZE_S
+        return (state.frozen or waited or is_full) and state.identity.known
 
     def _count_self(self, writer: Writer, encoder: SpanEncoder) -> None:
         """Put our own counts among the metrics: what was recorded is journaled, waiting or dropped."""
@@ -248,6 +264,9 @@ class Flusher:
             self.fold.total(vocabulary.SELF_RECORDED, number, ((vocabulary.SIGNAL, signal),))
         for (signal, reason), number in dropped.items():
             self.fold.total(vocabulary.SELF_DROPPED, number, ((vocabulary.REASON, reason), (vocabulary.SIGNAL, signal)))
+        for reason, number in encoder.cleaned.items():
+            if number:
+                self.fold.total(vocabulary.SELF_CHANGED, number, ((vocabulary.REASON, reason),))
         for reason, number in list(errors.items()):
             self.fold.total(vocabulary.SELF_ERRORS, number, ((vocabulary.REASON, reason),))
         self.fold.total(vocabulary.SELF_BYTES, stats.bytes)

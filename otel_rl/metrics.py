@@ -117,6 +117,16 @@ class Fold:
         self._metrics: dict[str, _Metric] = {}
         self._points: dict[str, list[Point]] = {}
 
+    @property
+    def num_points(self) -> int:
+        """How many gauge points wait."""
+        return sum(map(len, self._points.values()))
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether anything has changed since the last ``take``."""
+        return bool(self._points) or any(metric.changed for metric in self._metrics.values())
+
     def count(self, name: str, value: int | float, labels: Labels = ()) -> None:
         """Add to a counter."""
         metric = self._metrics.get(name) or self._metric(name, "counter")

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Set
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Set
+from typing import Any, TypeVar
 
+from otel_rl import vocabulary
 from otel_rl.guard import guard
-from otel_rl.records import Value
+from otel_rl.records import Count, Value
+from otel_rl.runtime import state
+
+Text = TypeVar("Text", str, bytes | bytearray)
+Item = TypeVar("Item")
 
 PLAIN = frozenset((str, bool, int, float))
 NUMBERS = frozenset((bool, int, float))
@@ -29,7 +34,7 @@ def clean(value: Any) -> Value | None:
     kind = type(value)
     if kind in PLAIN:
         if kind is str and len(value) > MAX_LENGTH:
-            value = value[:MAX_LENGTH]
+            value = _cut(value)
         plain: Value = value
         return plain
     with guard("read an attribute value"):
@@ -44,7 +49,10 @@ def clean_all(attributes: Mapping[Any, Any] | None) -> dict[str, Value]:
 
 
 def clean_key(key: Any) -> str:
-    """Turn what should be a name into one; None and what cannot be read have none."""
+    """Turn what should be a name into one; None and what cannot be read have none.
+
+    What is cut here the encoder cuts again, and counts.
+    """
     if type(key) is str:
         return key[:MAX_LENGTH]
     with guard("read a name"):
@@ -62,11 +70,10 @@ def _convert(value: Any, depth: int = MAX_DEPTH) -> Value | None:
     if isinstance(value, (list, tuple, Set)):
         return _collection(value, depth)
     if isinstance(value, (bytes, bytearray)):
-        value = value[:MAX_LENGTH].decode("utf-8", "replace")
+        value = _cut(value).decode("utf-8", "replace")
     if isinstance(value, Mapping):
-        items = itertools.islice(value.items(), MAX_ITEMS)
-        value = {clean_key(key): _item(item, depth) for key, item in items}
-    return str(value)[:MAX_LENGTH]
+        value = {clean_key(key): _item(item, depth) for key, item in _some(value.items(), len(value))}
+    return _cut(str(value))
 
 
 def _item(value: Any, depth: int) -> Value | None:
@@ -81,11 +88,31 @@ def _item(value: Any, depth: int) -> Value | None:
 
 def _collection(items: list[Any] | tuple[Any, ...] | Set[Any], depth: int) -> Value:
     """OTLP arrays may be mixed, but attribute values may not: a mixed list becomes strings."""
-    found = (_item(item, depth) for item in itertools.islice(items, MAX_ITEMS))
+    found = (_item(item, depth) for item in _some(items, len(items)))
     values = [value for value in found if value is not None]
     if len({type(value) for value in values}) > 1 or any(isinstance(value, list) for value in values):
-        return [str(value)[:MAX_LENGTH] for value in values]
+        return [_cut(str(value)) for value in values]
     return values
+
+
+def _some(items: Iterable[Item], number: int) -> Iterator[Item]:
+    """Give those of so many items that are kept."""
+    if number > MAX_ITEMS:
+        _changed("items_cut")
+    return itertools.islice(items, MAX_ITEMS)
+
+
+def _cut(text: Text) -> Text:
+    """Keep so much of a text that those that wait do not fill the memory."""
+    if len(text) > MAX_LENGTH:
+        _changed("huge_text_cut")
+    return text[:MAX_LENGTH]
+
+
+def _changed(reason: str) -> None:
+    """Count what the encoder cannot know of. Cost: 0.4 us, only where something is cut."""
+    if state.on:
+        state.add(Count(vocabulary.SELF_CHANGED, 1, ((vocabulary.REASON, reason),)))
 
 
 def _array(value: Any) -> Value:

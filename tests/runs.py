@@ -35,6 +35,7 @@ class Plan:
     first_step_extra_ms: int = 200
     nan_loss_step: int | None = None
     dropped: int = 0
+    changed: int = 0
     killed_in: str | None = None
     """The last step has no end: its writers are open in this stage."""
     is_alive: bool = False
@@ -152,6 +153,9 @@ def _record(plan: Plan, rank: int, ids: Iterator[int]) -> Recording:
     if plan.dropped:
         point = Number(clock.now_ns, plan.dropped, {v.SIGNAL: "traces", v.REASON: "journal_full"})
         recording.metrics.append(MetricPoints(v.SELF_DROPPED, "counter", "{record}", "", [point], BEGIN_NS))
+    if plan.changed:
+        point = Number(clock.now_ns, plan.changed, {v.REASON: "text_cut"})
+        recording.metrics.append(MetricPoints(v.SELF_CHANGED, "counter", "{change}", "", [point], BEGIN_NS))
     return recording
 
 

@@ -12,6 +12,10 @@ from typer.testing import CliRunner
 from otel_rl import vocabulary as v
 from otel_rl.cli import app, checks
 from otel_rl.cli.checks import Finding, journal_root, protobuf, shown
+from otel_rl.cli.shipping import sent
+from otel_rl.journal.read import open_run
+from otel_rl.sidecar.follow import Position
+from otel_rl.sidecar.progress import load, save
 from tests.runs import Plan, write_run
 
 cli = CliRunner()
@@ -92,6 +96,9 @@ def test_standard_variables_are_judged(
         ("OTEL_RESOURCE_ATTRIBUTES", "team=rl,api.key=abc", "keys: team, api.key"),
         ("OTEL_RESOURCE_ATTRIBUTES", "team=rl,abc", "keys: team, set (hidden)"),
         ("MY_API_KEY", "abc", "set (hidden)"),
+        ("OTEL_EXPORTER_OTLP_CERTIFICATE", "-----BEGIN CERTIFICATE-----", "set (hidden)"),
+        ("OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE", "first\nsecond", "set (hidden)"),
+        ("OTEL_EXPORTER_OTLP_CERTIFICATE", "/etc/ca.pem", "/etc/ca.pem"),
         ("OTEL_RL_DIR", "/srv/keystone", "/srv/keystone"),
         ("OTEL_RL_RUN_ID", "", ""),
     ],
@@ -137,6 +144,12 @@ def test_a_run_is_examined(root: Path) -> None:
     assert all(text in result.stdout for text in ("390 records journaled", "gone, pid ", "trainer-1-"))
 
 
+def test_what_had_to_be_changed_is_a_note(root: Path) -> None:
+    """It is said, and the records are there."""
+    result = cli.invoke(app, ["doctor", str(write_run(root, Plan(changed=3)))])
+    assert (0, True) == (result.exit_code, "changed text_cut" in result.stdout)
+
+
 def test_a_run_that_lost_something_is_exit_code_1(root: Path) -> None:
     """Dropped records and damage are wrong."""
     path = write_run(root, Plan(dropped=7, killed_in=v.SAMPLE))
@@ -145,6 +158,24 @@ def test_a_run_that_lost_something_is_exit_code_1(root: Path) -> None:
     result = cli.invoke(app, ["doctor", str(path)])
     assert 1 == result.exit_code
     assert all(text in result.stdout for text in ("dropped traces journal_full", " damaged"))
+
+
+def test_what_the_other_side_answered_is_shown(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How often a request was put off is worth knowing; that nothing is taken at present is wrong."""
+    path = write_run(root)
+    name = next(path.glob("*.traces.*")).name.partition(".")[0]
+    progress = load(path, name)
+    progress["logs"].put_off("later", "gRPC UNAVAILABLE")
+    progress["logs"].advance(progress["logs"].live, Position(0, 1), {"shipped": 1})
+    for kind, reason in (("blocked", "HTTP 401"), ("later", "HTTP 503"), ("later", "HTTP 503")):
+        progress["traces"].put_off(kind, reason)
+    save(path, name, {signal: row.row() for signal, row in progress.items()})
+    found = {finding.name: finding for finding in sent(open_run(path))}
+    assert Finding("note", "logs put off", "gRPC UNAVAILABLE: 1") == found["logs put off"]
+    detail = "HTTP 401 (blocked): 1, HTTP 503: 2; the last answer: HTTP 503"
+    assert Finding("wrong", "traces put off", detail) == found["traces put off"]
+    result = cli.invoke(app, ["doctor", str(path)])
+    assert (1, True) == (result.exit_code, detail in result.stdout), result.stdout
 
 
 def test_nothing_from_outside_orders_the_terminal_about(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

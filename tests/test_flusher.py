@@ -21,7 +21,7 @@ from otel_rl.directories import run_directory, usable_root
 from otel_rl.journal import segment, views
 from otel_rl.journal.read import Run, open_run
 from otel_rl.journal.write import Writer
-from otel_rl.records import Late
+from otel_rl.records import Count, Late
 from otel_rl.runtime import state
 from otel_rl.spans import Stage
 from otel_rl.wake import Wake
@@ -282,8 +282,18 @@ def test_our_own_counts_add_up(recording: Recording) -> None:
     run = recording.stop()
     recorded = {p.attributes[vocabulary.SIGNAL]: p.value for p in run.last_points(vocabulary.SELF_RECORDED)}
     assert (len(list(run.spans())), len(list(run.logs()))) == (recorded["traces"], recorded["logs"])
-    assert [] == run.last_points(vocabulary.SELF_DROPPED)
+    assert ([], []) == (run.last_points(vocabulary.SELF_DROPPED), run.last_points(vocabulary.SELF_CHANGED))
     assert run.last_points(vocabulary.SELF_BYTES)[0].value > 0
+
+
+def test_what_had_to_be_changed_is_counted_in_the_journal(recording: Recording) -> None:
+    """By the reason; what is kept as it is counts nowhere."""
+    with otel_rl.step(1), otel_rl.stage("tool") as stage:
+        for key, value in {"long": "x" * 3000, "surrogate": "a\ud800", "large": 1 << 63, "fine": "x"}.items():
+            stage.set_attribute(key, value)
+        stage.set_attributes({f"key {number}": number for number in range(200)})
+    changed = {p.attributes[vocabulary.REASON]: p.value for p in recording.stop().last_points(vocabulary.SELF_CHANGED)}
+    assert {"text_cut": 1, "text_replaced": 1, "int_as_text": 1, "attributes_dropped": 76} == changed
 
 
 @pytest.mark.guarded
@@ -298,13 +308,47 @@ def test_our_errors_are_counted_in_the_journal(recording: Recording) -> None:
 def test_metrics_wait_until_the_resource_is_final(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
     """Until the first step, so that no series changes its labels when the framework becomes known."""
     otel_rl.record("my.metric", 1)
-    assert otel_rl.flush()
+    assert not otel_rl.flush()  # it is in no journal yet
     assert [] == list(recording.run().points())
     state.identify(system="trl")
     with otel_rl.step(1):
         assert otel_rl.flush()
     (point,) = recording.stop().points("my.metric")
     assert "trl-trainer" == point.resource[vocabulary.SERVICE_NAME]
+
+
+def test_without_a_step_metrics_wait_for_a_time_only(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where no span has ended: a process that is killed loses what waits. What trains may become known later."""
+    monkeypatch.setattr(flusher, "FREEZE_S", -1.0)
+    with otel_rl.stage("my loop"):
+        otel_rl.record("my.metric", 1)
+        answers = [otel_rl.flush(), otel_rl.flush()]  # the time begins when something waits
+        assert ([False, True], [1]) == (answers, [point.value for point in recording.run().points("my.metric")])
+        state.identify(system="trl")
+        otel_rl.record("my.metric", 2)
+        assert otel_rl.flush()
+        points = {point.value: point.resource[vocabulary.SERVICE_NAME] for point in recording.run().points("my.metric")}
+    assert {1: "rl-trainer", 2: "trl-trainer"} == points
+
+
+def test_metrics_of_requests_alone_wait_for_a_time_only(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counters and histograms are journaled like points: a rollout engine's process may have no stage at all."""
+    monkeypatch.setattr(flusher, "FREEZE_S", -1.0)
+    state.add(Count(vocabulary.TRAIN_STEPS, 3))
+    assert [False, True] == [otel_rl.flush(), otel_rl.flush()]
+    assert [3] == [point.value for point in recording.run().points(vocabulary.TRAIN_STEPS)]
+
+
+def test_points_do_not_wait_without_end(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind the limit they are journaled under what is known."""
+    monkeypatch.setattr(flusher, "HOLD_LIMIT", 10)
+    answers = []
+    for number in range(11):
+        otel_rl.record("my.metric", number)
+        answers.append(otel_rl.flush())
+    assert ([False] * 11, []) == (answers, list(recording.run().points("my.metric")))
+    assert otel_rl.flush()
+    assert list(range(11)) == [point.value for point in recording.run().points("my.metric")]
 
 
 # --- the disk ---------------------------------------------------------------------------------------------------------

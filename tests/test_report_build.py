@@ -290,6 +290,11 @@ def test_what_processes_dropped_is_added_up(tmp_path: Path) -> None:
     ).losses
 
 
+def test_what_processes_changed_is_added_up(tmp_path: Path) -> None:
+    """Every rank cut 3 texts."""
+    assert [Loss(what="changed", signal="", reason="text_cut", count=6)] == report_of(tmp_path, Plan(changed=3)).losses
+
+
 def test_a_torn_tail_is_reported_and_the_rest_is_read(tmp_path: Path) -> None:
     """Damage costs what it hits and nothing else."""
     path = write_run(tmp_path)

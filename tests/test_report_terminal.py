@@ -20,7 +20,7 @@ from tests.runs import BEGIN_NS, Plan, write_run
 
 PLANS = {
     "healthy": Plan(),
-    "slow rank": Plan(slow_rank=1, nan_loss_step=3, dropped=1234),
+    "slow rank": Plan(slow_rank=1, nan_loss_step=3, dropped=1234, changed=3),
     "one rank": Plan(ranks=1),
     "many ranks": Plan(ranks=12, slow_rank=7),
     "killed": Plan(killed_in=v.BACKWARD),
@@ -56,6 +56,7 @@ def test_no_line_is_wider_than_the_terminal(tmp_path: Path, plan: Plan, width: i
         ("healthy", "Most time goes into generating rollouts"),
         ("slow rank", "rl.reward            10.0 ms  20.0 ms  rank 1, 2.0x the others"),
         ("slow rank", "2,468 spans dropped (journal_full)"),
+        ("slow rank", "6 values cut, replaced or left out (text_cut)"),
         ("slow rank", "2 NaN/Inf"),
         ("many ranks", "rl.reward            10.0 ms  10.0 ms  20.0 ms  rank 7, 2.0x the others"),
         ("killed", "rank 1 was last seen in rl.train.backward, step 12, at most 1 s before it died;"),

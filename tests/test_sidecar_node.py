@@ -202,6 +202,24 @@ def test_what_is_left_open_is_sent_once_the_server_takes_it(tmp_path: Path, monk
             assert (0, 1) == (len(refusals), len(reads)), "the journal was read for each try"
 
 
+def test_retries_are_counted_and_noted(tmp_path: Path) -> None:
+    """Of spans and of what was left open; the next sidecar finds them noted and begins its own count."""
+    rank = Rank(tmp_path)
+    rank.append(rank.encoder.encode_logs([open_log("rl.rollout", 10**6, 0)]))
+    refusals = [Answer(code=grpc.StatusCode.UNAVAILABLE)] * 3
+    with sink("grpc") as server:
+        server.answer = lambda signal, payload: refusals.pop() if signal == "traces" and refusals else Answer()
+        with running(tmp_path, server) as node:
+            wait(node)
+            assert {("traces", "later", "gRPC UNAVAILABLE"): 3} == dict(node.retries())
+        traces = load(tmp_path, rank.identity.writer)["traces"]
+        assert ({("later", "gRPC UNAVAILABLE"): 3}, "") == (traces.retries, traces.failure)
+        rank.write(1)
+        with running(tmp_path, server) as node:
+            wait(node)
+            assert {} == dict(node.retries())
+
+
 def test_writers_of_other_nodes_are_left_alone(tmp_path: Path) -> None:
     """Neither sent nor closed nor noted; they are somebody else's."""
     own = Rank(tmp_path)

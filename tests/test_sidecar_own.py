@@ -35,6 +35,27 @@ def test_its_journal_is_one_of_the_run(tmp_path: Path) -> None:
     assert all(0 < point.start_ns <= point.time_ns for point in counters)
 
 
+def test_retries_are_a_metric(tmp_path: Path) -> None:
+    """Beside the other counts of shipping: by signal, by what the answer means and by what it was."""
+    writer = Writer(tmp_path, WriterIdentity.current("trainer", 0), 1 << 20)
+    writer.append("traces", b"", 5, 1, 1)
+    own = OwnJournal(tmp_path, WriterIdentity.current("sidecar", 0))
+    node = Node(tmp_path, (), lambda writer: True, print)
+    node.look()
+    (progress,) = [rows["traces"] for name, rows in node.progress.items() if name.startswith("trainer")]
+    for _ in range(3):
+        progress.put_off("later", "HTTP 503")
+    progress.put_off("blocked", "HTTP 401")
+    own.write(node)
+    own.close()
+    writer.close()
+    points = [point for point in open_run(tmp_path).points() if point.name == v.SELF_RETRIED]
+    assert [
+        (1, {v.OUTCOME: "blocked", v.REASON: "HTTP 401", v.SIGNAL: "traces"}),
+        (3, {v.OUTCOME: "later", v.REASON: "HTTP 503", v.SIGNAL: "traces"}),
+    ] == [(point.value, dict(point.attributes)) for point in points]
+
+
 def test_what_another_sidecar_sent_is_not_counted_again(tmp_path: Path) -> None:
     """Sums over all sidecars of a run are right."""
     identity = WriterIdentity.current("trainer", 0)

@@ -31,6 +31,8 @@ def advanced() -> dict[str, Progress]:
     traces.advance(traces.live, Position(4, 0), {"shipped": 5, "damaged": 1})
     traces.close_some([b"12345678", b"abcdefgh"], {"shipped": 2})
     traces.close()
+    for kind, reason in (("later", "HTTP 503"), ("blocked", "HTTP 401"), ("later", "HTTP 503")):
+        traces.put_off(kind, reason)
     found["logs"].advance(found["logs"].live, Position(0, 7), {"shipped": 1})
     return found
 
@@ -44,7 +46,34 @@ def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
     assert [Range(Position(1, 100), Position(3, 50)), Range(Position(4, 0))] == found["traces"].ranges
     assert {"shipped": 17, "rejected": 1, "left_out": 2, "refused": 3, "damaged": 1} == found["traces"].counts
     assert (True, {b"12345678", b"abcdefgh"}) == (found["traces"].closed, found["traces"].closed_ids)
+    retries = {("later", "HTTP 503"): 2, ("blocked", "HTTP 401"): 1}
+    assert (retries, "HTTP 503") == (found["traces"].retries, found["traces"].failure)
     assert (0o600, [FILE]) == ((tmp_path / FILE).stat().st_mode & 0o777, os.listdir(tmp_path))
+
+
+def test_a_file_of_an_older_version_is_read(tmp_path: Path) -> None:
+    """It knows of no retries."""
+    (tmp_path / FILE).write_text('{"traces": {"ranges": [[[0, 7], null]], "counts": {"shipped": 3}, "closed": true}}')
+    found = load(tmp_path, WRITER)["traces"]
+    assert ([Range(Position(0, 7))], {"shipped": 3}, {}, "") == (
+        found.ranges,
+        found.counts,
+        found.retries,
+        found.failure,
+    )
+
+
+def test_what_is_put_off_is_over_once_something_is_taken() -> None:
+    """The count stays; what only differs in what a page says of itself is counted together."""
+    progress = Progress()
+    progress.put_off("later", "HTTP 200, text/html")
+    progress.put_off("later", "HTTP 200, text/x")
+    assert ({("later", "HTTP 200"): 2}, "HTTP 200, text/x") == (progress.retries, progress.failure)
+    progress.advance(progress.live, Position(0, 7), {"shipped": 1})
+    assert ({("later", "HTTP 200"): 2}, "") == (progress.retries, progress.failure)
+    progress.put_off("blocked", "HTTP 401")
+    progress.close_some([b"12345678"], {"shipped": 1})
+    assert ({("later", "HTTP 200"): 2, ("blocked", "HTTP 401"): 1}, "") == (progress.retries, progress.failure)
 
 
 @pytest.mark.parametrize(
@@ -59,6 +88,8 @@ def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
         b'{"traces": {"ranges": [[[0,1],null]], "counts": {"shipped": Infinity}, "closed": false}}',
         b'{"traces": {"ranges": [[[0,1],null]], "counts": {}, "closed": true, "closed_ids": ["x"]}}',
         b'{"traces": {"ranges": [[[0,1],null]], "counts": {}, "closed": true, "closed_ids": 7}}',
+        b'{"traces": {"ranges": [[[0,1],null]], "counts": {}, "closed": true, "retries": 7}}',
+        b'{"traces": {"ranges": [[[0,1],null]], "counts": {}, "closed": true, "retries": [["later", "x"]]}}',
     ],
 )  # fmt: skip
 def test_a_damaged_file_begins_anew(tmp_path: Path, content: bytes) -> None:

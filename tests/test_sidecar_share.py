@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Sequence
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -118,6 +120,86 @@ def test_what_must_go_goes() -> None:
     ]
     frame = frame_of([*must, span(6, 2), span(7, 2, status=(1, ""))])
     assert {1, 2, 3, 4, 5} == set(shipped(ship(Share(0), [frame])))
+
+
+@pytest.mark.parametrize("mark", [vocabulary.REQUEST_ABORTED, vocabulary.REQUEST_TIMED_OUT])
+def test_aborts_go_where_the_share_is_used_up(mark: str) -> None:
+    """Requests that were aborted or timed out have no error status; they are what people look for."""
+    aborted = [span(2000 + n, attributes={mark: True}) for n in range(20)]
+    share = Share(60_000)
+    ship(share, [frame_of([span(100 * frame + n) for n in range(100)]) for frame in range(1, 11)])
+    assert {made.span_id for made in aborted} == set(shipped(ship(share, [frame_of(aborted)])))
+
+
+def errors(count: int, parents: int) -> list[FakeSpan]:
+    """Make spans of about 1 kB that failed, below so many parents."""
+    text = {"text": "x" * 900}
+    return [span(10**6 + n, 100 + n % parents, status=(2, "no"), attributes=text) for n in range(count)]
+
+
+def cut(spans: Sequence[FakeSpan], size: int = 500) -> list[Frame]:
+    """Cut spans into frames."""
+    return [frame_of(spans[begin : begin + size]) for begin in range(0, len(spans), size)]
+
+
+@pytest.mark.parametrize("world_size", [1, 4])
+def test_errors_have_a_bound(world_size: int) -> None:
+    """Ten thousand of them leave a trace that its store takes; none of one rank takes the part of another."""
+    spans = errors(10_000, 10)
+    frames = [frame_of(spans[begin : begin + 500], world_size) for begin in range(0, 10_000, 500)]
+    payloads = ship(Share(), frames)
+    assert 0.9 * module.TRACE_BYTES / world_size < size_of(payloads) <= module.TRACE_BYTES / world_size
+
+
+def test_errors_below_one_span_are_few() -> None:
+    """As all siblings."""
+    spans = [span(10**6 + n, status=(2, "no")) for n in range(10_000)]
+    found = shipped(ship(Share(), cut(spans)))
+    assert 0.9 * module.SIBLINGS < len(found) <= module.SIBLINGS
+
+
+def test_errors_go_before_what_came_before_them() -> None:
+    """However much there was, room is left for some of them."""
+    spans = [span(n, 10 + n % 50, attributes={"text": "x" * 900}) for n in range(1000, 21_000)]
+    for number, made in enumerate(spans):
+        made.end_ns = NS + number  # each longer than all before
+    share = Share()
+    used = size_of(ship(share, cut(spans)))
+    payloads = ship(share, cut(errors(1000, 1)))
+    assert 0.8 * module.TRACE_BYTES < used <= module.SHARE_BYTES
+    assert len(shipped(payloads)) > 300
+    assert used + size_of(payloads) <= module.TRACE_BYTES
+
+
+@st.composite
+def crowds(draw: st.DrawFn) -> tuple[list[Frame], dict[int, int]]:
+    """Failed, aborted and other spans of about 200 bytes, below parents that come before or behind them."""
+    parents = draw(st.integers(1, 80))
+    kinds: list[dict[str, object]] = [{}, {"status": (2, "")}, {"attributes": {vocabulary.REQUEST_ABORTED: True}}]
+    made = [span(100 + n) for n in range(parents)]
+    made += [
+        span(1000 + n, 100 + n % parents, **draw(st.sampled_from(kinds))) for n in range(draw(st.integers(1, 200)))
+    ]
+    order = draw(st.sampled_from(["parents first", "children first", "any"]))
+    if order == "children first":
+        made.reverse()
+    elif order == "any":
+        random.Random(draw(st.integers(0, 99))).shuffle(made)
+    return cut(made, draw(st.integers(1, 100))), {one.span_id: one.parent_id for one in made}
+
+
+@settings(max_examples=200, deadline=None)
+@given(crowds(), st.integers(2000, 40_000), st.integers(2, 60))
+def test_no_crowd_goes_beyond_the_bounds(crowd: tuple[list[Frame], dict[int, int]], most: int, siblings: int) -> None:
+    """Neither in bytes nor in siblings, whatever fails, with the parents of all that is shipped."""
+    frames, parents = crowd
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "SIBLINGS", siblings)
+        payloads = ship(Share(most // 2, most), frames)
+    found = shipped(payloads)
+    assert size_of(payloads) <= most
+    assert max(Counter(parents[number] for number in found).values(), default=0) <= siblings
+    assert {parents[number] for number in found} - {ROOT} <= set(found)
 
 
 def test_siblings_are_few() -> None:

@@ -19,7 +19,7 @@ from google.rpc.error_details_pb2 import RetryInfo
 from otel_rl.journal.frame import Signal
 from otel_rl.sidecar import client, ship
 from otel_rl.sidecar.client import connect
-from otel_rl.sidecar.follow import find_streams
+from otel_rl.sidecar.follow import Position, find_streams
 from otel_rl.sidecar.halve import records
 from otel_rl.sidecar.progress import Progress
 from otel_rl.sidecar.settings import SIGNALS, targets
@@ -240,6 +240,14 @@ LATER = [
     ("http", Answer(401)),
     ("grpc", Answer(code=STATUS.UNAUTHENTICATED)),
 ]
+COUNTED = [
+    ("grpc", Answer(code=STATUS.UNAVAILABLE), ("later", "gRPC UNAVAILABLE")),
+    ("grpc", Answer(code=STATUS.RESOURCE_EXHAUSTED, text="rate limit"), ("later", "gRPC RESOURCE_EXHAUSTED")),
+    ("grpc", Answer(code=STATUS.UNAUTHENTICATED), ("blocked", "gRPC UNAUTHENTICATED")),
+    ("http", Answer(429), ("later", "HTTP 429")),
+    ("http", Answer(503), ("later", "HTTP 503")),
+    ("http", Answer(401), ("blocked", "HTTP 401")),
+]
 
 
 @pytest.mark.parametrize(("by", "answer"), LATER)
@@ -256,6 +264,51 @@ def test_what_is_asked_to_wait_waits(tmp_path: Path, by: Protocol, answer: Answe
         if not answer.delay_s:
             assert expected == server.ids()
             assert 4 == len(server.requests)
+
+
+@pytest.mark.parametrize(("by", "answer", "counted"), COUNTED)
+def test_what_is_asked_to_wait_is_counted_and_said_once(
+    tmp_path: Path, by: Protocol, answer: Answer, counted: tuple[str, str]
+) -> None:
+    """By what the other side answered, with the last answer until something is taken; one line, however often."""
+    rank = Rank(tmp_path)
+    rank.write(100)
+    with sink(by) as server, shipping(tmp_path, server, by) as found:
+        server.answer = script(answer, answer, answer)
+        found.work(lambda: len(server.requests) == 3)
+        progress = found.progress[rank.identity.writer]
+        assert ({counted: 3}, counted[1]) == (progress.retries, progress.failure)
+        (line,) = found.said
+        assert "the traces" in line
+        assert counted[1] in line
+        found.work()
+        assert ({counted: 3}, "") == (progress.retries, progress.failure)
+        assert {"shipped": 100} == found.counts()
+
+
+def test_a_backlog_has_an_age_while_nothing_is_taken(tmp_path: Path) -> None:
+    """After a sidecar began anew in an outage: of each writer, though the live part of the first fails before."""
+    old_ns = time.time_ns() - 3600 * 10**9
+    progress = {}
+    for number in range(2):
+        rank = Rank(tmp_path)
+        rank.append(rank.encoder.encode([FakeSpan("work", 7, 100 + number, 1, old_ns - 5, old_ns + number)]))
+        ((_, stream),) = [
+            item for item in find_streams(tmp_path).items() if item[0] == (rank.identity.writer, "traces")
+        ]
+        progress[rank.identity.writer] = Progress()
+        progress[rank.identity.writer].split(stream.end(Position()))
+        rank.write(10)
+    with sink("http") as server, shipping(tmp_path, server, "http") as found:
+        found.progress = progress
+        server.answer = lambda signal, payload: Answer(503)
+        for _ in range(3):
+            found.shipper.work(found.followed(finished=False))
+        assert {old_ns, old_ns + 1} == {row.oldest_ns for row in progress.values()}
+        server.answer = lambda signal, payload: GOOD
+        found.work()
+        found.shipper.work(found.followed())
+        assert {0} == {row.oldest_ns for row in progress.values()}
 
 
 IN_40_S = status_of(RetryInfo(retry_delay=Duration(seconds=40)))

@@ -391,8 +391,8 @@ def test_a_rank_above_0_waits_for_its_attempt(rank_1: Recording) -> None:
     """Its set-up is journaled as open in a pending folder; then the folder moves, and the ids are rank 0's."""
     with otel_rl.stage("load"):
         rank_1.tick(5)
-    assert rank_1.flusher.flush(5)
-    assert rank_1.flusher.flush(5)
+    assert not rank_1.flusher.flush(5)  # its spans are in no journal yet
+    assert not rank_1.flusher.flush(5)
     (pending,) = (rank_1.root / ".pending").iterdir()
     before = otel_rl.journal.read.open_run(pending)
     assert ([], [("rl.rank 1", bytes(16))]) == (
@@ -400,7 +400,7 @@ def test_a_rank_above_0_waits_for_its_attempt(rank_1: Recording) -> None:
         [(stage.name, stage.trace_id or bytes(16)) for stage in before.open_stages()],
     )
     know_attempt("abc", "together")
-    assert rank_1.flusher.flush(5)
+    assert not rank_1.flusher.flush(5)  # its spans are there, but how long they took is told by the final resource
     assert ([], ["together"]) == (
         list((rank_1.root / ".pending").iterdir()),
         [path.name for path in rank_1.root.iterdir() if path.name != ".pending"],
@@ -461,6 +461,18 @@ def test_a_rank_does_not_hold_spans_without_end(rank_1: Recording, monkeypatch: 
     run_id = state.identity.run_id
     otel_rl.uninstrument()
     assert 12 == len(list(rank_1.run(run_id).spans()))
+
+
+def test_a_rank_does_not_hold_points_without_end(rank_1: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind the limit it reports alone."""
+    monkeypatch.setattr("otel_rl.flusher.HOLD_LIMIT", 10)
+    for number in range(11):
+        otel_rl.record("my.metric", number)
+    assert not rank_1.flusher.flush(5)
+    assert rank_1.flusher.flush(5)
+    assert state.identity.known
+    points = [point.value for point in rank_1.run(state.identity.run_id).points("my.metric")]
+    assert list(range(11)) == points
 
 
 def test_spans_of_others_in_a_set_up_do_not_share_a_trace_by_chance(rank_1: Recording) -> None:

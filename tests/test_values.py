@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import otel_rl
-from otel_rl import guard, values
+from otel_rl import guard, values, vocabulary
 from otel_rl.records import Value
 from otel_rl.values import clean, clean_all, clean_key
 from tests.fixtures import Recording
@@ -113,6 +113,20 @@ def test_large_values_are_cut() -> None:
     sizes = (clean(big), clean(Word(big)), clean(big.encode()), clean({"k": big}), clean_key(big))
     assert [values.MAX_LENGTH] * 5 == [len(text) for text in sizes]  # type: ignore[arg-type]
     assert 128 == len(clean(list(range(10_000))))  # type: ignore[arg-type]
+
+
+def test_what_is_cut_is_counted(recording: Recording) -> None:
+    """Each once, whatever the encoder cuts of it later; what fits counts nowhere."""
+    with otel_rl.step(1), otel_rl.stage("tool") as stage:
+        for size in (values.MAX_LENGTH, values.MAX_LENGTH + 1):
+            text = "x" * size
+            for key, value in {"text": text, "bytes": text.encode(), "word": Word(text), "list": [text]}.items():
+                stage.set_attribute(key, value)
+        for size in (values.MAX_ITEMS, values.MAX_ITEMS + 1):
+            stage.set_attribute("items", list(range(size)))
+            stage.set_attribute("pairs", dict.fromkeys(range(size)))
+    changed = {p.attributes[vocabulary.REASON]: p.value for p in recording.stop().last_points(vocabulary.SELF_CHANGED)}
+    assert {"huge_text_cut": 4, "items_cut": 2, "text_cut": 4} == changed
 
 
 def test_keys_are_names() -> None:

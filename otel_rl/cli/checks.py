@@ -41,7 +41,13 @@ HIDDEN: Final = "set (hidden)"
 Mark = Literal["ok", "note", "wrong"]
 INTEGRATION_MARKS: Final[dict[str, Mark]] = {"applies": "ok", "unsupported": "wrong"}
 SOURCE_MARKS: Final[dict[str, Mark]] = {"environment": "ok", "default": "note"}
-COUNTED: Final = {v.SELF_RECORDED: "recorded", v.SELF_DROPPED: "dropped", v.SELF_ERRORS: "errors"}
+COUNTED: Final = {
+    v.SELF_RECORDED: "recorded",
+    v.SELF_DROPPED: "dropped",
+    v.SELF_CHANGED: "changed",
+    v.SELF_ERRORS: "errors",
+}
+COUNTED_MARKS: Final[dict[str, Mark]] = {v.SELF_RECORDED: "ok", v.SELF_CHANGED: "note"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +125,7 @@ def shown(name: str, value: str) -> str:
     """Give a value for printing, without what may be secret; of pairs only the keys."""
     if value and name == PAIRS:
         return f"keys: {', '.join(key.strip() if equals else HIDDEN for key, equals, _ in _pairs(value))}"
-    is_content = "BEGIN" in value or not value.isprintable()  # a key itself, where the path of one was wanted
+    is_content = "BEGIN" in value or "\n" in value  # a key itself, where the path of one was wanted
     if value and (is_content or SECRET.search(name) or SECRET_PAIR.search(value)):
         return HIDDEN
     return USER_IN_URL.sub("//(hidden)@", value)
@@ -170,13 +176,13 @@ def journal_root(root: Path) -> list[Finding]:
 
 
 def recorded(run: Run) -> list[Finding]:
-    """Say how many records a run holds, what its processes dropped, and what is damaged."""
+    """Say how many records a run holds, what its processes dropped or changed, and what is damaged."""
     rows = [Finding("ok", signal, f"{count(number)} records journaled") for signal, number in _journaled(run).items()]
     points = (point for name in COUNTED for point in run.points(name))
     for (name, signal, reason), number in sorted(totals(points).items()):
-        is_loss = name != v.SELF_RECORDED and number > 0
+        mark = COUNTED_MARKS.get(name, "wrong") if number > 0 else "ok"
         what = " ".join(filter(None, (COUNTED[name], signal, reason)))
-        rows.append(Finding("wrong" if is_loss else "ok", what, count(number)))
+        rows.append(Finding(mark, what, count(number)))
     rows += [
         Finding("wrong", f"{row.writer} damaged", f"{plural(row.places, 'place')}, {size(row.bytes)}: {row.reason}")
         for row in damage_rows(run.journals)

@@ -12,12 +12,11 @@ from urllib.parse import urlsplit
 
 from otel_rl.cli.checks import Finding
 from otel_rl.config import ConfigurationError
-from otel_rl.journal.frame import WRITER, Frame
 from otel_rl.journal.read import Run
 from otel_rl.report.format import count, seconds, size
 from otel_rl.sidecar import owner
-from otel_rl.sidecar.follow import Stream, find_streams
-from otel_rl.sidecar.progress import Progress, load
+from otel_rl.sidecar.follow import find_streams
+from otel_rl.sidecar.progress import load
 from otel_rl.sidecar.settings import PREFIX, Target, targets
 
 ANSWER_S: Final = 2.0
@@ -50,18 +49,23 @@ def sent(run: Run) -> list[Finding]:
         return []
     streams = find_streams(run.path)
     counts: Counter[tuple[str, str]] = Counter()
+    retries: dict[str, Counter[tuple[str, str]]] = {}
+    failures: dict[str, set[str]] = {}
     waiting = 0
     oldest_ns = 0
     for writer in sorted({name for name, _ in streams}):
         progress = load(run.path, writer)
         for signal, row in progress.items():
             counts.update({(signal, name): number for name, number in row.counts.items()})
+            if row.retries:
+                retries.setdefault(signal, Counter()).update(row.retries)
+                failures.setdefault(signal, set()).update({row.failure} - {""})
             stream = streams.get((writer, signal))
             if stream is not None:
                 waiting += row.waiting(stream)
-                first_ns = _first_ns(stream, row)
+                first_ns = row.first_ns(stream)
                 oldest_ns = min(oldest_ns or first_ns, first_ns or oldest_ns)
-    if not counts and not targets_set():
+    if not counts and not retries and not targets_set():
         return []
     rows = [
         Finding("wrong" if name in LOST and number else "ok", f"{signal} {name.replace('_', ' ')}", count(number))
@@ -70,15 +74,18 @@ def sent(run: Run) -> list[Finding]:
     ]
     age = f", the oldest for {seconds((time_ns() - oldest_ns) / 1e9)}" if waiting and oldest_ns else ""
     rows.append(Finding("note" if waiting else "ok", "waiting", f"{size(waiting)} to be sent{age}"))
-    return [*rows, *_sidecars(run)]
+    put_off = [_put_off(signal, retries[signal], failures[signal]) for signal in sorted(retries)]
+    return [*rows, *put_off, *_sidecars(run)]
 
 
-def _first_ns(stream: Stream, row: Progress) -> int:
-    """When the first record that waits was recorded; 0 where none does."""
-    for piece in stream.pieces(row.ranges[0].start, finished=False):
-        if isinstance(piece.item, Frame) and piece.item.type != WRITER:
-            return piece.item.last_ns
-    return 0
+def _put_off(signal: str, retries: Counter[tuple[str, str]], failures: set[str]) -> Finding:
+    """Say how often requests were not taken and for what answers; it is wrong where that is so at present."""
+    answers = ", ".join(
+        f"{reason}{' (blocked)' if kind == 'blocked' else ''}: {count(number)}"
+        for (kind, reason), number in sorted(retries.items())
+    )
+    last = f"; the last answer: {', '.join(sorted(failures))}" if failures else ""
+    return Finding("wrong" if failures else "note", f"{signal} put off", f"{answers}{last}")
 
 
 def targets_set(environ: Mapping[str, str] = os.environ) -> bool:

@@ -16,7 +16,7 @@ from otel_rl.report.collect import Bounds, Collected, collect
 from otel_rl.report.comm_rows import comm_rows
 from otel_rl.report.efficiency import efficiency
 from otel_rl.report.efficiency_model import Efficiency
-from otel_rl.report.health import damage_rows, loss_rows, open_rows
+from otel_rl.report.health import COUNTED, damage_rows, loss_rows, open_rows
 from otel_rl.report.last_points import LastPoints
 from otel_rl.report.long_step import set_aside
 from otel_rl.report.memory import KEYS as MEMORY_KEYS
@@ -35,9 +35,7 @@ from otel_rl.report.stage_rows import stage_rows
 from otel_rl.report.step_names import disagreements
 from otel_rl.report.verdict import verdict
 
-READ: Final = frozenset(
-    (*NAMES, *REQUEST_NAMES, *FLOPS_NAMES, *MEMORY_NAMES, v.SELF_DROPPED, v.SELF_ERRORS, v.STEP_TIME)
-)
+READ: Final = frozenset((*NAMES, *REQUEST_NAMES, *FLOPS_NAMES, *MEMORY_NAMES, *COUNTED, v.STEP_TIME))
 """The metrics of ours that a report is made of."""
 
 
@@ -130,7 +128,7 @@ def _points(run: Run) -> _Points:
             points.flops.see(point)
         elif point.name in MEMORY_NAMES:
             points.memory.see(point)
-        elif point.name in (v.SELF_DROPPED, v.SELF_ERRORS):
+        elif point.name in COUNTED:
             points.counts.see(point)
         elif is_own(point):
             points.numbers.see(point)

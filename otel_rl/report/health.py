@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Final, Literal
 
 from otel_rl import vocabulary as v
 from otel_rl.journal.read import Journal, PointView
@@ -14,6 +14,12 @@ from otel_rl.report.pieces import integer, is_container, iteration_of, label, ra
 
 HANG_S: Final = 10.0
 """A stage hangs at the earliest after this time: the journal is late by up to a second, a machine may pause."""
+COUNTED: Final[Mapping[str, Literal["dropped", "changed", "error"]]] = {
+    v.SELF_DROPPED: "dropped",
+    v.SELF_CHANGED: "changed",
+    v.SELF_ERRORS: "error",
+}
+"""What each counter of losses counts."""
 HANG_RATIO: Final = 3.0
 """A stage hangs when it is open for this multiple of its longest call that ended."""
 
@@ -98,9 +104,9 @@ def totals(points: Iterable[PointView]) -> Counter[tuple[str, str, str]]:
 
 
 def loss_rows(points: Iterable[PointView]) -> list[Loss]:
-    """List what the processes counted as given up or failed."""
+    """List what the processes counted as given up, changed or failed."""
     return [
-        Loss(what="dropped" if name == v.SELF_DROPPED else "error", signal=signal, reason=reason, count=number)
+        Loss(what=COUNTED[name], signal=signal, reason=reason, count=number)
         for (name, signal, reason), number in sorted(totals(points).items())
         if number
     ]

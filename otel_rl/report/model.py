@@ -276,11 +276,11 @@ class OpenStage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loss:
-    """Records that were given up, or errors inside otel_rl, as the processes counted them."""
+    """Records that were given up, values that were changed, or errors inside otel_rl, as the processes counted them."""
 
-    what: Literal["dropped", "error"]
+    what: Literal["dropped", "changed", "error"]
     signal: str
-    """`traces`, `metrics` or `logs`; empty for errors."""
+    """`traces`, `metrics` or `logs`; of dropped records only."""
     reason: str
     count: int
 

@@ -139,6 +139,11 @@ def _trust(report: Report) -> Text | None:
         if loss.what == "dropped"
     ]
     lines += [
+        f"{plural(loss.count, 'value')} cut, replaced or left out ({loss.reason})"
+        for loss in report.losses
+        if loss.what == "changed"
+    ]
+    lines += [
         f"{plural(loss.count, 'error')} inside otel_rl: could not {loss.reason}"
         for loss in report.losses
         if loss.what == "error"

@@ -65,7 +65,9 @@ class Node:
         self.found: dict[tuple[str, Signal], Stream] = {}
         """Every stream of the directory, as it was listed last."""
         self._before: Counter[tuple[Signal, str]] = Counter()
-        """What others had sent before."""
+        """What others had sent before,"""
+        self._retried_before: Counter[tuple[Signal, str, str]] = Counter()
+        """and what was put off."""
         self._dead: frozenset[str] = frozenset()
         self._touched: dict[str, tuple[float, float]] = {}
         """When a writer's files were modified, s since 1970, and by the monotonic clock."""
@@ -162,6 +164,7 @@ class Node:
             return
         self.progress[writer] = load(self.directory, writer)
         self._before.update(_counts(self.progress[writer]))
+        self._retried_before.update(_retries(self.progress[writer]))
         self._streams[writer] = {}
         self.writers[writer] = identity
 
@@ -207,7 +210,7 @@ class Node:
             requests = close_left_open(self.directory, identity, list(streams.values()), closed)
             self._left_open[writer] = requests
         while requests:
-            became = shipper.send(requests[0].payload, requests[0].count)
+            became = shipper.send(progress, requests[0].payload, requests[0].count)
             if became is None:
                 return False
             sent = requests.pop(0)
@@ -259,6 +262,13 @@ class Node:
             counts.update(_counts(progress))
         return counts - self._before
 
+    def retries(self) -> Counter[tuple[Signal, str, str]]:
+        """Requests that were put off since this process began, by signal, ``later`` or ``blocked`` and answer."""
+        retries: Counter[tuple[Signal, str, str]] = Counter()
+        for progress in list(self.progress.values()):
+            retries.update(_retries(progress))
+        return retries - self._retried_before
+
     def oldest_s(self) -> float:
         """Age of the oldest record that waits, s; 0 where nothing does."""
         times = [row.oldest_ns for progress in self.progress.values() for row in progress.values() if row.oldest_ns]
@@ -276,3 +286,9 @@ def _counts(progress: Mapping[Signal, Progress]) -> Counter[tuple[Signal, str]]:
     """Records of one writer by signal and by what became of them."""
     rows = {signal: row.row()["counts"] for signal, row in progress.items()}
     return Counter({(signal, name): number for signal, counts in rows.items() for name, number in counts.items()})
+
+
+def _retries(progress: Mapping[Signal, Progress]) -> Counter[tuple[Signal, str, str]]:
+    """Requests of one writer that were put off, by signal, ``later`` or ``blocked`` and answer."""
+    rows = {signal: row.row()["retries"] for signal, row in progress.items()}
+    return Counter({(signal, kind, why): number for signal, found in rows.items() for kind, why, number in found})

@@ -67,6 +67,9 @@ def _of_shipping(node: Node) -> Iterable[Sample]:
     for (signal, outcome), number in node.counts().items():
         labels = ((vocabulary.OUTCOME, outcome), (vocabulary.SIGNAL, signal))
         yield Sample(vocabulary.SELF_SHIPPED, number, labels)
+    for (signal, kind, reason), number in node.retries().items():
+        why = ((vocabulary.OUTCOME, kind), (vocabulary.REASON, reason), (vocabulary.SIGNAL, signal))
+        yield Sample(vocabulary.SELF_RETRIED, number, why)
 
 
 def _resource(directory: Path, identity: WriterIdentity) -> dict[str, Value]:

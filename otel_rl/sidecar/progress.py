@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from otel_rl.journal.acknowledged import path_of
-from otel_rl.journal.frame import Signal
+from otel_rl.journal.frame import WRITER, Frame, Signal
 from otel_rl.sidecar.follow import Position, Stream
 
 COUNTS: Final = ("shipped", "rejected", "refused", "left_out", "damaged")
@@ -41,6 +41,10 @@ class Progress:
         """In order; all but the last are a backlog."""
         self.counts: Counter[str] = Counter()
         """Records by what became of them, see ``COUNTS``."""
+        self.retries: Counter[tuple[str, str]] = Counter()
+        """Requests that are sent again, by ``later`` or ``blocked`` and by what the other side answered."""
+        self.failure = ""
+        """The last such answer; empty once something was taken after it."""
         self.closed = False
         """What a dead writer left open was closed."""
         self.closed_ids: frozenset[bytes] = frozenset()
@@ -74,12 +78,20 @@ class Progress:
             if part.end is not None and position >= part.end:
                 self.ranges.remove(part)
             self.counts.update(counts or {})
+            self.failure = ""
+
+    def put_off(self, kind: str, reason: str) -> None:
+        """Note that a request has to be sent again; what a reason says behind a comma may be anything, so it is cut."""
+        with self._lock:
+            self.retries[kind, reason.partition(",")[0]] += 1
+            self.failure = reason
 
     def close_some(self, ids: Iterable[bytes], counts: Mapping[str, int]) -> None:
         """Note that spans which a dead writer left open were closed and sent."""
         with self._lock:
             self.closed_ids |= frozenset(ids)
             self.counts.update(counts)
+            self.failure = ""
 
     def close(self) -> None:
         """Note that all was closed that a dead writer left open."""
@@ -97,12 +109,29 @@ class Progress:
             ranges = [(part.start, part.end) for part in self.ranges]
         return sum(stream.unread(start) - (stream.unread(end) if end else 0) for start, end in ranges)
 
+    def first_ns(self, stream: Stream) -> int:
+        """When the first record that waits was recorded; 0 where none does.
+
+        Cost: reads up to the first whole frame.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+        with self._lock:
+            start = self.ranges[0].start
+        for piece in stream.pieces(start, finished=False):
+            if isinstance(piece.item, Frame) and piece.item.type != WRITER:
+                return piece.item.last_ns
+        return 0
+
     def row(self) -> dict[str, Any]:
         """What is kept of it."""
         with self._lock:
             return {
                 "ranges": [[part.start, part.end] for part in self.ranges],
                 "counts": {name: number for name, number in self.counts.items() if number},
+                "retries": sorted([*key, number] for key, number in self.retries.items()),
+                "failure": self.failure,
                 "closed": self.closed,
                 "closed_ids": sorted(span_id.hex() for span_id in self.closed_ids),
             }
@@ -121,9 +150,11 @@ def load(directory: Path, writer: str) -> dict[Signal, Progress]:
             ranges = [Range(_position(start), _position(end) if end else None) for start, end in row["ranges"]]
             counts = Counter({name: int(row["counts"].get(name, 0)) for name in COUNTS})
             closed_ids = frozenset(map(bytes.fromhex, row.get("closed_ids", ())))
+            retries = Counter({(str(kind), str(why)): int(number) for kind, why, number in row.get("retries", ())})
             if ranges and ranges[-1].end is None and all(part.end for part in ranges[:-1]):
                 progress.ranges, progress.counts, progress.closed = ranges, +counts, row["closed"] is True
                 progress.closed_ids = closed_ids
+                progress.retries, progress.failure = retries, str(row.get("failure", ""))
     return found
 
 

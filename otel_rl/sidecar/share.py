@@ -1,9 +1,10 @@
 """Which spans of a step's trace are shipped: all below a rank's share of what trace stores take, then fewer and fewer.
 
 Tempo refuses a trace above 5 MB, Jaeger's critical path fails above 3,000 siblings. So a rank ships at most
-``TRACE_BYTES`` / world size of a trace: everything until half of that is used, then a share that halves and halves,
-chosen by a hash of the span's id, and the longest so far; errors, what was cut off and the ancestors of what is shipped
-always. The journal keeps everything.
+``TRACE_BYTES`` / world size of a trace, and ``SIBLINGS`` below a span. Nine tenths of that are its share: everything
+until half of it is used, then a part that halves and halves, chosen by a hash of the span's id, and the longest so far.
+Errors, aborts and what was cut off go until all of it is used. The ancestors of what is shipped always go, so room is
+kept for those that are still to come. The journal keeps everything.
 """
 
 from __future__ import annotations
@@ -23,8 +24,12 @@ from otel_rl.journal.wire import block
 from otel_rl.sidecar.halve import Record, build, records
 
 TRACE_BYTES: Final = 4_500_000
+SHARE_BYTES: Final = TRACE_BYTES * 9 // 10
 SIBLINGS: Final = 3_000
 """Not divided by the ranks: what many of them hang below one span is bounded by their bytes."""
+SHARE_SIBLINGS: Final = SIBLINGS * 9 // 10
+PARENT_BYTES: Final = 1_000
+"""For a parent that is still to come: a span of 26 attributes has 844. What is above it mostly has other children."""
 KEPT_TRACES: Final = 1024
 """Traces that are remembered, those that were touched last; a later span of another one begins it anew."""
 KEPT_SPANS: Final = 10_000
@@ -32,6 +37,8 @@ KEPT_SPANS: Final = 10_000
 which writes parents first."""
 ALWAYS: Final = (vocabulary.LOOP, vocabulary.SETUP, vocabulary.TEARDOWN, vocabulary.RANK_SPAN)
 """Spans that hold a trace together, by the first word of their name."""
+OUTLIERS: Final = (vocabulary.TRUNCATED, vocabulary.REQUEST_ABORTED, vocabulary.REQUEST_TIMED_OUT)
+"""Attributes of spans that people look for, beside those with an error status."""
 ERROR: Final = 2
 MAX_DEPTH: Final = 16
 FOR_LONGEST: Final = 0.1
@@ -61,7 +68,13 @@ class _Trace:
     """Bytes by writer."""
     children: Counter[bytes] = field(default_factory=Counter)
     """By parent; every parent that is here has to be shipped."""
-
+    widest: int = 0
+    """The most children of any."""
+    promised: dict[bytes, str] = field(default_factory=dict)
+    """Parents that were not seen since a child of theirs was shipped, with its writer. One that came before it counts,
+    too: it is not remembered."""
+    owed: Counter[str] = field(default_factory=Counter)
+    """How many those are, by writer."""
     longest: list[int] = field(default_factory=list)
     """A heap of the longest durations, ns."""
 
@@ -72,10 +85,37 @@ class _Trace:
             return True
         return duration > self.longest[0] and heapreplace(self.longest, duration) < duration
 
-    def add(self, writer: str, parent_id: bytes, size: int) -> None:
+    def fits(self, writer: str, parent_id: bytes, size: int, limit: float) -> bool:
+        """Whether a span can be shipped, and all parents after it, without going beyond what trace stores take."""
+        promise = self._is_new(parent_id)
+        size += self.sizes[writer] + PARENT_BYTES * (self.owed[writer] + promise)
+        siblings = max(self.widest, self.children[parent_id] + 1) + len(self.promised) + promise
+        return size <= limit and siblings <= SIBLINGS
+
+    def add(self, writer: str, span_id: bytes, parent_id: bytes, size: int) -> None:
         """Count a span that is shipped."""
+        if span_id in self.promised:
+            self.owed[self.promised.pop(span_id)] -= 1
+        if self._is_new(parent_id):
+            self.promised[parent_id] = writer
+            self.owed[writer] += 1
         self.sizes[writer] += size
         self.children[parent_id] += 1
+        self.widest = max(self.widest, self.children[parent_id])
+
+    def copy(self) -> _Trace:
+        """Make another one to go on with."""
+        return _Trace(
+            Counter(self.sizes),
+            Counter(self.children),
+            self.widest,
+            dict(self.promised),
+            Counter(self.owed),
+            [*self.longest],
+        )
+
+    def _is_new(self, parent_id: bytes) -> bool:
+        return bool(parent_id) and parent_id not in self.children
 
 
 _Key = tuple[bytes, bytes]
@@ -85,8 +125,15 @@ _Key = tuple[bytes, bytes]
 class Share:
     """Knows what of each trace was shipped; one thread at a time."""
 
-    def __init__(self, trace_bytes: int = TRACE_BYTES) -> None:
-        self.trace_bytes = trace_bytes
+    def __init__(self, share_bytes: int = SHARE_BYTES, most_bytes: int = TRACE_BYTES) -> None:
+        """Begin without any trace.
+
+        Args:
+            share_bytes: of a trace, for all ranks together, what chance and length may use.
+            most_bytes: what errors and aborts may use, at least ``share_bytes``.
+        """
+        self.share_bytes = share_bytes
+        self.most_bytes = max(share_bytes, most_bytes)
         self.traces: OrderedDict[bytes, _Trace] = OrderedDict()
         self.left_out: OrderedDict[_Key, _LeftOut] = OrderedDict()
 
@@ -132,10 +179,10 @@ class Draft:
         kept: set[int] = set()
         left_out: dict[_Key, int] = {}
         resources = {id(record[0]): record[0] for record in found}
-        limits = {key: max(self._share.trace_bytes / _world_size(resource), 1.0) for key, resource in resources.items()}
+        worlds = {key: _world_size(resource) for key, resource in resources.items()}
         for index in range(len(found) - 1, -1, -1):  # the flusher writes parents first; children decide for them
             resource, _, span = found[index]
-            if self._keeps(writer, span, limits[id(resource)]):
+            if self._keeps(writer, span, worlds[id(resource)]):
                 kept.add(index)
             else:
                 left_out[span.trace_id, span.span_id] = index
@@ -150,15 +197,17 @@ class Draft:
     def _has_left_out(self) -> bool:
         return bool(self._left_out or self._share.left_out)
 
-    def _keeps(self, writer: str, span: Any, limit: float) -> bool:
+    def _keeps(self, writer: str, span: Any, world: int) -> bool:
         trace = self._trace(span.trace_id)
-        size = span.ByteSize()
-        used = max((trace.sizes[writer] + size) / limit, trace.children[span.parent_span_id] / SIBLINGS)
+        size, span_id, parent_id = span.ByteSize(), span.span_id, span.parent_span_id
+        share = max(self._share.share_bytes / world, 1.0)
+        used = max((trace.sizes[writer] + size) / share, trace.children[parent_id] / SHARE_SIBLINGS)
         is_long = trace.is_long(span.end_time_unix_nano - span.start_time_unix_nano)
-        is_chosen = _drawn(span.span_id, used) or (used < 1 and is_long)
-        if not (is_chosen or span.span_id in trace.children or _must_ship(span)):
-            return False
-        trace.add(writer, span.parent_span_id, size)
+        if not (span_id in trace.children or _must_ship(span)):
+            is_chosen = _drawn(span_id, used) or (used < 1 and is_long) or _is_outlier(span)
+            if not is_chosen or not trace.fits(writer, parent_id, size, self._share.most_bytes / world):
+                return False
+        trace.add(writer, span_id, parent_id, size)
         return True
 
     def _fetch_parents(
@@ -180,7 +229,7 @@ class Draft:
                     size, parent_id = len(before.span), before.parent_id
                 else:
                     break
-                self._trace(trace_id).add(writer, parent_id, size)
+                self._trace(trace_id).add(writer, key[1], parent_id, size)
         return fetched
 
     def _take(self, key: _Key) -> _LeftOut | None:
@@ -207,7 +256,7 @@ class Draft:
         trace = self._traces.get(trace_id)
         if trace is None:
             known = self._share.traces.get(trace_id)
-            trace = _Trace(Counter(known.sizes), Counter(known.children), [*known.longest]) if known else _Trace()
+            trace = known.copy() if known else _Trace()
             self._traces[trace_id] = trace
         return trace
 
@@ -224,11 +273,11 @@ def _world_size(resource: Any) -> int:
 
 
 def _must_ship(span: Any) -> bool:
-    return (
-        span.status.code == ERROR
-        or span.name.partition(" ")[0] in ALWAYS
-        or any(item.key == vocabulary.TRUNCATED for item in span.attributes)
-    )
+    return span.name.partition(" ")[0] in ALWAYS
+
+
+def _is_outlier(span: Any) -> bool:
+    return span.status.code == ERROR or any(item.key in OUTLIERS for item in span.attributes)
 
 
 def _drawn(span_id: bytes, used: float) -> bool:

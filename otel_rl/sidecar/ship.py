@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from threading import Event
 from time import monotonic, time_ns
 from typing import Final, NamedTuple
@@ -95,26 +96,20 @@ class Shipper:
 
     def work(self, followed: list[Followed]) -> bool:
         """Send one batch of what each stream writes, then one of a backlog; say whether anything was sent."""
-        sent = False
-        for item in followed:
-            if self._waits:
-                return sent
-            sent = self._try(item, item.progress.live) or sent
-        for item in followed:
-            if self._waits or monotonic() < self._backlog_at:
-                return sent
-            if len(item.progress.ranges) > 1 and self._try(item, item.progress.ranges[0]):
-                return True
+        waited_until = self._wait_until
+        sent = self._send_some(followed)
+        if self._wait_until != waited_until:
+            self._date(followed)
         return sent
 
-    def send(self, payload: bytes, records: int) -> Counter[str] | None:
+    def send(self, progress: Progress, payload: bytes, records: int) -> Counter[str] | None:
         """Send one request, in pieces where it is too large; what became of its records, None for another time."""
         counts: Counter[str] = Counter()
         waiting = [(payload, records)]
         while waiting:
             payload, records = waiting.pop(0)
             too_large = len(payload) > MAX_REQUEST and records > 1
-            outcome = Outcome("too_large") if too_large else self._request(payload)
+            outcome = Outcome("too_large") if too_large else self._request(progress, payload)
             if outcome.kind in ("later", "blocked"):
                 return None  # all of it again: at least once
             if outcome.kind == "too_large" and records > 1:
@@ -135,6 +130,27 @@ class Shipper:
     @property
     def _waits(self) -> bool:
         return self._stop.is_set() or monotonic() < self._wait_until
+
+    def _send_some(self, followed: list[Followed]) -> bool:
+        sent = False
+        for item in followed:
+            if self._waits:
+                return sent
+            sent = self._try(item, item.progress.live) or sent
+        for item in followed:
+            if self._waits or monotonic() < self._backlog_at:
+                return sent
+            if len(item.progress.ranges) > 1 and self._try(item, item.progress.ranges[0]):
+                return True
+        return sent
+
+    @staticmethod
+    def _date(followed: list[Followed]) -> None:
+        """Find out since when the streams wait whose turn did not come, as nothing is taken at present."""
+        for stream, progress, _ in followed:
+            if not progress.oldest_ns:
+                with suppress(OSError):  # that is said once its turn comes
+                    progress.oldest_ns = progress.first_ns(stream)
 
     def _try(self, item: Followed, part: Range) -> bool:
         """Send the next batch of a part; one that cannot be read holds up no other."""
@@ -203,7 +219,8 @@ class Shipper:
         """Send a batch and draw the consequences; say whether to go on at once."""
         counts: Counter[str] | None = Counter()
         if batch.payload:
-            counts = self._send_many(batch) if batch.frames > 1 else self.send(batch.payload, batch.records)
+            one = batch.frames == 1
+            counts = self.send(progress, batch.payload, batch.records) if one else self._send_many(progress, batch)
         if counts is None:
             return not self._waits
         self._max_frames = min(self._max_frames * 2, MAX_FRAMES)
@@ -212,9 +229,9 @@ class Shipper:
         progress.advance(part, batch.end, {**counts, "left_out": batch.left_out, "damaged": batch.damaged})
         return True
 
-    def _send_many(self, batch: Batch) -> Counter[str] | None:
+    def _send_many(self, progress: Progress, batch: Batch) -> Counter[str] | None:
         """Send a batch of several frames; None where it has to be sent again, now in smaller ones or later."""
-        outcome = self._request(batch.payload)
+        outcome = self._request(progress, batch.payload)
         if outcome.kind == "accepted":
             return self._taken(batch.records, outcome)
         if outcome.kind == "too_large":
@@ -223,12 +240,13 @@ class Shipper:
             self._max_frames = 1  # only the bad one among them shall be lost
         return None
 
-    def _request(self, payload: bytes) -> Outcome:
+    def _request(self, progress: Progress, payload: bytes) -> Outcome:
         """Send one request, unless the other side asked to wait."""
         if self._waits:
             return Outcome("later", reason=self.failure)
         outcome = self._client.send(payload)
         if outcome.kind in ("later", "blocked"):
+            progress.put_off(outcome.kind, outcome.reason)
             self._pause(outcome)
         else:
             self.failure, self._wait_s = "", FIRST_WAIT_S
@@ -257,8 +275,10 @@ class Shipper:
                 "block",
                 f"nobody lets the {self.signal} in ({outcome.reason}): look at endpoint, headers and certificates",
             )
-        if outcome.advice:
+        elif outcome.advice:
             self._tell("mend", f"the {self.signal} wait: {outcome.advice}; look at endpoint and certificates")
+        else:
+            self._tell("later", f"the {self.signal} wait and are sent again ({outcome.reason})")
         self._wait_until = monotonic() + wait
         self._wait_s = min(self._wait_s * 2, LAST_WAIT_S)
 

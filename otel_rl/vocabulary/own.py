@@ -7,10 +7,15 @@ from typing import Final
 from otel_rl.vocabulary.row import attribute, event, metric
 
 SIGNAL: Final = attribute("otel_rl.signal", "string", "metric", "`traces`, `metrics` or `logs`")
-REASON: Final = attribute("otel_rl.reason", "string", "metric", "why: a word of docs/failures.md")
+REASON: Final = attribute(
+    "otel_rl.reason", "string", "metric", "why: a word of docs/failures.md; of retries the answer, as `HTTP 503`"
+)
 
 SELF_RECORDED: Final = metric("otel_rl.recorded", "counter", "{record}", "spans, points and logs recorded, by signal")
 SELF_DROPPED: Final = metric("otel_rl.dropped", "counter", "{record}", "records given up, by signal and reason")
+SELF_CHANGED: Final = metric(
+    "otel_rl.changed", "counter", "{change}", "what was cut, replaced or left out of records that are kept, by reason"
+)
 SELF_ERRORS: Final = metric(
     "otel_rl.errors", "counter", "{error}", "errors of otel_rl itself, by reason; the host never sees them"
 )
@@ -18,6 +23,9 @@ SELF_BYTES: Final = metric("otel_rl.journal.bytes", "counter", "By", "bytes writ
 
 SELF_SHIPPED: Final = metric(
     "otel_rl.ship.records", "counter", "{record}", "records by signal and by what became of them at the other side"
+)
+SELF_RETRIED: Final = metric(
+    "otel_rl.ship.retries", "counter", "{request}", "requests that are sent again, by signal, outcome and answer"
 )
 SELF_WAITING: Final = metric("otel_rl.ship.waiting", "gauge", "By", "journaled bytes that are still to be sent")
 SELF_OLDEST: Final = metric("otel_rl.ship.oldest_age", "gauge", "s", "age of the oldest record that waits to be sent")
@@ -30,7 +38,8 @@ OUTCOME: Final = attribute(
     "string",
     "metric",
     "of records: `shipped`, `rejected` (partial success), `refused`, `left_out` (beyond the share of a trace, or the "
-    "end of a stage that had been closed) or `damaged`; of steps: `derived`, or why not: a word of docs/failures.md",
+    "end of a stage that had been closed) or `damaged`; of retries: `later`, or `blocked` until somebody mends the "
+    "settings; of steps: `derived`, or why not: a word of docs/failures.md",
 )
 
 OPEN: Final = event("rl.stage.open", "a stage that was open when the journal was written; its end, if any, is its span")

@@ -1,0 +1,43 @@
+"""Tests of what is said when memory runs out."""
+
+from __future__ import annotations
+
+import pytest
+
+import otel_rl
+from otel_rl import guard, vocabulary
+from otel_rl.collectives import Collective
+from otel_rl.exhausted import record_exhausted
+from otel_rl.runtime import state
+from otel_rl.spans import Stage
+from tests.fixtures import Recording
+
+HELD = ["rl.loop", "rl.rank 0", "rl.sample"]
+
+
+def test_a_collective_of_another_thread_takes_no_stage_with_it(recording: Recording) -> None:
+    """An asynchronous checkpoint waits in one while training runs out of memory: it is no stage and held nothing."""
+    with otel_rl.step(1):
+        waiting = [Collective("barrier", 0) for _ in range(50)]  # open ones have no order: some come first
+        try:
+            with otel_rl.stage("sample"):
+                raise MemoryError
+        except MemoryError:
+            pass
+        for collective in waiting:
+            collective.close()
+    assert HELD == sorted(log.body for log in recording.stop().logs(vocabulary.OUT_OF_MEMORY))
+
+
+@pytest.mark.guarded
+def test_a_stage_that_cannot_be_read_takes_no_other_with_it(recording: Recording) -> None:
+    """Another thread may be setting its attributes at that moment."""
+    with otel_rl.step(1), otel_rl.stage("sample"):
+        broken = [Stage("broken") for _ in range(50)]
+        for stage in broken:
+            stage.attributes = 5  # type: ignore[assignment]
+        state.open.update(broken)
+        record_exhausted()
+        state.open.difference_update(broken)
+    logs = sorted(log.body for log in recording.stop().logs(vocabulary.OUT_OF_MEMORY))
+    assert (HELD, 50) == (logs, guard.errors["say what a stage held"])
