@@ -2,8 +2,8 @@
 
 DDP's reducer waits for its reductions in a callback at the end of the backward, which it registers when the last
 gradient has come. One that is registered before, from a hook on the loss, runs right in front of it, and one that this
-one registers in turn runs right behind: between the two there is nothing but the wait. Cost: 35 us a backward, however
-many parameters there are.
+one registers in turn runs right behind: between the two there is nothing but the wait. It is open meanwhile, so the
+journal of a run that hangs in it says so. Cost: 35 us a backward, however many parameters there are.
 
 Source: torch 2.13 to 2.15, ``nn/parallel/distributed.py`` and ``torch/csrc/distributed/c10d/reducer.cpp``.
 """
@@ -29,7 +29,7 @@ OPERATION = vocabulary.DDP_ALL_REDUCE
 class _Backward:
     """One backward whose end is watched."""
 
-    __slots__ = ("ended", "group", "handle", "is_split", "over")
+    __slots__ = ("ended", "group", "handle", "is_split", "row")
 
     def __init__(self, group: Any) -> None:
         self.group = group
@@ -37,8 +37,8 @@ class _Backward:
         self.handle: Any = None
         self.is_split = False
         """A backward ran inside it: DDP may have waited in the middle."""
-        self.over = 0
-        """When the last local gradient had come, monotonic ns."""
+        self.row: Collective | None = None
+        """The wait, from when the last local gradient had come: open meanwhile, so that a hang in it is journaled."""
         self.ended = 0
         """When DDP had waited, monotonic ns."""
 
@@ -51,8 +51,11 @@ class _Backward:
         """Note that all of this rank's own work is done, and ask for the end of the wait."""
         with guard("watch the end of a backward"):
             _at_the_end(self.end)
-            state.comm.seen_in = None
-            self.over = monotonic_ns()
+            if not self.is_split:
+                # Without a number: whether a rank sees its wait may differ between ranks, and all that follow would be
+                # misnumbered.
+                self.row = Collective(OPERATION, 0, group_of(self.group), is_wait=True)
+            state.comm.seen_in = None  # only what others call from now on counts
 
     def end(self) -> None:
         """Note that nothing is waited for any more."""
@@ -112,10 +115,12 @@ def split() -> None:
 
 
 def cancel() -> None:
-    """Watch no longer; the loss keeps nothing of ours."""
+    """Watch no longer; the loss keeps nothing of ours, and a wait that is open leaves a record only if it must."""
     backward, _open.backward = _open.backward, None
     if backward is not None:
         backward.handle.remove()
+        if backward.row is not None:
+            backward.row.forget()
 
 
 def describe(stage: Any) -> dict[str, Value] | None:
@@ -124,25 +129,28 @@ def describe(stage: Any) -> dict[str, Value] | None:
     Args:
         stage: the stage of the backward.
     """
-    backward = _open.backward
-    cancel()
+    try:
+        return _described(stage, _open.backward)
+    finally:
+        cancel()
+
+
+def _described(stage: Any, backward: _Backward | None) -> dict[str, Value] | None:
     if state.identity.world_size < 2:
         return None
     if backward is None and not _reducing():
         # With DDP there is nothing to wait for now; what others wait for is hidden, unless it was seen.
         is_seen = bool(state.comm.wrapped) or state.comm.seen_in is stage
         return None if is_seen else {vocabulary.COMM_HIDDEN: True}
-    if backward is None or backward.is_split or not backward.ended:
+    if backward is None or backward.is_split or backward.row is None or not backward.ended:
         return {vocabulary.COMM_HIDDEN: True}
     if state.comm.seen_in is stage:  # not DDP's: FSDP2 ends the backward of another model with collectives of its own
         return None
-    group = group_of(backward.group)
-    # Without a number: whether a rank sees its wait may differ between ranks, and all that follow would be misnumbered.
-    row = Collective(OPERATION, 0, group, is_wait=True)
-    row.began, row.ended = backward.over, backward.ended
-    state.add(row)
+    row, backward.row = backward.row, None  # from here on it is to be recorded
+    row.stage, row.ended = stage, backward.ended  # a thread of autograd's own may not have known the stage
+    state.add(row)  # first this: at every moment the flusher finds it in the queue or among the open ones
     state.open.discard(row)
-    return {vocabulary.COMM_WAIT: (backward.ended - backward.over) / 1e9}
+    return {vocabulary.COMM_WAIT: (row.ended - row.began) / 1e9}
 
 
 def _is_compiled_backward() -> bool:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -21,8 +22,10 @@ import otel_rl
 from otel_rl import ddp_wait
 from otel_rl import vocabulary as v
 from otel_rl.collective_calls import input_bytes
+from otel_rl.collectives import Collective
+from otel_rl.journal.read import Run
 from otel_rl.runtime import state
-from tests.fixtures import Recording
+from tests.fixtures import WALL_NS, Recording
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 NO_TIME = timedelta(milliseconds=1)
@@ -74,6 +77,84 @@ def test_the_wait_is_a_collective_of_the_backward(ranks: Recording) -> None:
     assert [0, 0] == [len(loss._backward_hooks or ()) for loss in losses]
     assert [None, None] == [parameter._post_accumulate_grad_hooks for parameter in model.parameters()]
     assert [{v.COMM_WAIT: 0.0, v.COMM_COUNT: 1}] * 2 == backwards(ranks)
+
+
+def at_the_end_of(model: Any, function: Callable[[], object]) -> None:
+    """Have a function called at the end of each backward, between our two looks at it."""
+    queue = torch.autograd.Variable._execution_engine.queue_callback
+    model.module.weight.register_post_accumulate_grad_hook(lambda _: queue(function))
+
+
+def waits(run: Run) -> list[bytes]:
+    """Give the ids of the waits for DDP that are spans."""
+    spans = sorted(run.spans(None), key=lambda span: span.start_ns)
+    return [span.span_id for span in spans if span.attributes.get(v.COMM_OPERATION) == v.DDP_ALL_REDUCE]
+
+
+def test_the_wait_is_open_while_it_lasts(ranks: Recording) -> None:
+    """So a hang in it is in the journal of the live run; it becomes the row that was journaled as open."""
+    model, seen = wrapped(), []
+
+    def look() -> None:
+        otel_rl.flush()
+        ranks.tick(50)
+        seen.extend((ranks.clock.ns, state.comm.seen_in, ranks.run().open_stages()))
+
+    at_the_end_of(model, look)
+    with otel_rl.step(1):
+        began = ranks.clock.ns
+        model(torch.ones(2, 4)).sum().backward()
+        assert not [one for one in state.open if isinstance(one, Collective)]
+    ended, seen_in, opened = seen
+    (wait,) = [one for one in opened if one.name == v.COMM]
+    (around,) = [one for one in opened if one.name == v.BACKWARD]
+    assert (around.span_id, WALL_NS + began, None) == (wait.parent_id, wait.start_ns, seen_in)
+    assert {
+        v.COMM_OPERATION: "ddp_all_reduce",
+        v.COMM_GROUP: "default_pg",
+        v.COMM_GROUP_SIZE: 1,
+        v.COMM_ASYNC: True,
+        v.STAGE: v.COMM,
+    } == wait.attributes
+    run = ranks.stop()
+    assert ([], [wait.span_id]) == (run.open_stages(), waits(run))
+    (row,) = [span for span in run.spans(None) if span.span_id == wait.span_id]
+    assert (WALL_NS + began, WALL_NS + ended) == (row.start_ns, row.end_ns)
+    assert [{v.COMM_WAIT: 0.05, v.COMM_COUNT: 1}] == backwards(ranks)
+
+
+@pytest.mark.parametrize("is_journaled", [False, True])
+@pytest.mark.parametrize("what", ["fails", "has collectives of its own"])
+def test_a_wait_that_was_none_is_open_no_longer(ranks: Recording, what: str, is_journaled: bool) -> None:
+    """It leaves no row, unless the journal says that it was open."""
+    model, opened = wrapped(), []
+
+    def end() -> None:
+        if is_journaled:
+            otel_rl.flush()
+        opened.extend(one.span_id for one in state.open if isinstance(one, Collective))
+        if what == "fails":
+            raise ValueError
+        dist.all_reduce(torch.ones(1))
+
+    at_the_end_of(model, end)
+    with otel_rl.step(1):
+        with suppress(ValueError):
+            model(torch.ones(2, 4)).sum().backward()
+        assert not [one for one in state.open if isinstance(one, Collective)]
+    run = ranks.stop()
+    assert ([], is_journaled, 1) == (run.open_stages(), opened[0] > 0, len(opened))
+    assert [one.to_bytes(8, "big") for one in opened if is_journaled] == waits(run)
+
+
+def test_a_wait_in_which_a_backward_began_is_not_open(ranks: Recording) -> None:
+    """DDP may have waited in the middle."""
+    model, opened = wrapped(), []
+    batch = torch.ones(2, 4, requires_grad=True)
+    at_the_end_of(model, lambda: opened.append([one for one in state.open if isinstance(one, Collective)]))
+    with otel_rl.step(1):
+        checkpoint(model, batch, use_reentrant=True).sum().backward()
+    assert ([[]], []) == (opened, waits(ranks.stop()))
 
 
 def test_a_backward_that_fails_leaves_nothing(ranks: Recording) -> None:

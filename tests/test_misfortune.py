@@ -1,4 +1,4 @@
-"""Two real ranks that hang in collectives, of which one is killed; and two that count their steps differently."""
+"""Two real ranks that hang in collectives, of which one is killed, or in DDP; and two that count steps differently."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import pytest
 
 pytest.importorskip("torch")
 
+from otel_rl import vocabulary as v
 from otel_rl.journal.read import open_run
 from tests.programs.launch import HERE, launcher, run, start
 
@@ -87,6 +88,31 @@ def test_a_hang_shows_while_it_lasts_and_after_a_kill(tmp_path: Path) -> None:
     failed = [(one["rank"]["rank"], one["error"], one["stage"], one["step"]) for one in dead["failures"]]
     assert failed == [(0, "RuntimeError", "rl.reward", 6)] or where[0] == collectives(dead)[0]  # torchrun may be faster
     assert 5 == dead["steps"]["recorded"]
+
+
+def test_a_hang_in_ddp_is_one_in_its_reduction(tmp_path: Path) -> None:
+    """The rank whose peer does not begin its backward is inside it, and since when; it goes on, and it is a span."""
+    release, program = tmp_path / "release", str(HERE / "misfortune.py")
+    process = start(tmp_path, *launcher(2), program, "late", str(release), OTEL_RL_RUN_ID="misfortune", COLUMNS="300")
+    try:
+        hanging = wait_until_hanging(tmp_path)
+        said = text(tmp_path)
+    finally:
+        release.touch()
+        output, _ = process.communicate(timeout=LIMIT_S)
+    waits, late = hanging["open_stages"]
+    keys = ("rank", "stage", "inside", "iteration", "collective")
+    which = {"operation": "ddp_all_reduce", "group": "default_pg", "group_size": 2, "sequence": None}
+    assert [0, v.COMM, [v.BACKWARD], 6, which] == [waits[key] for key in keys]
+    assert [1, "rl.advantage", [], 6, None] == [late[key] for key in keys]
+    where = f"{v.COMM} (ddp_all_reduce of default_pg, 2 ranks), in {v.BACKWARD}, step 6, for"
+    assert f"rank 0 may hang: in {where}" in said
+    assert "rank 1 may hang: in rl.advantage, step 6, for" in said
+    assert 0 == process.returncode, output
+    ended = open_run(tmp_path / "runs" / "misfortune")
+    rows = [one for one in ended.spans(None) if one.attributes.get(v.COMM_OPERATION) == v.DDP_ALL_REDUCE]
+    began = {rank: sorted(one.start_ns for one in rows if one.resource["rl.rank"] == rank) for rank in (0, 1)}
+    assert ([], 6, 6, waits["since_ns"]) == (ended.open_stages(), len(began[0]), len(began[1]), began[0][-1])
 
 
 def test_ranks_that_count_their_steps_differently(tmp_path: Path) -> None:
