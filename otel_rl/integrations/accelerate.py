@@ -10,11 +10,15 @@ from typing import Any
 from otel_rl import vocabulary
 from otel_rl.metrics import as_number, count, gauge
 from otel_rl.patching import Hook
-from otel_rl.records import Value
+from otel_rl.probes import deferred
+from otel_rl.records import Point, Value
 from otel_rl.runtime import state
+from otel_rl.spans import current_stage
 
 PACKAGE = "accelerate"
 SUPPORTS = ">=1.10,<2"
+
+GLOBAL = ((vocabulary.SCOPE_KEY, "global"),)
 
 ATTACHMENTS = ()
 
@@ -40,7 +44,28 @@ def _count_step(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> N
         gauge(vocabulary.LEARNING_RATE, rate, (vocabulary.SCOPE_KEY, "global"))
 
 
+def _keep_norm(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+    """The norm is the same on every rank: rank 0 reports it, unless the call is part of a trainer's own clipping.
+
+    Trainers of transformers 5 have a method for that, with a row of its own; those of 4.56 and 4.57 call this.
+    """
+    stage = current_stage()
+    is_part = stage is not None and stage.name == vocabulary.CLIP and stage.coarse
+    if is_part or state.identity.rank != 0 or result is None:
+        return
+    time_ns = state.now()
+
+    def use(values: list[float]) -> tuple[Point]:
+        return (Point(vocabulary.GRAD_NORM, values[0], time_ns, GLOBAL),)
+
+    if hasattr(result, "detach"):
+        deferred.read((result.detach(),), use)
+    else:  # what DeepSpeed says is a number
+        gauge(vocabulary.GRAD_NORM, float(result), *GLOBAL)
+
+
 HOOKS = (
+    Hook(target="accelerate.accelerator:Accelerator.clip_grad_norm_", stage=vocabulary.CLIP, after=_keep_norm),
     Hook(
         target="accelerate.optimizer:AcceleratedOptimizer.step",
         stage=_optimizer_stage,

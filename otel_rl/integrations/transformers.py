@@ -58,14 +58,25 @@ def _begin_step(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
 
 
 def _begin_outside(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Evaluation or a checkpoint begins: time of the step, but not of training."""
-    if state.training.throughput is not None:
+    """Evaluation or a checkpoint begins: time of the step, but not of training; inside an evaluation it counts once."""
+    if state.training.throughput is not None and not state.training.evaluating:
         state.training.throughput.outside_ns -= monotonic_ns()
 
 
 def _end_outside(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-    if state.training.throughput is not None:
+    if state.training.throughput is not None and not state.training.evaluating:
         state.training.throughput.outside_ns += monotonic_ns()
+
+
+def _begin_evaluation(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """The loop's own, a callback's or the program's; that of several data sets holds one of each."""
+    _begin_outside(args, kwargs)
+    state.training.evaluating += 1
+
+
+def _end_evaluation(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+    state.training.evaluating = max(state.training.evaluating - 1, 0)  # recording may have begun anew meanwhile
+    _end_outside(args, kwargs, result)
 
 
 def _keep_norm(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
@@ -140,18 +151,22 @@ HOOKS = (
     Hook(target="transformers.trainer:Trainer._get_grad_norm", stage=_norm_stage, after=_keep_measured, optional=True),
     Hook(target="transformers.trainer_callback:CallbackHandler.call_event", stage=_event_stage),
     Hook(target="transformers.trainer:Trainer.log", stage=vocabulary.LOG),
-    Hook(
-        target="transformers.trainer:Trainer._evaluate",
-        stage=vocabulary.EVALUATE,
-        before=_begin_outside,
-        after=_end_outside,
+    *(
+        Hook(
+            target=f"transformers.trainer:Trainer.{name}",
+            stage=vocabulary.EVALUATE,
+            before=_begin_evaluation,
+            after=_end_evaluation,
+            failed=_end_evaluation,
+        )
+        for name in ("_evaluate", "evaluate")
     ),
-    Hook(target="transformers.trainer:Trainer.evaluate", stage=vocabulary.EVALUATE),
     Hook(
         target="transformers.trainer:Trainer._save_checkpoint",
         stage=vocabulary.CHECKPOINT,
         before=_begin_outside,
         after=_end_outside,
+        failed=_end_outside,
     ),
 )
 

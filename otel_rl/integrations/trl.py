@@ -48,10 +48,12 @@ class Rollout:
 
 
 def _mode(trainer: Any) -> str:
-    """Give the mode of the rollout that is being made, or of the model.
+    """Give the mode: that of an evaluation while one is open, else of the rollout that is being made, or of the model.
 
-    Continuous batching leaves the model training, also in an evaluation (TRL 1.16): the rollout knows from its begin.
+    Continuous batching leaves the model training, also in an evaluation (TRL 1.16).
     """
+    if state.training.evaluating:
+        return EVAL
     return state.training.mode or (TRAIN if trainer.model.training else EVAL)
 
 
@@ -310,7 +312,7 @@ def _step_over(args: Args, kwargs: Kwargs) -> None:
 
 
 def _before_log(args: Args, kwargs: Kwargs) -> None:
-    if not args[0].model.training:
+    if _mode(args[0]) == EVAL:
         evaluation_metrics(args[0])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import torch
 
 import otel_rl
 from otel_rl import vocabulary as v
+from otel_rl.spans import Stage
 from tests.programs.recorded import Recorded
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -80,3 +82,40 @@ def test_a_single_process_has_no_collectives(recorded: Callable[[], Recorded]) -
     one = recorded()
     assert [[]] == [step.children for step in one.steps().values()]
     assert [] == list(one.run.points(v.COMM_DURATION))
+
+
+@pytest.mark.parametrize("stages", [[], [v.CLIP]], ids=["alone", "in a stage of the user's"])
+def test_clipping_is_a_stage_with_its_norm(recorded: Callable[[], Recorded], stages: list[str]) -> None:
+    """As transformers 4.56 and 4.57 do it in the midst of their loop, and anybody's own loop."""
+    accelerator = accelerate.Accelerator(cpu=True)
+    model: Any = torch.nn.Linear(4, 1)
+    model, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=0.25))
+    norms = []
+    with otel_rl.step(1):
+        for scale in (1.0, 2.0):
+            accelerator.backward(scale * model(torch.ones(2, 4)).sum())
+            with contextlib.ExitStack() as stack:
+                for name in stages:
+                    stack.enter_context(otel_rl.stage(name))
+                norms.append(float(accelerator.clip_grad_norm_(model.parameters(), 0.5)))
+            optimizer.step()
+            optimizer.zero_grad()
+    one = recorded()
+    (step,) = one.steps().values()
+    assert [v.BACKWARD, v.CLIP, v.OPTIMIZER] * 2 == step.outline()
+    assert norms[1] == pytest.approx(2 * norms[0])
+    assert {1: pytest.approx(norms)} == one.values(v.GRAD_NORM, rl_scope="global")
+
+
+def test_a_trainer_that_clips_says_the_norm_itself(recorded: Callable[[], Recorded]) -> None:
+    """Below the stage of an integration the call is a part of it, which takes the norm already."""
+    accelerator = accelerate.Accelerator(cpu=True)
+    model: Any = accelerator.prepare(torch.nn.Linear(4, 1))
+    with otel_rl.step(1):
+        accelerator.backward(model(torch.ones(2, 4)).sum())
+        with Stage(v.CLIP, coarse=True):
+            accelerator.clip_grad_norm_(model.parameters(), 0.5)
+    one = recorded()
+    (step,) = one.steps().values()
+    assert [v.BACKWARD, v.CLIP] == step.outline()
+    assert {} == one.values(v.GRAD_NORM)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 pytest.importorskip("trl")
 
+import otel_rl
 from otel_rl import vocabulary as v
 from otel_rl.runtime import Training, state
 from tests.programs.launch import Trainings
@@ -190,3 +194,120 @@ def test_a_plain_trainer_has_its_steps_too(trainings: Trainings) -> None:
     steps: Any = {number: step.outline() for number, step in recorded.steps().items()}
     assert {1: [*update, "rl.log"], 2: [*update, "rl.log", "rl.log"]} == steps
     assert {"transformers-trainer"} == {step.span.resource[v.SERVICE_NAME] for step in recorded.steps().values()}
+
+
+# --- what is no training ----------------------------------------------------------------------------------------------
+
+
+class Measured:
+    """A trainer on a clock that only its data and its checkpoints move, and what of it was counted as outside."""
+
+    def __init__(self, work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        import torch
+        import transformers
+
+        from otel_rl.integrations import transformers as integration
+
+        self.now = 1_000
+        self.training = state.training = Training(throughput=SimpleNamespace(outside_ns=0))
+        monkeypatch.setattr(integration, "monotonic_ns", lambda: self.now)
+
+        def spend(ns: int) -> None:
+            self.now += ns
+
+        class Model(torch.nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.layer = torch.nn.Linear(1, 1)
+
+            def forward(self, x: Any, labels: Any) -> Any:
+                return {"loss": ((self.layer(x) - labels) ** 2).mean()}
+
+        class Rows(torch.utils.data.Dataset[Any]):
+            def __len__(self) -> int:
+                return 3
+
+            def __getitem__(self, index: int) -> Any:
+                spend(7)
+                return {"x": torch.ones(1), "labels": torch.ones(1)}
+
+        class Trainer(transformers.Trainer):  # type: ignore[misc,unused-ignore]
+            def save_model(self, *args: Any, **kwargs: Any) -> None:
+                spend(100)
+                super().save_model(*args, **kwargs)
+
+        arguments = transformers.TrainingArguments(
+            output_dir=str(work), per_device_eval_batch_size=2, report_to=[], use_cpu=True, disable_tqdm=True,
+            save_only_model=True, save_strategy="no", dataloader_pin_memory=False,
+        )  # fmt: skip
+        self.rows = Rows()
+        self.trainer: Any = Trainer(Model(), arguments, eval_dataset=self.rows)
+
+    @property
+    def outside(self) -> tuple[int, int]:
+        """Give what was counted, ns, and how many evaluations are open."""
+        return self.training.throughput.outside_ns, self.training.evaluating
+
+    def on(self, event: str, act: Any) -> None:
+        """Do something at an event of the trainer."""
+        from transformers import TrainerCallback
+
+        self.trainer.add_callback(type("Act", (TrainerCallback,), {event: lambda *_, **__: act()})())
+
+
+@pytest.fixture
+def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Measured]:
+    """Make a trainer while its integration records."""
+    otel_rl.instrument(["transformers"])
+    yield Measured(tmp_path / "checkpoints", monkeypatch)
+    otel_rl.uninstrument()
+
+
+def test_an_evaluation_is_no_training_whoever_asks_for_it(measured: Measured) -> None:
+    """The loop does by one method, a callback or the program by another that the first one calls: it counts once."""
+    measured.trainer.evaluate()
+    assert (21, 0) == measured.outside
+    measured.trainer._evaluate(None, None, skip_scheduler=True)
+    assert (42, 0) == measured.outside
+
+
+def test_evaluations_in_an_evaluation_count_once(measured: Measured) -> None:
+    """Of several data sets each has its own; what a callback saves or evaluates meanwhile is inside as well."""
+    measured.trainer.evaluate({"one": measured.rows, "two": measured.rows})
+    assert (42, 0) == measured.outside
+    seen: list[int] = []
+    measured.on("on_evaluate", lambda: seen.append(measured.training.evaluating))
+    measured.on("on_evaluate", lambda: measured.trainer._save_checkpoint(measured.trainer.model, None))
+    measured.trainer._evaluate(None, None, skip_scheduler=True)
+    assert ([2], (42 + 21 + 100, 0)) == (seen, measured.outside)
+
+
+def test_an_evaluation_that_its_class_does_by_itself_is_one(
+    measured: Measured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It calls nothing of the base's."""
+    seen: list[int] = []
+
+    def evaluate(*_: Any, **__: Any) -> dict[str, float]:
+        seen.append(measured.training.evaluating)
+        return {"rows": len([measured.rows[0], measured.rows[1]])}
+
+    monkeypatch.setattr(type(measured.trainer), "evaluate", evaluate, raising=False)
+    measured.trainer._evaluate(None, None, skip_scheduler=True)
+    assert ([1], (14, 0)) == (seen, measured.outside)
+
+
+def test_what_fails_outside_is_over(measured: Measured) -> None:
+    """An evaluation and a checkpoint count until they fail; the host gets its exception."""
+
+    def fail() -> None:
+        raise LookupError("no disk")
+
+    measured.on("on_evaluate", fail)
+    with pytest.raises(LookupError, match="no disk"):
+        measured.trainer._evaluate(None, None, skip_scheduler=True)
+    assert (21, 0) == measured.outside
+    measured.trainer._save = lambda *_, **__: fail()
+    with pytest.raises(LookupError, match="no disk"):
+        measured.trainer._save_checkpoint(measured.trainer.model, None)
+    assert (121, 0) == measured.outside

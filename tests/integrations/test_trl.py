@@ -433,6 +433,77 @@ def test_step_time_is_the_length_of_the_step(measured: tuple[Trained, Trained, R
     assert set(lengths) == set(recorded.values("step_time", rl_scope="rank"))
 
 
+# --- an evaluation that leaves the model training ---------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", params=["grpo", "rloo"])
+def batched(request: pytest.FixtureRequest, trainings: Trainings) -> tuple[Trained, Recorded]:
+    """Continuous batching, behind which TRL's model trains, and after every step an evaluation of several batches."""
+    result = trainings.train(
+        f"batched-{request.param}",
+        trainer=request.param,
+        config={
+            "max_steps": 3, "eval_strategy": "steps", "eval_steps": 1, "use_transformers_continuous_batching": True,
+            "transformers_continuous_batching_config": {"page_size": 16, "num_blocks": 64, "max_batch_tokens": 64},
+        },
+        rewards=["short"],
+    )  # fmt: skip
+    return result, Recorded(result.runs)
+
+
+def parted(result: Trained) -> tuple[list[Any], dict[int, list[Any]]]:
+    """Part the rollouts of training from those of the evaluation after each step: a step's own comes last."""
+    by_step: dict[int, list[Any]] = {}
+    for rollout in result.truth["rollouts"]:
+        by_step.setdefault(rollout["step"], []).append(rollout)
+    training = [by_step[number].pop() for number in (1, 2, 3)]
+    return training, {number - 1: rollouts for number, rollouts in by_step.items() if rollouts}
+
+
+def test_a_model_that_trains_in_an_evaluation_is_evaluated(batched: tuple[Trained, Recorded]) -> None:
+    """Whatever the model says, what lies below an evaluation is none of training."""
+    result, recorded = batched
+    below = {id(node) for evaluation in recorded.nodes if evaluation.name == v.EVALUATE for node in evaluation.walk()}
+    told = [(id(node) in below, node.attributes[v.MODE]) for node in recorded.nodes if v.MODE in node.attributes]
+    assert {(True, "eval"), (False, "train")} == set(told)
+    sampled = Counter(node.attributes[v.MODE] for node in recorded.nodes if node.name == v.SAMPLE)
+    training, evaluated = parted(result)
+    assert {"train": len(training), "eval": sum(map(len, evaluated.values()))} == sampled
+    assert {1, 2, 3} == set(evaluated)
+    assert min(map(len, evaluated.values())) > 1
+
+
+def test_counters_do_not_take_an_evaluation_for_training(batched: tuple[Trained, Recorded]) -> None:
+    """Samples, their tokens, those of the forwards, and each step's loss are of training alone."""
+    result, recorded = batched
+    training, _ = parted(result)
+    prompt = sum(len(text) for rollout in training for text in rollout["prompts"])
+    response = sum(len(ids) for rollout in training for ids in rollout["completion_ids"])
+    assert (12, prompt, response, prompt, response) == (
+        recorded.total(v.SAMPLES),
+        recorded.total(v.SAMPLE_TOKENS, rl_token_kind="prompt"),
+        recorded.total(v.SAMPLE_TOKENS, rl_token_kind="response"),
+        recorded.total(v.TRAIN_TOKENS, rl_token_kind="prompt"),
+        recorded.total(v.TRAIN_TOKENS, rl_token_kind="response"),
+    )
+    logged = {entry["step"]: entry["loss"] for entry in result.truth["logs"] if "loss" in entry}
+    assert logged == pytest.approx(one(recorded.values(v.LOSS)), abs=1e-6)
+
+
+def test_an_evaluation_that_left_the_model_training_has_its_reward(batched: tuple[Trained, Recorded]) -> None:
+    """TRL keeps that of the first batch as the evaluation's; a step's own reward is that of its rollout."""
+    result, recorded = batched
+    training, evaluated = parted(result)
+
+    def reward(rollout: Any) -> float:
+        return sum(1 / (1 + len(ids)) for ids in rollout["completion_ids"]) / len(rollout["completion_ids"])
+
+    first = {number: reward(rollouts[0]) for number, rollouts in evaluated.items()}
+    assert first == pytest.approx(one(recorded.values(v.REWARD_SCORE, rl_mode="eval", rl_statistic="mean")))
+    own = {number: reward(rollout) for number, rollout in enumerate(training, 1)}
+    assert own == pytest.approx(one(recorded.values(v.REWARD_SCORE, rl_statistic="mean")))
+
+
 # --- what goes wrong --------------------------------------------------------------------------------------------------
 
 
