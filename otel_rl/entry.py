@@ -23,7 +23,7 @@ from otel_rl import vocabulary
 from otel_rl.config import Config, ConfigurationError, unknown_variables
 from otel_rl.flusher import Flusher
 from otel_rl.guard import guard, say
-from otel_rl.integrations import MODULES
+from otel_rl.integrations import MODULES, NEEDS
 from otel_rl.journal.wire import Request
 from otel_rl.patching import Patches
 from otel_rl.probes import deferred
@@ -87,7 +87,7 @@ def instrument(integrations: Iterable[str] | None = None) -> None:
     after the frameworks are imported.
 
     Args:
-        integrations: names of ``otel_rl.integrations``; default: ``OTEL_RL_INTEGRATIONS``.
+        integrations: names of ``otel_rl.integrations``, each with what it needs; default: ``OTEL_RL_INTEGRATIONS``.
 
     Raises:
         ConfigurationError: a setting has a value that it cannot have.
@@ -168,7 +168,9 @@ def flush(timeout_s: float = 2.0) -> bool:
         timeout_s: how long to wait for the flusher at most, s.
 
     Returns:
-        True when it is in the journal; False when time ran out or the disk refuses (nothing is lost by that).
+        True when it is in the journal. False when time ran out, the disk refuses, or some of it waits until more is
+        known of this process: metrics for at most 10 s where there is no step, and on a rank above 0 everything until
+        its attempt is known. Nothing is lost by that, unless the process is killed.
     """
     flusher = _parts.flusher
     if flusher is None or flusher.pid != os.getpid():
@@ -183,7 +185,8 @@ def integrations_status() -> list[Status]:
         names = Config.from_env().integrations
     except ConfigurationError:
         names = (AUTO,)
-    return [_status(name, is_on=AUTO in names or name in names) for name in MODULES]
+    chosen = _chosen(names)
+    return [_status(name, chosen) for name in MODULES]
 
 
 def missing_targets() -> list[str]:
@@ -201,8 +204,9 @@ def _wanted(names: tuple[str, ...], source: str = "") -> list[ModuleType]:
             f"{source}no integration is called {strangers[0]!r}: there are {', '.join(MODULES)} and {AUTO}"
         )
     wanted = []
+    chosen = _chosen(names)
     for name, path in MODULES.items():
-        status = _status(name, is_on=AUTO in names or name in names)
+        status = _status(name, chosen)
         if status.state == "applies":
             wanted.append(importlib.import_module(path))
         elif name in names:
@@ -212,17 +216,26 @@ def _wanted(names: tuple[str, ...], source: str = "") -> list[ModuleType]:
     return wanted
 
 
-def _status(name: str, *, is_on: bool) -> Status:
+def _chosen(names: tuple[str, ...]) -> dict[str, str]:
+    """Give the integrations that these names stand for, each with who needs it; nobody where it was asked for."""
+    if AUTO in names:
+        return dict.fromkeys(MODULES, "")
+    needed = {need: f"; needed by {name}" for name in names for need in NEEDS.get(name, ())}
+    return needed | dict.fromkeys(names, "")
+
+
+def _status(name: str, chosen: dict[str, str]) -> Status:
     module = importlib.import_module(MODULES[name])
-    if not is_on:
+    if name not in chosen:
         return Status(name, "off", f"not in OTEL_RL_INTEGRATIONS; supports {module.PACKAGE} {module.SUPPORTS}")
+    package, supports, why = module.PACKAGE, module.SUPPORTS, chosen[name]
     try:
-        installed = version(module.PACKAGE)
+        installed = version(package)
     except PackageNotFoundError:
-        return Status(name, "absent", f"{module.PACKAGE} is not installed; supports {module.SUPPORTS}")
-    if not SpecifierSet(module.SUPPORTS).contains(installed, prereleases=True):
-        return Status(name, "unsupported", f"{module.PACKAGE} {installed} is not supported: it takes {module.SUPPORTS}")
-    return Status(name, "applies", f"{module.PACKAGE} {installed}; supports {module.SUPPORTS}")
+        return Status(name, "absent", f"{package} is not installed; supports {supports}{why}")
+    if not SpecifierSet(supports).contains(installed, prereleases=True):
+        return Status(name, "unsupported", f"{package} {installed} is not supported: it takes {supports}{why}")
+    return Status(name, "applies", f"{package} {installed}; supports {supports}{why}")
 
 
 # --- process life -----------------------------------------------------------------------------------------------------

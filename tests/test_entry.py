@@ -13,7 +13,7 @@ import pytest
 import otel_rl
 from otel_rl import entry, vocabulary
 from otel_rl.entry import integrations_status, missing_targets
-from otel_rl.integrations import MODULES
+from otel_rl.integrations import MODULES, NEEDS
 from otel_rl.journal.read import open_run
 from otel_rl.patching import Hook
 from otel_rl.runtime import state
@@ -25,12 +25,14 @@ def threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("otel_rl")]
 
 
-def integration(monkeypatch: pytest.MonkeyPatch, package: str, supports: str, hooks: tuple[Hook, ...] = ()) -> None:
-    """Register an integration called ``fake``."""
-    module: Any = ModuleType("fake_integration")
+def integration(
+    monkeypatch: pytest.MonkeyPatch, package: str, supports: str, hooks: tuple[Hook, ...] = (), *, name: str = "fake"
+) -> None:
+    """Register an integration, called ``fake`` where it is the only one."""
+    module: Any = ModuleType(f"{name}_integration")
     module.PACKAGE, module.SUPPORTS, module.HOOKS, module.ATTACHMENTS = package, supports, hooks, ()
-    monkeypatch.setitem(__import__("sys").modules, "fake_integration", module)
-    monkeypatch.setitem(MODULES, "fake", "fake_integration")
+    monkeypatch.setitem(__import__("sys").modules, module.__name__, module)
+    monkeypatch.setitem(MODULES, name, module.__name__)
 
 
 def test_a_second_call_does_nothing(recording: Recording) -> None:
@@ -127,6 +129,60 @@ def test_every_integration_has_a_status(monkeypatch: pytest.MonkeyPatch) -> None
     assert {"torch"} >= {status.name for status in integrations_status() if status.state != "off"}
     monkeypatch.setenv("OTEL_RL_ENABLED", "perhaps")
     assert "off" not in {status.state for status in integrations_status()}
+
+
+def test_who_asks_for_trl_gets_its_loop() -> None:
+    """Steps, data wait and evaluation are the trainer's, the optimizer's step accelerate's, the rest torch's."""
+    for package in ("torch", "accelerate", "transformers", "trl"):
+        pytest.importorskip(package)
+    names = ["torch", "accelerate", "transformers", "transformers_generate", "trl"]
+    assert [MODULES[name] for name in names] == [module.__name__ for module in entry._wanted(("trl",))]
+    assert [MODULES[name] for name in names] == [module.__name__ for module in entry._wanted(("trl", "torch"))]
+    assert [MODULES[name] for name in names[:3]] == [module.__name__ for module in entry._wanted(("transformers",))]
+    assert [MODULES["torch"]] == [module.__name__ for module in entry._wanted(("torch",))]
+
+
+def test_what_is_needed_is_a_table_without_gaps() -> None:
+    """Of integrations that there are, none of itself, and with what those need."""
+    for name, needs in NEEDS.items():
+        assert {name, *needs} <= set(MODULES)
+        assert {need for one in needs for need in NEEDS.get(one, ())} <= set(needs) - {name}
+
+
+def test_what_is_needed_and_cannot_be_is_said_and_the_rest_is_recorded(
+    stubbed: Recording, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody asked for it by name; what is not installed is not even said."""
+    integration(monkeypatch, "pytest", "<1", name="old")
+    integration(monkeypatch, "surely-not-installed", ">=1", name="gone")
+    integration(monkeypatch, "pytest", ">=1", (Hook(target="pytest:fail", stage="x"),))
+    monkeypatch.setitem(NEEDS, "fake", ("old", "gone"))
+    stubbed.start("fake")
+    assert ["pytest:fail"] == [patch.hook.target for patch in entry._parts.patches.applied]
+    number = entry.version("pytest")
+    assert [f"otel_rl: pytest {number} is not supported: it takes <1; needed by fake; it is not instrumented"] == [
+        record.getMessage() for record in caplog.records
+    ]
+
+
+def test_the_status_names_who_needs_an_integration(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever comes of it; what was asked for by name is there for itself."""
+    integration(monkeypatch, "pytest", ">=1", name="part")
+    integration(monkeypatch, "surely-not-installed", ">=1", name="gone")
+    integration(monkeypatch, "pytest", ">=1")
+    monkeypatch.setitem(NEEDS, "fake", ("part", "gone"))
+    number = entry.version("pytest")
+    here = f"pytest {number}; supports >=1"
+    absent = "surely-not-installed is not installed; supports >=1"
+
+    def statuses(names: str) -> list[tuple[str, str]]:
+        monkeypatch.setenv("OTEL_RL_INTEGRATIONS", names)
+        return [(status.state, status.detail) for status in integrations_status()[-3:]]
+
+    by_fake = [("applies", f"{here}; needed by fake"), ("absent", f"{absent}; needed by fake"), ("applies", here)]
+    assert by_fake == statuses("fake")
+    assert [("applies", here), *by_fake[1:]] == statuses("fake,part")
+    assert [("applies", here), ("absent", absent), ("applies", here)] == statuses("auto,fake")
 
 
 def test_targets_that_are_missing_are_listed(stubbed: Recording, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,8 +39,8 @@ def run(
         str,
         typer.Option(
             "--integrations",
-            help="What to instrument, e.g. `torch,trl`; `otel-rl doctor` lists what there is. "
-            "Without it: whatever the command imports.",
+            help="What to instrument, e.g. `trl,vllm`, each with what it needs (trl: transformers, accelerate, torch); "
+            "`otel-rl doctor` lists what there is. Without it: whatever the command imports.",
         ),
     ] = "",
     quiet: Annotated[

@@ -21,3 +21,13 @@ MODULES: Final = {
     "openai": "otel_rl.integrations.openai",
 }
 """Name to module; registering an integration is one line here."""
+
+NEEDS: Final[dict[str, tuple[str, ...]]] = {
+    "accelerate": ("torch",),
+    "deepspeed": ("torch",),
+    "megatron": ("torch",),
+    "transformers": ("torch", "accelerate"),
+    "trl": ("torch", "accelerate", "transformers", "transformers_generate"),
+}
+"""Without which an integration records no whole step: who asks for it by name gets these too, where they apply. Engines
+below it (deepspeed, vllm) are asked for by their own names."""

@@ -260,12 +260,15 @@ HOOKS = (
         attributes=((vocabulary.CHECKPOINT_FORMAT, "dcp"),),
     ),
     Hook(target=f"{DCP}:save", stage=_save_stage, attributes=((vocabulary.CHECKPOINT_FORMAT, "dcp"),)),
-    Hook(
-        target=f"{DCP}:async_save",
-        stage=vocabulary.CHECKPOINT_STAGING,
-        before=_begin_async_save,
-        after=_saving_goes_on,
-        failed=_async_save_failed,
+    *(
+        Hook(
+            target=target,
+            stage=vocabulary.CHECKPOINT_STAGING,
+            before=_begin_async_save,
+            after=_saving_goes_on,
+            failed=_async_save_failed,
+        )
+        for target in (f"{DCP}.state_dict_saver:async_save", f"{DCP}:async_save")
     ),
     Hook(
         target="torch.utils.data.dataloader:_BaseDataLoaderIter.__next__",

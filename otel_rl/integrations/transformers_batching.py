@@ -5,7 +5,8 @@ finishes on the manager's background thread. Source: ``generation/continuous_bat
 5.0, 5.8, 5.12 and 5.23. From 5.8 on the first token is timed where a batch reaches the host, and cancelled requests are
 seen; before, TTFT needs ``record_timestamps``, which is never switched on here. The end is the engine's own (lifespan),
 like the time of scheduling: for a child of a fork, that of the fork. The paged cache is measured with each batch that
-was computed, by its tensors and its free blocks. Under tensor parallelism rank 0 alone counts.
+was computed, by its tensors and its free blocks; the load by the scheduler's ``active_requests`` and
+``waiting_requests``, which all these versions have. Under tensor parallelism rank 0 alone counts.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ Kwargs = dict[str, Any]
 
 CHILD = "__child#"
 """Between the id of a request and the number of a sequence that was forked from it."""
+LOAD_EVERY_NS = 10_000_000
 WALL_SINCE_S = 1e9
 """transformers 4 stamps by ``time.time()``, later ones by ``time.perf_counter()``, which begins with the machine."""
 
@@ -64,6 +66,12 @@ class Engine:
         self.open: dict[str, Origin] = {}
         self.firsts: dict[str, int] = {}
         """When the first token of a sequence was there."""
+        self.is_busy = False
+        """A batch was computed since it was last told that nothing is left to do."""
+        self.told = 0
+        """When its load was last told, monotonic ns."""
+        self.usage: float | None = None
+        """Highest share of the KV cache in use since then."""
 
     def origin(self, request_id: str) -> Origin | None:
         """Find where a sequence that is over came from; forget it with the last one."""
@@ -167,10 +175,35 @@ def _arrived(args: Args, kwargs: Kwargs, result: Any) -> None:
 
 def _computed(args: Args, kwargs: Kwargs) -> None:
     """A batch was computed, and none of its requests has given its blocks of the KV cache back."""
+    engine = _engine()
     cache = getattr(args[0], "cache", None)
     known = None if cache is None else kv_cache.of_pages(cache)
     if known is not None:
         requests.kv_cache("transformers", "", *known)
+        if known.size and known.used is not None:
+            engine.usage = max(engine.usage or 0.0, known.used / known.size)
+    engine.is_busy = engine.is_busy or bool(args[0].scheduler.active_requests)
+
+
+def _updated(args: Args, kwargs: Kwargs, result: Any) -> None:
+    """What a batch has ended has left the scheduler."""
+    _tell_load(args[0].scheduler)
+
+
+def _tell_load(scheduler: Any) -> None:
+    """Say how busy the engine is: every 10 ms at most, and when it falls idle.
+
+    The usage of the KV cache is the highest of that time, so that no peak is lost.
+    """
+    engine = _engine()
+    if not engine.is_busy or not engine.is_counted:
+        return
+    running, waiting = len(scheduler.active_requests), len(scheduler.waiting_requests)
+    now = monotonic_ns()
+    engine.is_busy = bool(running or waiting)
+    if now - engine.told >= LOAD_EVERY_NS or not engine.is_busy:
+        requests.load("transformers", "", now, running, waiting, engine.usage)
+        engine.told, engine.usage = now, None
 
 
 def _keep_error(args: Args, kwargs: Kwargs) -> None:
@@ -194,8 +227,10 @@ def _given(args: Args, kwargs: Kwargs, result: Any) -> None:
 
 
 def _cancelled(args: Args, kwargs: Kwargs, result: Any) -> None:
+    """Sequences were taken out between two batches; perhaps none is left, and there is no other batch."""
     for sequence in result or ():
         _over(sequence, sequence.to_generation_output(), "abort", "")
+    _tell_load(args[0])
 
 
 def _over(sequence: Any, output: Any, finish: str, error: str) -> None:
@@ -268,7 +303,8 @@ HOOKS = (
     Hook(target=f"{API}:ContinuousBatchingManager.add_request", before=_submit, after=_submitted),
     Hook(target=f"{API}:ContinuousBatchingManager._run_generation_loop", before=_begin_loop),
     Hook(target=f"{API}:ContinuousBatchingIOs.prepare_batch_update", after=_arrived, optional=True),
-    Hook(target=f"{API}:ContinuousBatchProcessor.update_batch", before=_computed),
+    Hook(target=f"{API}:ContinuousBatchProcessor.update_batch", before=_computed, after=_updated),
+    Hook(target=f"{API}:ContinuousBatchProcessor.fail_all_requests", after=_updated),
     Hook(target=f"{API}:ContinuousBatchProcessor._handle_request_error", before=_keep_error),
     Hook(target=f"{API}:OutputRouter.fail_and_deliver", before=_keep_error, optional=True),
     Hook(target=f"{API}:RequestState.to_generation_output", after=_given),

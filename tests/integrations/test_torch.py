@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import threading
 import time
@@ -129,10 +130,14 @@ def wait_until_saved() -> None:
 
 
 @alone
-def test_an_asynchronous_checkpoint_ends_with_its_future(recorded: Callable[[], Recorded], tmp_path: Path) -> None:
-    """The call is its staging; what comes next is outside it, although it goes on."""
-    import torch.distributed.checkpoint as dcp
+@pytest.mark.parametrize("where", ["", ".state_dict_saver"])
+def test_an_asynchronous_checkpoint_ends_with_its_future(
+    recorded: Callable[[], Recorded], tmp_path: Path, where: str
+) -> None:
+    """The call is its staging; what comes next is outside it, although it goes on. By either name of the function."""
     from torch.distributed.checkpoint import FileSystemWriter
+
+    dcp = importlib.import_module(f"torch.distributed.checkpoint{where}")
 
     written = threading.Event()
 

@@ -18,7 +18,7 @@ import otel_rl
 from otel_rl.clock import Clock, perf_counter_shift
 from otel_rl.demo import task
 from otel_rl.integrations import transformers_batching
-from otel_rl.requests import UNKNOWN, KvCache, Request
+from otel_rl.requests import UNKNOWN, KvCache, Load, Request
 from otel_rl.runtime import state
 from tests.noted import held, take
 
@@ -51,15 +51,16 @@ def config(**changes: Any) -> Any:
     return transformers.GenerationConfig(**values)
 
 
-def small() -> Any:
+def small(**changes: Any) -> Any:
     """Make a cache that takes no time to make."""
-    return transformers.ContinuousBatchingConfig(page_size=16, num_blocks=64, max_batch_tokens=64)
+    values = {"page_size": 16, "num_blocks": 64, "max_batch_tokens": 64, **changes}
+    return transformers.ContinuousBatchingConfig(**values)
 
 
-def batch(model: Any, generation: Any, **arguments: Any) -> Any:
+def batch(model: Any, generation: Any, cache: Any = None, **arguments: Any) -> Any:
     """Generate for all prompts."""
     return model.generate_batch(
-        prompts(), generation_config=generation, continuous_batching_config=small(), warmup=False, **arguments
+        prompts(), generation_config=generation, continuous_batching_config=cache or small(), warmup=False, **arguments
     )
 
 
@@ -222,11 +223,15 @@ def test_a_span_of_transformers_is_no_rollout(recording: None) -> None:
 
 
 def test_rank_0_alone_counts_under_tensor_parallelism(recording: None) -> None:
-    """The other ranks compute the same sequences."""
+    """The other ranks compute the same sequences, and have the same load."""
     manager = SimpleNamespace(is_tp_driver=False, num_return_sequences=1)
     engine = transformers_batching.Engine(manager)
     state.training.generating.engine = engine
+    processor = SimpleNamespace(scheduler=SimpleNamespace(active_requests={"req_0": None}, waiting_requests={}))
+    transformers_batching._computed((processor,), {})
+    transformers_batching._updated((processor,), {}, None)
     transformers_batching._over(SimpleNamespace(request_id="req_0"), None, "stop", "")
+    assert [] == loads()
     assert [] == take().rows
 
 
@@ -262,3 +267,81 @@ def test_the_paged_cache_is_told_with_each_batch(recording: None, model: Any) ->
     assert len(uses) >= 12
     assert max(uses) * 64 // size == 3 * (1 + 1)
     assert uses == sorted(uses)
+
+
+def loads() -> list[Load]:
+    """Find what was told of the engine's load."""
+    return [one for one in tuple(state.queue) if isinstance(one, Load)]
+
+
+def test_the_load_is_told_with_each_batch(recording: None, model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests that run and that wait, and the share of the cache while none has given its blocks back."""
+    monkeypatch.setattr(transformers_batching, "LOAD_EVERY_NS", 0)
+    before = monotonic_ns()
+    batch(model, config(min_new_tokens=12), small(max_requests_per_batch=1))
+    told = loads()
+    times = [load.time_ns for load in told]
+    assert {("transformers", "", 0)} == {(load.engine, load.replica, load.preemptions) for load in told}
+    assert before < times[0]
+    assert times == sorted(times)
+    numbers = [(load.running, load.waiting) for load in told]
+    assert [(1, 2), (0, 2), (1, 1), (0, 1), (1, 0), (0, 0)] == [
+        pair for pair, following in zip(numbers, [*numbers[1:], None], strict=True) if pair != following
+    ]
+    used = [one.used / one.size for one in state.queue if isinstance(one, KvCache) and one.used and one.size]
+    assert used == [load.kv_usage for load in told if load.kv_usage]
+
+
+def test_an_engine_that_falls_idle_says_so_at_once(
+    recording: None, model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the highest usage since the last time: three sequences of two blocks; however seldom it speaks."""
+    monkeypatch.setattr(transformers_batching, "LOAD_EVERY_NS", 1 << 62)
+    batch(model, config(min_new_tokens=12))
+    (load,) = loads()
+    assert (0, 0) == (load.running, load.waiting)
+    assert load.kv_usage is not None
+    assert 3 * 2 == round(load.kv_usage * 64)
+
+
+@pytest.mark.parametrize("how", ["cancelled", "failed"])
+def test_requests_that_are_gone_leave_an_idle_engine(
+    recording: None, model: Any, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """No batch is computed behind an abort or an error, and the load is told all the same, once."""
+    monkeypatch.setattr(transformers_batching, "LOAD_EVERY_NS", 0)
+    manager = model.init_continuous_batching(
+        generation_config=config(max_new_tokens=40, eos_token_id=-1), continuous_batching_config=small()
+    )
+    begun, go = threading.Event(), threading.Event()
+    calls = 0
+
+    def steps(*_: Any) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 3:
+            begun.set()
+            go.wait(20)
+            if how == "failed":
+                raise LookupError("the device is away")
+
+    handle = model.register_forward_pre_hook(steps)
+    names = [manager.add_request(ids) for ids in prompts()]
+    manager.start()
+    begun.wait(20)
+    if how == "cancelled":
+        for name in names:
+            manager.cancel_request(name)
+    go.set()
+    deadline = monotonic_ns() + 20_000_000_000
+    while not any(load.running + load.waiting == 0 for load in loads()) and monotonic_ns() < deadline:
+        threading.Event().wait(0.01)
+    told = loads()
+    manager.stop(block=True)
+    handle.remove()
+    assert told == loads()
+    assert 3 == len([row for row in take().rows if row.finish in ("abort", "error")])
+    numbers = [(load.running, load.waiting) for load in told]
+    assert 3 == calls
+    assert (0, 0) == numbers[-1]
+    assert 1 == numbers.count((0, 0))
