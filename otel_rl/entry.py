@@ -28,6 +28,7 @@ from otel_rl.journal.wire import Request
 from otel_rl.patching import Patches
 from otel_rl.probes import deferred
 from otel_rl.probes.memory import use_memory_reader
+from otel_rl.records import Count
 from otel_rl.runtime import state
 from otel_rl.spans import Stage
 from otel_rl.steps import Phase, open_setup, report_alone
@@ -293,6 +294,8 @@ def _finish() -> None:
     with guard("account for the streams of API clients that are still open"):
         for stream in tuple(state.training.streams.values()):
             stream.left()
+    with guard("count the requests that never ended"):
+        _count_unfinished()
     with guard("finish"):
         if state.training.loop is not None:
             state.training.loop.end()
@@ -307,6 +310,15 @@ def _finish() -> None:
     if _parts.flusher is not None and _parts.flusher.pid == os.getpid():
         with guard("close the journal"):
             _parts.flusher.stop(EXIT_LIMIT_S, BACKLOG_LIMIT_S)
+
+
+def _count_unfinished() -> None:
+    """Requests that are still inside an engine of this process: nobody will see them end."""
+    training = state.training
+    of_vllm = training.vllm.engines.values() if training.vllm is not None else ()
+    unfinished = sum(engine.unfinished for engine in (*of_vllm, *training.batching.values()))
+    if unfinished:
+        state.add(Count(vocabulary.BAD_REQUESTS, unfinished, ((vocabulary.REASON, "unfinished"),)))
 
 
 def _before_fork() -> None:

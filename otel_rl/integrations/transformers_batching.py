@@ -73,6 +73,11 @@ class Engine:
         self.usage: float | None = None
         """Highest share of the KV cache in use since then."""
 
+    @property
+    def unfinished(self) -> int:
+        """Sequences that are inside, unless another process counts them."""
+        return sum(origin.left for origin in tuple(self.open.values())) if self.is_counted else 0
+
     def origin(self, request_id: str) -> Origin | None:
         """Find where a sequence that is over came from; forget it with the last one."""
         whole = request_id.partition(CHILD)[0]

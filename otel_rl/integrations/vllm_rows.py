@@ -50,6 +50,11 @@ class Engine:
         self.names: tuple[str, ...] = ()
         self.fields: Callable[[Any], tuple[Any, ...]] = self._first
 
+    @property
+    def unfinished(self) -> int:
+        """Requests that are inside, unless another process counts them."""
+        return 0 if self.is_copy else len(self.open)
+
     def _first(self, sequence: Any) -> tuple[Any, ...]:
         """Read a sequence, and find out how all others are read in one go."""
         named = tuple(name for name in FIELDS if hasattr(sequence, name))

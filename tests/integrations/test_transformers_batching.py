@@ -235,6 +235,15 @@ def test_rank_0_alone_counts_under_tensor_parallelism(recording: None) -> None:
     assert [] == take().rows
 
 
+@pytest.mark.parametrize(("is_tp_driver", "expected"), [(True, 3), (False, 0)])
+def test_sequences_that_never_end_are_counted(recording: None, is_tp_driver: bool, expected: int) -> None:
+    """Of each prompt as many as are not over; under tensor parallelism rank 0 counts them."""
+    engine = transformers_batching.Engine(SimpleNamespace(is_tp_driver=is_tp_driver, num_return_sequences=2))
+    engine.open = {name: transformers_batching.Origin(None, 2) for name in ("req_0", "req_1")}
+    engine.origin("req_0")
+    assert expected == engine.unfinished
+
+
 def test_times_of_transformers_4(recording: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """It stamps by the wall clock, and has no timestamps of tokens: a single token is there at the end."""
     from time import time

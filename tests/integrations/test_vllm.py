@@ -418,6 +418,20 @@ def test_streams_that_nobody_ends_are_bounded(recording: Recording, monkeypatch:
     assert queues[1:] == list(remembered().firsts)
 
 
+@pytest.mark.parametrize("is_copy", [False, True])
+def test_requests_that_never_end_are_counted(recording: Recording, is_copy: bool) -> None:
+    """At the end of the process, once, unless another process counts them."""
+    processor = Processor("0.32.0")
+    remembered().engine(processor).is_copy = False
+    sequences = [processor.submit(name, wall(2.0)) for name in "789"]
+    remembered().engine(processor).is_copy = is_copy
+    at(recording, 3.0)
+    processor.process_outputs([(sequences[0].request_id, [1], FinishReason.STOP)])
+    points = recording.stop().last_points(v.BAD_REQUESTS)
+    expected = [] if is_copy else [(2, "unfinished")]
+    assert expected == [(point.value, point.attributes[v.REASON]) for point in points]
+
+
 def test_an_engine_is_forgotten_with_its_requests(recording: Recording) -> None:
     """What the program has dropped is not kept alive."""
     processor = Processor("0.32.0")
