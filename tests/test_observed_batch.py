@@ -165,6 +165,12 @@ def test_numbers_of_samples() -> None:
         assert (expected, ["sample_ids"] if expected is None else []) == (found, part.misfit)
 
 
+def test_numbers_without_samples_beside_them_may_be_right() -> None:
+    """A call that shows what is of each sample, and neither ids nor a mask, says nothing wrong."""
+    part = read({"advantages": np.zeros(2), "sample_ids": np.array([7, 8])})
+    assert ([], None) == (part.misfit, part.numbers_B)
+
+
 def test_values_of_samples_and_of_the_batch() -> None:
     """Advantages of each sample, rewards in a column, a loss."""
     part = read(

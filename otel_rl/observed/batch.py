@@ -183,8 +183,8 @@ def _numbers(tables: Mapping[str, Table], part: Part) -> None:
     part.samples = part.rows if lengths is None else lengths.array.size
     if numbers is not None and numbers.array.size == part.samples and numbers.array.dtype.kind in "iu":
         part.numbers_B = numbers.array.ravel()
-    elif numbers is not None:
-        part.misfit.append("sample_ids")
+    elif numbers is not None and not (lengths is None and part.ids_BT is None and part.mask_BT is None):
+        part.misfit.append("sample_ids")  # where nothing else says how many samples there are, they may be right
 
 
 def _lift(tables: dict[str, Table], width: int) -> None:
