@@ -16,6 +16,8 @@ from otel_rl.vocabulary import SERVICE_NAME
 
 PREFIX = "OTEL_RL_"
 MIB = 1 << 20
+LONGEST_SHOWN = 256
+"""Characters of a value that is printed or logged."""
 OF_COLLECTOR = frozenset(
     PREFIX + name
     for name in (
@@ -244,3 +246,8 @@ def unknown_variables(environ: Mapping[str, str] = os.environ) -> list[tuple[str
     strangers = sorted(name for name in ours if name.removeprefix(PREFIX) not in known)
     nearest = [difflib.get_close_matches(name.removeprefix(PREFIX), known, 1) for name in strangers]
     return [(name, PREFIX + near[0] if near else "") for name, near in zip(strangers, nearest, strict=True)]
+
+
+def may_be_key(text: str) -> bool:
+    """Say whether a value is rather a certificate or a key than the path of one: such are never shown."""
+    return "BEGIN" in text or "\n" in text or len(text) > LONGEST_SHOWN

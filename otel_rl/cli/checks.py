@@ -18,7 +18,7 @@ from typing import Final, Literal
 from google.protobuf.internal import api_implementation
 
 from otel_rl import vocabulary as v
-from otel_rl.config import OF_COLLECTOR, settings, unknown_variables
+from otel_rl.config import OF_COLLECTOR, may_be_key, settings, unknown_variables
 from otel_rl.journal.encode import native
 from otel_rl.journal.read import Journal, Run
 from otel_rl.report.format import clock, count, plural, size
@@ -125,8 +125,7 @@ def shown(name: str, value: str) -> str:
     """Give a value for printing, without what may be secret; of pairs only the keys."""
     if value and name == PAIRS:
         return f"keys: {', '.join(key.strip() if equals else HIDDEN for key, equals, _ in _pairs(value))}"
-    is_content = "BEGIN" in value or "\n" in value  # a key itself, where the path of one was wanted
-    if value and (is_content or SECRET.search(name) or SECRET_PAIR.search(value)):
+    if value and (may_be_key(value) or SECRET.search(name) or SECRET_PAIR.search(value)):
         return HIDDEN
     return USER_IN_URL.sub("//(hidden)@", value)
 

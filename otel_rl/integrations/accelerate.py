@@ -11,7 +11,7 @@ from otel_rl import vocabulary
 from otel_rl.metrics import as_number, count, gauge
 from otel_rl.patching import Hook
 from otel_rl.probes import deferred
-from otel_rl.records import Point, Value
+from otel_rl.records import Value
 from otel_rl.runtime import state
 from otel_rl.spans import current_stage
 
@@ -41,7 +41,7 @@ def _count_step(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> N
     count(vocabulary.TRAIN_STEPS_SKIPPED if is_skipped else vocabulary.TRAIN_STEPS, 1)
     rate = as_number(optimizer.param_groups[0]["lr"])
     if rate is not None and state.identity.rank == 0:  # the same on every rank
-        gauge(vocabulary.LEARNING_RATE, rate, (vocabulary.SCOPE_KEY, "global"))
+        gauge(vocabulary.LEARNING_RATE, rate, *GLOBAL)
 
 
 def _keep_norm(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
@@ -51,17 +51,8 @@ def _keep_norm(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> No
     """
     stage = current_stage()
     is_part = stage is not None and stage.name == vocabulary.CLIP and stage.coarse
-    if is_part or state.identity.rank != 0 or result is None:
-        return
-    time_ns = state.now()
-
-    def use(values: list[float]) -> tuple[Point]:
-        return (Point(vocabulary.GRAD_NORM, values[0], time_ns, GLOBAL),)
-
-    if hasattr(result, "detach"):
-        deferred.read((result.detach(),), use)
-    else:  # what DeepSpeed says is a number
-        gauge(vocabulary.GRAD_NORM, float(result), *GLOBAL)
+    if not is_part and state.identity.rank == 0 and result is not None:
+        deferred.gauge(vocabulary.GRAD_NORM, result, GLOBAL)  # DeepSpeed returns a number
 
 
 HOOKS = (

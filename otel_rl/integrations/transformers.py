@@ -16,7 +16,6 @@ from otel_rl import vocabulary
 from otel_rl.between import end_between
 from otel_rl.patching import Attachment, Hook
 from otel_rl.probes import deferred
-from otel_rl.records import Point
 from otel_rl.runtime import state
 from otel_rl.steps import Loop
 from otel_rl.throughput import Throughput
@@ -81,17 +80,8 @@ def _end_evaluation(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) 
 
 def _keep_norm(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
     """The norm is the same on every rank: rank 0 reports it."""
-    if state.identity.rank != 0 or result is None:
-        return
-    time_ns = state.now()
-
-    def use(values: list[float]) -> tuple[Point]:
-        return (Point(vocabulary.GRAD_NORM, values[0], time_ns, GLOBAL),)
-
-    if hasattr(result, "detach"):
-        deferred.read((result.detach(),), use)
-    else:
-        state.add(use([float(result)])[0])
+    if state.identity.rank == 0 and result is not None:
+        deferred.gauge(vocabulary.GRAD_NORM, result, GLOBAL)
 
 
 def _norm_stage(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:

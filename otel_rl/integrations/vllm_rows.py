@@ -248,8 +248,7 @@ def _times(stats: Any, submitted: int, ended: int, *, is_shared: bool, is_shown:
         return [ns + shift if ns else 0 for ns in read]
     if is_shared and all(submitted - SLACK_NS <= ns <= ended + SLACK_NS for ns in read if ns):
         return read
-    last = read[-1]
-    return [ended - last + ns if ns and last else 0 for ns in read]
+    return [ended - read[2] + ns if ns and read[2] else 0 for ns in read]
 
 
 def _seen(first: int, finish: str, ended: int) -> list[int]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from otel_rl.probes.device_time import is_capturing
 from otel_rl.probes.host_arrays import of_host
-from otel_rl.records import Count, Later, Point
+from otel_rl.records import Count, Labels, Later, Point
 from otel_rl.runtime import QUEUE_LIMIT, state
 
 LIMIT = 256
@@ -44,6 +44,19 @@ def read(tensors: Sequence[Any], use: Use) -> bool:
         return torch.stack([tensor.detach().sum().float() for tensor in tensors])
 
     return send(kind, sums, use)
+
+
+def gauge(name: str, value: Any, labels: Labels) -> None:
+    """Record a number, or that of a tensor of one element, as the gauge of this moment; cost as of ``read``."""
+    time_ns = state.now()
+
+    def use(values: list[float]) -> tuple[Point]:
+        return (Point(name, values[0], time_ns, labels),)
+
+    if hasattr(value, "detach"):
+        read((value.detach(),), use)
+    else:
+        state.add(use([float(value)])[0])
 
 
 def send(kind: str, make: Callable[[], Any], use: Callable[[Any], Iterable[Any]]) -> bool:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final, Literal
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from otel_rl.config import ConfigurationError
+from otel_rl.config import ConfigurationError, may_be_key
 from otel_rl.journal.frame import Signal
 
 Protocol = Literal["grpc", "http/protobuf"]
@@ -24,8 +24,6 @@ VALUE: Final = re.compile(r"[!-~]([ -~]*[!-~])?|")
 TIMEOUT_S: Final = 10.0
 LONGEST_TIMEOUT_S: Final = (2**31 - 1) / 1000
 """What a socket can wait, 24 days; who asks for more means for ever."""
-LONGEST_SHOWN: Final = 256
-"""Characters: a longer value is rather a certificate or a key than the path of one."""
 
 
 @dataclass(frozen=True)
@@ -143,8 +141,7 @@ class _Reader:
     def shown(self, name: str) -> str:
         """The variable and its value, to be printed and logged; without a value that may be a private key itself."""
         text = self.text(name)
-        may_be_key = name == "CLIENT_KEY" or "BEGIN" in text or not text.isprintable() or len(text) > LONGEST_SHOWN
-        return self.variable(name) if may_be_key else f"{self.variable(name)}={text!r}"
+        return self.variable(name) if name == "CLIENT_KEY" or may_be_key(text) else f"{self.variable(name)}={text!r}"
 
     def protocol(self, port: int | None) -> Protocol:
         """The protocol; where it is not said, that of the usual port: 4318 is HTTP."""
