@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,12 @@ from tests.fixtures import recording, stubbed
 __all__ = ["recording", "stubbed"]
 
 LAUNCHER = ("RANK", "LOCAL_RANK", "WORLD_SIZE")
+
+
+def pytest_configure() -> None:
+    """Heed SIGINT: who is started in the background of a script ignores it, and so would the programs of the tests."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
