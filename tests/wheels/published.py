@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from html import unescape
 from pathlib import Path
 from urllib.parse import urljoin
 
@@ -14,6 +15,8 @@ import requests
 from remotezip import RemoteZip
 
 JSON = "application/vnd.pypi.simple.v1+json"
+LINK = re.compile(r'<a [^>]*href="([^"]+)"[^>]*>([^<]+)</a>')
+"""One file, of an index that knows the older form alone."""
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "otel_rl" / "wheels"
 """What a release holds never changes."""
 LIMIT_S = 60
@@ -51,9 +54,12 @@ def _wheel(package: str, version: str) -> str:
 
 @functools.cache
 def _releases(package: str) -> tuple[str, list[dict[str, str]]]:
-    answer = _session().get(f"{_index()}/{package}/", headers={"Accept": JSON}, timeout=LIMIT_S)
+    accept = f"{JSON}, text/html;q=0.5"
+    answer = _session().get(f"{_index()}/{package}/", headers={"Accept": accept}, timeout=LIMIT_S)
     answer.raise_for_status()
-    return answer.url, answer.json()["files"]
+    if "json" in answer.headers.get("Content-Type", ""):
+        return answer.url, answer.json()["files"]
+    return answer.url, [{"url": unescape(url), "filename": name.strip()} for url, name in LINK.findall(answer.text)]
 
 
 @functools.cache
