@@ -65,7 +65,8 @@ class Hook:
     watch: Begin | None = None
     """Watches the call instead, from its begin to its end, and item by item where the target is a generator."""
     asked: First | None = None
-    """Watches an asynchronous generator from its first item on, since that is most often its last."""
+    """Watches an asynchronous generator from its first item on, since that is most often its last; ``before`` sees
+    its arguments when it begins."""
     collective: int | None = None
     """This is a collective, or waits for one: a row instead of a stage; the position of this rank's input."""
     optional: bool = False
@@ -192,7 +193,7 @@ def wrap(hook: Hook, original: Any) -> Any:
     if hook.watch is not None:
         return watched(hook.target, hook.watch, original)
     if hook.asked is not None:
-        return asked(hook.target, hook.asked, original)
+        return asked(hook.target, hook.before, hook.asked, original)
     if hook.marks or hook.gathers or hook.gathered is not None or hook.made is not None:
         return _wrap_behind(hook, original)
     return _wrap_async(hook, original) if inspect.iscoroutinefunction(original) else _wrap_sync(hook, original)

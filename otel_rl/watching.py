@@ -102,10 +102,13 @@ def _coroutine(target: str, begin: Begin, original: Callable[..., Any]) -> Calla
     return around
 
 
-def asked(target: str, first: First, original: Callable[..., Any]) -> Callable[..., Any]:
+def asked(
+    target: str, before: Callable[..., object] | None, first: First, original: Callable[..., Any]
+) -> Callable[..., Any]:
     """Make the replacement of an asynchronous generator function whose callers mostly want one item.
 
-    As ``watched`` does, but nothing is made or called for it before that item is there. Cost: 0.8 us, of it 0.6 us for
+    As ``watched`` does, but for all but ``before``, which sees the arguments when the generator begins, nothing is
+    made or called for it until that item is there. Cost: 0.8 us, of it 0.6 us for
     an object and a coroutine between the caller and the generator, without what ``first`` does.
     """
 
@@ -113,7 +116,7 @@ def asked(target: str, first: First, original: Callable[..., Any]) -> Callable[.
     def around(*args: Any, **kwargs: Any) -> Any:
         items = original(*args, **kwargs)
         is_ours = state.on and type(items) is AsyncGeneratorType
-        return Asked(items, target, first, args, kwargs) if is_ours else items
+        return Asked(items, target, before, first, args, kwargs) if is_ours else items
 
     return around
 
@@ -251,19 +254,20 @@ class _AsyncItems:
 class Asked(_AsyncItems):
     """What the caller of an ``asked`` function has, and what is known of the call when its first item is there."""
 
-    __slots__ = ("_first", "args", "begun", "kwargs", "parent", "training")
+    __slots__ = ("_before", "_first", "args", "begun", "kwargs", "parent", "training")
 
     def __init__(
         self,
         items: AsyncGeneratorType[Any, Any],
         target: str,
+        before: Callable[..., object] | None,
         first: First,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> None:
         self._items, self._target, self._watch = items, target, None
         self._begin = _nobody  # until it has begun
-        self._first, self.args, self.kwargs = first, args, kwargs
+        self._before, self._first, self.args, self.kwargs = before, first, args, kwargs
 
     def __anext__(self) -> Awaitable[Any]:
         return super().__anext__() if self._begin is None else self._answer()
@@ -277,6 +281,8 @@ class Asked(_AsyncItems):
             return await self._next(self._items.__anext__)
         self._begin = None
         self.begun, self.parent, self.training = monotonic_ns(), CURRENT.get().get(SPAN_KEY), state.training
+        if self._before is not None:
+            attempt("begin", self._target, self._before, self.args, self.kwargs)
         try:
             value = await self._items.__anext__()
         except StopAsyncIteration:

@@ -71,7 +71,8 @@ def test_no_target_belongs_to_two_integrations() -> None:
 @every_row
 def test_a_row_has_a_purpose(name: str, hook: Hook) -> None:
     """It records something, and a collective is no stage."""
-    others = (hook.stage, hook.before, hook.capture, hook.after, hook.failed)
+    before = hook.before if hook.asked is None else None  # what is asked may be seen when it begins
+    others = (hook.stage, before, hook.capture, hook.after, hook.failed)
     kinds = (
         hook.marks, hook.gathers, hook.gathered is not None, hook.made is not None, hook.asked is not None,
     )  # fmt: skip

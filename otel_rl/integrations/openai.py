@@ -11,14 +11,12 @@ caller or the client gives one, nor where ``OTEL_PROPAGATORS`` leaves ``tracecon
 
 from __future__ import annotations
 
-import os
 import weakref
 from collections.abc import Mapping
 from time import monotonic_ns
 from typing import Any
 
-from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
-
+from otel_rl import context
 from otel_rl.current import CURRENT, SPAN_KEY
 from otel_rl.integrations.openai_rows import Reading, failed, finished
 from otel_rl.patching import Hook
@@ -31,7 +29,6 @@ SUPPORTS = ">=1.66,<4"
 
 OPERATIONS = {"/chat/completions": "chat", "/completions": "text_completion", "/responses": "chat"}
 """Endpoint to operation, by GenAI's conventions."""
-W3C = TraceContextTextMapPropagator()
 
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
@@ -111,9 +108,7 @@ class Stream(Reading):
 
 def _with_context(headers: Any, client: Any) -> Any:
     given = headers if isinstance(headers, Mapping) else {}
-    carrier: dict[str, str] = {}
-    if "tracecontext" in (os.environ.get("OTEL_PROPAGATORS") or "tracecontext"):
-        W3C.inject(carrier)
+    carrier = context.headers()
     if not carrier or any(name.lower() == "traceparent" for name in (*given, *client._custom_headers)):
         return headers
     return {**given, **carrier}

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping
 from time import monotonic_ns
 from typing import Any
 
+from otel_rl import context
 from otel_rl.ids import random_bits
 from otel_rl.patching import Hook
 from otel_rl.requests import UNKNOWN, Request, note, note_many, place
@@ -83,22 +84,46 @@ def _first(asked: Asked, value: Any, error: BaseException | None) -> Call | None
     if not state.on:
         return None
     args = asked.args
-    obj = args[1] if len(args) > 1 else asked.kwargs["obj"]
+    obj = _object(args, asked.kwargs)
     stream = getattr(obj, "stream", None)
     if stream is False and type(value) is dict:
         told = value["meta_info"]
         if told.get("finish_reason"):
-            parent = asked.parent or place()
+            parent = asked.parent or _named(obj) or place()
             now = monotonic_ns()
             note_many((_answer, parent, 6, args[0], obj, asked.begun, told.copy(), now, value.get("index")), 1)
             return None
     if stream is None or _is_probe(obj):
         return None  # embeddings are not streamed
-    call = Call(args[0], obj, asked.begun, asked.parent, asked.training)
+    call = Call(args[0], obj, asked.begun, asked.parent or _named(obj), asked.training)
     if error is not None:
         call.end(None, error)
         return None
     return None if call.item(value) else call
+
+
+def _hand_over(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Tell an engine that exports spans of its own whose request it is; to the others nothing is handed.
+
+    From 0.5.7 on, and not for a server's clients: their headers say it.
+    """
+    manager, obj = args[0], _object(args, kwargs)
+    is_tracing = getattr(manager, "enable_trace", None)
+    if is_tracing is None:  # 0.5.10 to 0.5.15
+        is_tracing = getattr(getattr(manager, "server_args", None), "enable_trace", False)
+    request = args[2] if len(args) > 2 else kwargs.get("request")
+    if is_tracing and request is None and getattr(obj, "external_trace_header", "") is None:
+        obj.external_trace_header = context.headers() or None
+
+
+def _named(obj: Any) -> Any:
+    """Give the span of which the caller's headers say that it is the parent; SGLang keeps them where it has tracing."""
+    given = getattr(obj, "external_trace_header", None)
+    return context.named(given) if given else None
+
+
+def _object(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return args[1] if len(args) > 1 else kwargs["obj"]
 
 
 def _is_probe(obj: Any) -> bool:
@@ -195,5 +220,11 @@ def _monotonic(wall_s: Any, offset_s: float | None) -> int:
     return round((wall_s - offset_s) * 1e9) if isinstance(wall_s, float) and offset_s is not None else 0
 
 
-HOOKS = (Hook(target="sglang.srt.managers.tokenizer_manager:TokenizerManager.generate_request", asked=_first),)
+HOOKS = (
+    Hook(
+        target="sglang.srt.managers.tokenizer_manager:TokenizerManager.generate_request",
+        before=_hand_over,
+        asked=_first,
+    ),
+)
 ATTACHMENTS = ()

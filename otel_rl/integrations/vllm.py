@@ -28,10 +28,9 @@ from importlib.metadata import PackageNotFoundError, version
 from time import monotonic_ns
 from typing import Any
 
-from opentelemetry.trace import INVALID_SPAN, get_current_span
-from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+from opentelemetry.trace import INVALID_SPAN
 
-from otel_rl import requests, vocabulary
+from otel_rl import context, requests, vocabulary
 from otel_rl.analysis.memory import cache_peak
 from otel_rl.current import CURRENT, SPAN_KEY
 from otel_rl.integrations.vllm_rows import Load, is_session, remembered, rows
@@ -58,7 +57,6 @@ def _distribution() -> str:
 PACKAGE = _distribution()
 SUPPORTS = ">=0.8.5,<0.34"
 
-PROPAGATOR = TraceContextTextMapPropagator()
 LOAD_EVERY_NS = 10_000_000
 MOST_HELD = 18_000
 """While so many pieces (9 a sequence) wait for the flusher, what is over is read at once, rather than kept as it is."""
@@ -94,14 +92,13 @@ def _of_caller(processor: Any, request: Any, sequence: Any, parent: Any) -> Any:
     One that does takes it without a warning; to the others it is never handed.
     """
     if parent is None and getattr(request, "trace_headers", None):
-        parent = get_current_span(PROPAGATOR.extract(request.trace_headers))
+        parent = context.named(request.trace_headers)
     elif (
         (getattr(processor, "tracing_enabled", False) or getattr(processor, "tracer", None))
         and parent is not None
         and request.trace_headers is None
     ):
-        request.trace_headers = {}
-        PROPAGATOR.inject(request.trace_headers)
+        request.trace_headers = context.headers() or None
     if sequence.stats is None and sequence.parent_req is None and sequence.output_kind.name != "FINAL_ONLY":
         remembered().look_for_first(sequence.queue)
     if parent is None and state.container is None:

@@ -324,3 +324,92 @@ def test_a_request_belongs_to_the_stage_that_waits_for_it(notes: Notes) -> None:
     with otel_rl.step(1), otel_rl.stage("sample") as stage:
         first(out())
     assert [stage] == notes.parents
+
+
+# --- trace context ----------------------------------------------------------------------------------------------------
+
+TRACEPARENT = f"00-{7:032x}-{9:016x}-01"
+
+
+class Tracing(Manager):
+    """An engine that exports spans of its own: 0.5.7 to 0.5.9 and from 0.5.16 on."""
+
+    enable_trace = True
+
+
+class TracingSince(Manager):
+    """The same in 0.5.10 to 0.5.15."""
+
+    server_args = SimpleNamespace(enable_trace=True)
+
+
+class NotTracing(Manager):
+    """An engine that does not."""
+
+    enable_trace = False
+
+
+def traced(manager: Manager, request: Any = None, **given: Any) -> Any:
+    """Ask for one answer below a stage; returns what was asked, and the stage's W3C name."""
+    obj = Input()
+    vars(obj).update(given)
+    with otel_rl.step(1), otel_rl.stage("sample") as stage:
+        context = stage.get_span_context()
+
+        async def wait() -> Any:
+            return await manager.generate_request(obj, request).__anext__()
+
+        asyncio.run(wait())
+    return obj, f"00-{context.trace_id:032x}-{context.span_id:016x}-01"
+
+
+@pytest.mark.parametrize("kind", [Tracing, TracingSince])
+def test_an_engine_that_traces_is_told_whose_request_it_is(notes: Notes, kind: type[Manager]) -> None:
+    """Its spans hang below the stage that waits."""
+    obj, name = traced(kind(out()), external_trace_header=None)
+    assert {"traceparent": name} == obj.external_trace_header
+    assert 1 == len(notes.rows)
+
+
+@pytest.mark.parametrize(
+    ("manager", "request_", "given"),
+    [
+        (NotTracing(out()), None, {"external_trace_header": None}),
+        (Manager(out()), None, {"external_trace_header": None}),
+        (Tracing(out()), None, {}),  # until 0.5.6
+        (Tracing(out()), None, {"external_trace_header": {"traceparent": TRACEPARENT}}),
+        (Tracing(out()), SimpleNamespace(headers={}), {"external_trace_header": None}),
+    ],
+    ids=["not tracing", "0.4.10", "nowhere to say it", "the caller's own", "a server's client"],
+)
+def test_no_other_engine_is_told_anything(notes: Notes, manager: Manager, request_: Any, given: dict[str, Any]) -> None:
+    """What the caller hands over stays as it is."""
+    obj, _ = traced(manager, request_, **given)
+    assert given == {name: value for name, value in vars(obj).items() if name == "external_trace_header"}
+    assert 1 == len(notes.rows)
+
+
+def test_no_propagator_hands_nothing_over(notes: Notes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """OTEL_PROPAGATORS=none."""
+    monkeypatch.setenv("OTEL_PROPAGATORS", "none")
+    obj, _ = traced(Tracing(out()), external_trace_header=None)
+    assert obj.external_trace_header is None
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_servers_request_belongs_to_what_its_headers_name(notes: Notes, stream: bool) -> None:
+    """SGLang keeps them where it has tracing."""
+    obj = Input(stream=stream)
+    obj.external_trace_header = {"traceparent": TRACEPARENT}
+    first(out(), obj=obj)
+    (parent,) = notes.parents
+    assert (7, 9) == (parent.get_span_context().trace_id, parent.get_span_context().span_id)
+
+
+def test_headers_that_name_nothing_are_none(notes: Notes) -> None:
+    """Then it belongs to the step."""
+    obj = Input()
+    obj.external_trace_header = {"traceparent": "00-x"}
+    with otel_rl.step(1), otel_rl.stage("sample") as stage:
+        first(out(), obj=obj)
+    assert [stage] == notes.parents

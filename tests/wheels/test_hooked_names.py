@@ -12,6 +12,7 @@ pytest.importorskip("remotezip")
 
 import requests
 from packaging.specifiers import SpecifierSet
+from packaging.version import Version
 
 from otel_rl.integrations import MODULES
 from tests.wheels.names import defines
@@ -71,3 +72,17 @@ def test_what_need_not_exist_does_somewhere(name: str) -> None:
     wanted = [hook.target for hook in module.HOOKS if hook.optional]
     versions = VERSIONS[name].split()
     assert [] == [target for target in wanted if not any(has(module.PACKAGE, v, target) for v in versions)]
+
+
+@pytest.mark.parametrize("version", VERSIONS["sglang"].split())
+def test_sglang_takes_the_trace_context_where_it_is_handed_over(version: str) -> None:
+    """From 0.5.7 on, in the field that the integration fills, and where one of the two switches is on."""
+    try:
+        requests_, manager = (
+            source("sglang", version, f"sglang.srt.managers.{module}") for module in ("io_struct", "tokenizer_manager")
+        )
+    except requests.RequestException as error:
+        pytest.skip(f"no package index: {type(error).__name__}")
+    is_taken = Version(version) >= Version("0.5.7")
+    assert is_taken == ("external_trace_header:" in requests_)
+    assert not is_taken or "self.enable_trace" in manager or "self.server_args.enable_trace" in manager
