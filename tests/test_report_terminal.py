@@ -43,11 +43,12 @@ def shown(root: Path, plan: Plan, width: int) -> str:
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS.keys())
 @pytest.mark.parametrize("width", [80, 120])
 def test_no_line_is_wider_than_the_terminal(tmp_path: Path, plan: Plan, width: int) -> None:
-    """And no table cell is cut: nothing but a run's name may be shortened."""
-    text = shown(tmp_path, plan, width)
-    assert width >= max(len(line) for line in text.splitlines())
-    assert ("…" in text.splitlines()[0]) == (plan.run_id != "healthy")
-    assert "…" not in "".join(text.splitlines()[1:])
+    """And no table cell is cut: nothing but a run's name may be shortened. The path is in one piece, to be copied."""
+    first, *others, path = shown(tmp_path, plan, width).splitlines()
+    assert width >= max(map(len, (first, *others)))
+    assert ("…" in first) == (plan.run_id != "healthy")
+    assert "…" not in "".join((*others, path))
+    assert Path(path).is_dir()
 
 
 @pytest.mark.parametrize(

@@ -37,8 +37,10 @@ FAILURE_ROWS: Final = 16
 
 
 def render(report: Report, console: Console) -> None:
-    """Print a report; colours and width are the console's."""
+    """Print a report; colours and width are the console's. The path comes in one piece, so that it can be copied."""
     console.print(document(report, console.width), highlight=False)
+    console.print()
+    console.print(Text(printable(report.path), style=NOTE), soft_wrap=True)
 
 
 def document(report: Report, width: int) -> RenderableType:
@@ -64,7 +66,6 @@ def document(report: Report, width: int) -> RenderableType:
         memory_table(report),
         parts_table(report, width),
         _trust(report),
-        Text(report.path, style=NOTE, overflow="fold"),
     ]
     parts: list[RenderableType] = []
     for section in sections:
