@@ -18,7 +18,7 @@ from otel_rl.journal.identity import WriterIdentity
 from otel_rl.journal.write import Writer
 from otel_rl.metrics import Fold
 from otel_rl.probes.memory import use_memory_reader
-from otel_rl.records import Span
+from otel_rl.records import Span, Value
 from otel_rl.runtime import state
 from otel_rl.sidecar.start import make_keeper
 from otel_rl.steps import report_alone
@@ -66,6 +66,8 @@ class Flusher:
         self._encoder: SpanEncoder | None = None
         self._writer: Writer | None = None
         self._identity: Any = None
+        self._resource: dict[str, Value] = {}
+        """What is known of the process, as every request says it."""
         self._stopping = self._given_up = False
         self._wake = Wake()
         self._asked: deque[_Answer] = deque()
@@ -175,7 +177,7 @@ class Flusher:
         with guard("journal spans"):  # they ended before what they are in: the journal gets parents first
             self._write(writer, encoder.encode(reversed(self._release(taken.spans))))
         with guard("journal spans and metrics of others"):
-            self._write(writer, self._foreign(taken.foreign, state.identity.resource(state.config.service)))
+            self._write(writer, self._foreign(taken.foreign, self._resource))
         if is_due:
             with guard("journal metrics"):
                 self._count_self(writer, encoder)
@@ -216,14 +218,14 @@ class Flusher:
     def _target(self) -> tuple[SpanEncoder, Writer]:
         """Return encoder and writer for the identity as it is known now."""
         identity = state.identity
+        if identity is not self._identity:
+            self._resource = identity.resource(state.config.service)
         if self._encoder is None or self._writer is None:
-            self._encoder = SpanEncoder(
-                identity.resource(state.config.service), __version__, max_text=state.config.attribute_length
-            )
+            self._encoder = SpanEncoder(self._resource, __version__, max_text=state.config.attribute_length)
             writer_identity = WriterIdentity.current(identity.role, identity.rank, __version__)
             self._writer = Writer(directories.run_directory(), writer_identity, state.config.journal_max_bytes)
         elif identity is not self._identity:
-            self._encoder.set_resource(identity.resource(state.config.service))
+            self._encoder.set_resource(self._resource)
             if identity.run_id != self._identity.run_id:
                 self._writer.move(directories.run_directory())
         self._identity = identity

@@ -94,3 +94,22 @@ def test_one_that_does_not_stay_says_what_is_wrong(run: Path, monkeypatch: pytes
     monkeypatch.setattr(owner, "claim", trouble)
     with pytest.raises(OSError, match="Input/output error"):
         Sidecar(run, ())._claim()
+
+
+@pytest.mark.parametrize(("why", "code"), [("gone", 0), ("taken over", ANOTHER)])
+def test_it_says_why_it_leaves_before_all_is_sent(
+    run: Path, sleeps: Sleeps, monkeypatch: pytest.MonkeyPatch, why: str, code: int
+) -> None:
+    """The run was removed under it, or somebody took it for dead."""
+    said: list[str] = []
+    monkeypatch.setattr(main.signal, "signal", lambda *arguments: None)
+    monkeypatch.setattr(main, "TOUCH_S", 0.0)
+    if why == "taken over":
+        monkeypatch.setattr(owner.Owner, "touch", lambda self: False)
+    sleeps(lambda: shutil.rmtree(run))
+    assert code == Sidecar(run, (), say=said.append).run()
+    expected = {
+        "gone": f"{run} is gone: somebody removed the run",
+        "taken over": "another sidecar took this one for dead and ships in its place",
+    }
+    assert [expected[why]] == said

@@ -73,10 +73,11 @@ class Sidecar:
             claim = self._claim()
             if isinstance(claim, int):
                 return claim
-            if self._hold(claim):
+            code = self._hold(claim)
+            if code is None:
                 return self._farewell()
             if not self._stays or self._is_leaving:
-                return 0
+                return code
             self._node = self._make_node()
 
     def _make_node(self) -> Node:
@@ -89,8 +90,8 @@ class Sidecar:
 
         return Node(self.directory, self._targets, self._is_mine, say)
 
-    def _hold(self, claim: owner.Owner) -> bool:
-        """Ship as the sidecar of this node; say whether the run is still there and still ours."""
+    def _hold(self, claim: owner.Owner) -> int | None:
+        """Ship as the sidecar of this node; where the run is gone or no longer ours, give the exit code of that."""
         handler = _Lines(self._node.say)
         logger.addHandler(handler)
         own = None
@@ -99,16 +100,16 @@ class Sidecar:
         with guard("compare ranks"):
             self._deriver = Deriver(self.directory, self.identity, self._node.say)
         self._node.start()
-        is_ours = False
+        code: int | None = ANOTHER
         try:
-            is_ours = self._follow(claim, own)
+            code = self._follow(claim, own)
         finally:
             if own is not None:
                 own.close()
-            self._node.stop(is_ours=is_ours)
+            self._node.stop(is_ours=code is None)
             claim.release()
             logger.removeHandler(handler)
-        return is_ours
+        return code
 
     def _claim(self) -> owner.Owner | int:
         """Become the sidecar of this node; where that may not be, the exit code.
@@ -130,15 +131,16 @@ class Sidecar:
                 return code
             time.sleep(SCAN_S)
 
-    def _follow(self, claim: owner.Owner, own: OwnJournal | None) -> bool:
-        """Ship until there is nothing more to do; say whether the run is still there and still ours."""
+    def _follow(self, claim: owner.Owner, own: OwnJournal | None) -> int | None:
+        """Ship until there is nothing more to do; where the run is gone or no longer ours, give the exit code."""
         quiet_since = touched = begun = monotonic()
         written = 0.0
         while not self._ended:
             try:
                 self._node.look()
             except FileNotFoundError:
-                return False  # somebody removed the run
+                self._node.say(f"{self.directory} is gone: somebody removed the run")
+                return 0
             except OSError as error:  # a network file system in trouble: what is known goes on being sent
                 report("look into the run", error)
             was_behind = self._derive(own)
@@ -146,7 +148,8 @@ class Sidecar:
             if now - touched > TOUCH_S:
                 touched = now
                 if not claim.touch():
-                    return False  # another sidecar took us for dead
+                    self._node.say("another sidecar took this one for dead and ships in its place")
+                    return ANOTHER
             if own is not None and now - written > PERIOD_S:
                 written = now
                 with guard("sample this node"):
@@ -159,7 +162,7 @@ class Sidecar:
             if now - quiet_since > (QUIET_S if is_done else self._grace_s):
                 break
             time.sleep(SCAN_S)
-        return True
+        return None
 
     def _derive(self, own: OwnJournal | None) -> bool:
         """Compare the ranks for a while, and say whether much of the dead was left to read.
