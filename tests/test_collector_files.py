@@ -1,8 +1,9 @@
 """What a cluster deploys holds together: it parses, is pinned, and uses only names that otel_rl emits.
 
 The real programs judge the configurations in ``tests/backend``. The published schemas of Compose and of the Helm chart
-are no part of this repository: ``OTEL_RL_SCHEMAS`` names a folder with ``compose-spec.json`` and with the chart's
-``values.schema.json`` and ``values.yaml``; without it two tests are skipped, and the structure is checked all the same.
+are no part of this repository. ``scripts/backends`` fetches that of Compose; ``OTEL_RL_SCHEMAS`` names a folder with
+the chart's ``values.schema.json`` and ``values.yaml``, which no Go module holds. Without them their tests are skipped,
+and the structure is checked all the same.
 """
 
 from __future__ import annotations
@@ -367,12 +368,15 @@ def test_batch_script_is_bash() -> None:
 
 def schema(name: str) -> Path:
     """A published schema, or a skipped test."""
-    path = Path(SCHEMAS or "") / name
-    if SCHEMAS is None or not path.is_file():
-        pytest.skip(f"no {name}: OTEL_RL_SCHEMAS names a folder that holds it")
-    return path
+    where = subprocess.run([ROOT / "scripts" / "backends", "where"], check=True, capture_output=True, text=True).stdout
+    folders = (Path(where).parent / "schemas", *([Path(SCHEMAS)] if SCHEMAS else []))
+    found = [folder / name for folder in folders if (folder / name).is_file()]
+    if not found:
+        pytest.skip(f"no {name}: scripts/backends fetches that of Compose, OTEL_RL_SCHEMAS names a folder of others")
+    return found[0]
 
 
+@pytest.mark.backend
 def test_compose_keeps_to_its_schema() -> None:
     """The Compose Specification's own schema has nothing against it."""
     found = jsonschema.Draft7Validator(json.loads(schema("compose-spec.json").read_text()))
