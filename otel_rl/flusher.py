@@ -81,6 +81,8 @@ class Flusher:
         """When the first span was journaled."""
         self._waiting = 0.0
         """When the first metric was found to wait."""
+        self._told: tuple[int, ...] = ()
+        """Our own counts when they were journaled last."""
         self._done = 0
         """Cycles that are over."""
         self._beat = monotonic()
@@ -178,10 +180,11 @@ class Flusher:
             self._write(writer, encoder.encode(reversed(self._release(taken.spans))))
         with guard("journal spans and metrics of others"):
             self._write(writer, self._foreign(taken.foreign, self._resource))
-        if is_due:
+        if is_due and (self.fold.is_waiting or self._counts(writer, encoder) != self._told):
             with guard("journal metrics"):
                 self._count_self(writer, encoder)
                 self._write(writer, encoder.encode_metrics(self.fold.take(state.now())))
+            self._told = self._counts(writer, encoder)
         self._care_for(writer)
         if self._keeper is not None and self._identity.known and writer.stats.frames and not self._stopping:
             with guard("keep the sidecar alive"):
@@ -255,6 +258,11 @@ class Flusher:
             report_alone()
         waited = bool(self._waiting) and now - self._waiting > FREEZE_S
         return (state.frozen or waited or is_full) and state.identity.known
+
+    def _counts(self, writer: Writer, encoder: SpanEncoder) -> tuple[int, ...]:
+        """Our own counts in short; they are journaled where they have changed, but not for having been journaled."""
+        counters = (self.recorded, state.dropped, encoder.dropped, writer.stats.dropped, errors)
+        return tuple(sum(list(counter.values())) for counter in counters)
 
     def _count_self(self, writer: Writer, encoder: SpanEncoder) -> None:
         """Put our own counts among the metrics: what was recorded is journaled, waiting or dropped."""

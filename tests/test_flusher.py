@@ -286,6 +286,26 @@ def test_our_own_counts_add_up(recording: Recording) -> None:
     assert run.last_points(vocabulary.SELF_BYTES)[0].value > 0
 
 
+def test_a_process_that_does_nothing_journals_nothing(recording: Recording) -> None:
+    """Its own counts are journaled where something else has changed, and not for having been journaled."""
+
+    def sizes() -> dict[str, int]:
+        return {path.name: path.stat().st_size for path in run_directory().iterdir()}
+
+    with otel_rl.step(1), otel_rl.stage("sample"):
+        pass
+    assert otel_rl.flush()
+    before = sizes()
+    for _ in range(3):
+        assert otel_rl.flush()
+    assert before == sizes()
+    with guard.guard("fail for a test"):
+        raise ValueError("as the test wants")
+    assert otel_rl.flush()
+    assert before != sizes()
+    assert 1 == guard.errors.pop("fail for a test")
+
+
 def test_what_had_to_be_changed_is_counted_in_the_journal(recording: Recording) -> None:
     """By the reason; what is kept as it is counts nowhere."""
     with otel_rl.step(1), otel_rl.stage("tool") as stage:
