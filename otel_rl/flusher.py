@@ -184,7 +184,7 @@ class Flusher:
             with guard("journal metrics"):
                 self._count_self(writer, encoder)
                 self._write(writer, encoder.encode_metrics(self.fold.take(state.now())))
-            self._told = self._counts(writer, encoder)
+                self._told = self._counts(writer, encoder)
         self._care_for(writer)
         if self._keeper is not None and self._identity.known and writer.stats.frames and not self._stopping:
             with guard("keep the sidecar alive"):
@@ -262,7 +262,7 @@ class Flusher:
     def _counts(self, writer: Writer, encoder: SpanEncoder) -> tuple[int, ...]:
         """Our own counts in short; they are journaled where they have changed, but not for having been journaled."""
         counters = (self.recorded, state.dropped, encoder.dropped, writer.stats.dropped, errors)
-        return tuple(sum(list(counter.values())) for counter in counters)
+        return self.fold.overflow, *(sum(list(counter.values())) for counter in counters)
 
     def _count_self(self, writer: Writer, encoder: SpanEncoder) -> None:
         """Put our own counts among the metrics: what was recorded is journaled, waiting or dropped."""

@@ -107,9 +107,9 @@ def asked(
 ) -> Callable[..., Any]:
     """Make the replacement of an asynchronous generator function whose callers mostly want one item.
 
-    As ``watched`` does, but for all but ``before``, which sees the arguments when the generator begins, nothing is
-    made or called for it until that item is there. Cost: 0.8 us, of it 0.6 us for
-    an object and a coroutine between the caller and the generator, without what ``first`` does.
+    As ``watched`` does, but until that item is there nothing is made or called for it except ``before``, which sees the
+    arguments when the generator begins. Cost: 0.8 us, of it 0.6 us for an object and a coroutine between the caller and
+    the generator, without what ``before`` and ``first`` do.
     """
 
     @functools.wraps(original)

@@ -325,6 +325,24 @@ def test_our_errors_are_counted_in_the_journal(recording: Recording) -> None:
     assert (1, {vocabulary.REASON: "do a thing"}) == (point.value, point.attributes)
 
 
+@pytest.mark.guarded
+def test_metrics_that_could_not_be_encoded_are_said(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the next cycle, though nothing else has changed since."""
+
+    def fail(points: object) -> None:
+        raise ValueError("as the test wants")
+
+    with otel_rl.step(1):
+        assert otel_rl.flush()
+        with monkeypatch.context() as broken:
+            broken.setattr(entry._parts.flusher._encoder, "encode_metrics", fail)
+            otel_rl.record("my.metric", 1)
+            otel_rl.flush()
+        assert otel_rl.flush()
+        (point,) = recording.run().last_points(vocabulary.SELF_ERRORS)
+    assert (1, {vocabulary.REASON: "journal metrics"}) == (point.value, point.attributes)
+
+
 def test_metrics_wait_until_the_resource_is_final(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
     """Until the first step, so that no series changes its labels when the framework becomes known."""
     otel_rl.record("my.metric", 1)

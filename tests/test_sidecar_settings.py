@@ -158,6 +158,7 @@ PEM = f"-----BEGIN PRIVATE KEY-----\n{SECRET * 40}\n-----END PRIVATE KEY-----\n"
         ({"CERTIFICATE": "/" + "x" * 300}, "CERTIFICATE"),
         ({"CERTIFICATE": "/nowhere/\0"}, "CERTIFICATE"),
         ({"CERTIFICATE": f"{SECRET}\n{SECRET}"}, "CERTIFICATE"),
+        ({"CERTIFICATE": f"{SECRET}\x01"}, "CERTIFICATE"),
         ({"CLIENT_CERTIFICATE": f"-----BEGIN PRIVATE KEY-----\\n{SECRET}"}, "CLIENT_CERTIFICATE"),
         ({"CLIENT_CERTIFICATE": SECRET * 40}, "CLIENT_CERTIFICATE"),
         ({"CLIENT_KEY": PEM}, "CLIENT_KEY"),

@@ -66,7 +66,7 @@ class Sidecar:
         self._deriver: Deriver | None = None
 
     def run(self) -> int:
-        """Ship until all is done; the exit code: 0 all was sent, 1 something remains, 3 another sidecar does it."""
+        """Ship until all is done; the exit code: 0 all was sent or the run is gone, 1 some remains, 3 another ships."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._end)
         while True:

@@ -141,7 +141,8 @@ class _Reader:
     def shown(self, name: str) -> str:
         """The variable and its value, to be printed and logged; without a value that may be a private key itself."""
         text = self.text(name)
-        return self.variable(name) if name == "CLIENT_KEY" or may_be_key(text) else f"{self.variable(name)}={text!r}"
+        is_hidden = name == "CLIENT_KEY" or not text.isprintable() or may_be_key(text)
+        return self.variable(name) if is_hidden else f"{self.variable(name)}={text!r}"
 
     def protocol(self, port: int | None) -> Protocol:
         """The protocol; where it is not said, that of the usual port: 4318 is HTTP."""

@@ -349,7 +349,7 @@ class NotTracing(Manager):
     enable_trace = False
 
 
-def traced(manager: Manager, request: Any = None, **given: Any) -> Any:
+def traced(manager: Manager, request: Any = None, **given: Any) -> tuple[Any, str]:
     """Ask for one answer below a stage; returns what was asked, and the stage's W3C name."""
     obj = Input()
     vars(obj).update(given)
