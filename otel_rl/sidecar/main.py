@@ -139,8 +139,7 @@ class Sidecar:
             try:
                 self._node.look()
             except FileNotFoundError:
-                self._node.say(f"{self.directory} is gone: somebody removed the run")
-                return 0
+                return self._leave(is_gone=True)
             except OSError as error:  # a network file system in trouble: what is known goes on being sent
                 report("look into the run", error)
             was_behind = self._derive(own)
@@ -148,8 +147,7 @@ class Sidecar:
             if now - touched > TOUCH_S:
                 touched = now
                 if not claim.touch():
-                    self._node.say("another sidecar took this one for dead and ships in its place")
-                    return ANOTHER
+                    return self._leave(is_gone=not os.path.isdir(self.directory))  # it looks now and then only
             if own is not None and now - written > PERIOD_S:
                 written = now
                 with guard("sample this node"):
@@ -163,6 +161,14 @@ class Sidecar:
                 break
             time.sleep(SCAN_S)
         return None
+
+    def _leave(self, *, is_gone: bool) -> int:
+        """Say why the run is no longer ours, and give the exit code of that."""
+        if is_gone:
+            self._node.say(f"{self.directory} is gone: somebody removed the run")
+            return 0
+        self._node.say("another sidecar took this one for dead and ships in its place")
+        return ANOTHER
 
     def _derive(self, own: OwnJournal | None) -> bool:
         """Compare the ranks for a while, and say whether much of the dead was left to read.
