@@ -269,6 +269,10 @@ def test_a_file_that_cannot_be_cut_back(
     assert [b"x" * 100, b"after"] == [item.payload for item in items(second) if isinstance(item, Frame)]
 
 
+UNLIMITED = "resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)"
+"""For the end of a program: the coverage of what it ran is a file, too."""
+
+
 def test_the_limit_of_file_sizes(tmp_path: Path) -> None:
     """Under RLIMIT_FSIZE segments end where they must, and every frame that fits a file at all is written."""
     code = f"""
@@ -282,6 +286,7 @@ for number in range(10):
     journal.append("traces", bytes([number]) * 600, 1, 1, 1)
 journal.close()
 assert journal.stats.dropped == {{}}, journal.stats
+{UNLIMITED}
 """
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True)
     assert [bytes([number]) * 600 for number in range(10)] == payloads(tmp_path)
@@ -304,6 +309,7 @@ rank.writer.append("traces", bytes({limit}), 3, 1, 1)
 rank.write(10)
 rank.writer.close()
 print(json.dumps([rank.writer.stats.dropped.get(("traces", "too_large"), 0), sum(rank.writer.stats.dropped.values())]))
+{UNLIMITED}
 """
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, capture_output=True, text=True)
     assert [3, 3] == json.loads(done.stdout)
