@@ -8,6 +8,10 @@ import sys
 from importlib.resources import files
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.medium
+
 AUTOLOAD = str(files("otel_rl") / "autoload")
 
 

@@ -21,6 +21,8 @@ from otel_rl.steps import know_attempt
 from tests.fixtures import ATTEMPT, RUN, Recording
 from tests.runs import Plan, write_run
 
+pytestmark = pytest.mark.medium
+
 cli = CliRunner()
 OTEL_RL = [sys.executable, "-m", "otel_rl"]
 

@@ -17,6 +17,8 @@ from otel_rl import vocabulary as v
 from otel_rl.cli import app
 from tests.runs import Plan, write_run
 
+pytestmark = pytest.mark.medium
+
 cli = CliRunner()
 
 

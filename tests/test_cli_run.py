@@ -27,6 +27,8 @@ from otel_rl.sidecar.start import Keeper
 from tests.runs import Plan, write_run
 from tests.sink import sink
 
+pytestmark = pytest.mark.medium
+
 OTEL_RL = [sys.executable, "-c", "from otel_rl.cli import main; main()"]
 RECORDING = """
 import otel_rl

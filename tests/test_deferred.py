@@ -106,6 +106,7 @@ def test_tensors_of_the_host_stay_as_they_are() -> None:
     assert [[6.0, 4.0]] == seen
 
 
+@pytest.mark.medium
 def test_to_sum_a_large_tensor_starts_no_thread() -> None:
     """In the flusher: the threads of torch belong to training."""
     code = """

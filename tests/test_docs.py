@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from otel_rl.integrations import MODULES
 from otel_rl.journal.read import open_run
 
@@ -47,6 +49,7 @@ def test_the_readme_names_every_integration() -> None:
     assert [] == [name for name in MODULES if name not in text]
 
 
+@pytest.mark.medium
 def test_snippets_of_the_readme_run(tmp_path: Path) -> None:
     """Put together they are a program, and what it records is read back."""
     snippets = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL)

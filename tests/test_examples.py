@@ -14,6 +14,8 @@ from otel_rl import vocabulary
 from otel_rl.journal.read import open_run
 from tests.programs import launch
 
+pytestmark = pytest.mark.medium
+
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 

@@ -151,6 +151,7 @@ def check(run: Run, cycles: list[int]) -> None:
     assert [] == [span.name for span in run.spans() if span.parent_id and span.parent_id not in known]
 
 
+@pytest.mark.medium
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(PROGRAM, max_size=5))
 def test_no_span_is_an_orphan_after_any_cycle(stubbed: Recording, tmp_path: Path, programs: list[Any]) -> None:

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.medium
+
 ROOT = Path(__file__).parent.parent
 MAIN = "from otel_rl.cli import main; main()"
 HEAVY = ("torch", "ray", "transformers", "trl", "accelerate", "numpy", "opentelemetry.sdk", "google.protobuf", "wrapt")

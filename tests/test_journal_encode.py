@@ -28,6 +28,8 @@ from otel_rl.journal import encode, wire
 from otel_rl.journal.encode import Request, SpanEncoder
 from otel_rl.records import Attributes, Distribution, Log, MetricPoints, Number, Point, SpanEvent, SpanLink, Value
 
+pytestmark = pytest.mark.medium
+
 RESOURCE: dict[str, Value] = {"service.name": "test", "rl.rank": 3, "rl.flag": True, "rl.list": ["a", "b"]}
 unhurried = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 SCOPE = InstrumentationScope("otel_rl", "1.2.3")

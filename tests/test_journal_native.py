@@ -72,6 +72,7 @@ def whole(span: Span) -> Any:
     return found["Python"]
 
 
+@pytest.mark.medium
 @needs_both
 @settings(deadline=None, max_examples=2000)
 @given(spans)

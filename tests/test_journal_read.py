@@ -421,6 +421,7 @@ def started(tmp_path: Path, num_spans: int) -> subprocess.Popen[str]:
     return process
 
 
+@pytest.mark.medium
 def test_reading_while_it_is_written(tmp_path: Path) -> None:
     """A run that grows is read again and again, never with damage or a gap, always up to the last finished frame."""
     process = started(tmp_path, 1)
@@ -438,6 +439,7 @@ def test_reading_while_it_is_written(tmp_path: Path) -> None:
         process.communicate()
 
 
+@pytest.mark.medium
 def test_kill_9(tmp_path: Path) -> None:
     """Of a killed process everything that it had appended is read, and it is seen to be dead."""
     process = started(tmp_path, 200)

@@ -273,6 +273,7 @@ UNLIMITED = "resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,)
 """For the end of a program: the coverage of what it ran is a file, too."""
 
 
+@pytest.mark.medium
 def test_the_limit_of_file_sizes(tmp_path: Path) -> None:
     """Under RLIMIT_FSIZE segments end where they must, and every frame that fits a file at all is written."""
     code = f"""
@@ -300,8 +301,8 @@ def test_requests_are_made_for_the_limit_of_file_sizes(tmp_path: Path, limit: in
 import json, resource, sys
 from pathlib import Path
 sys.path.insert(0, {str(Path(__file__).parents[1])!r})
-resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, resource.RLIM_INFINITY))
 from tests.sink import ALIVE, Rank
+resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, resource.RLIM_INFINITY))
 rank = Rank(Path(sys.argv[1]), ALIVE)
 rank.write(2000, text="x" * 1000)
 rank.append(rank.encoder.encode_logs([]))
@@ -462,6 +463,7 @@ def test_fork(tmp_path: Path, disk: Callable[..., Disk], is_told: bool) -> None:
     assert [b"first", b"pending", b"last"] == payloads(tmp_path)
 
 
+@pytest.mark.medium
 def test_forks_while_a_thread_writes(tmp_path: Path) -> None:
     """A process that forks again and again while its flusher writes: no child hangs, and the file is whole."""
     code = f"""

@@ -106,6 +106,7 @@ class Wrapper(torch.nn.Module):
         self.config = {"train_batch_size": 8}
 
 
+@pytest.mark.medium
 def test_a_wrapped_model_is_the_model() -> None:
     """Also twice, and compiled."""
     model = qwen()

@@ -282,6 +282,7 @@ def test_a_call_of_its_own_hides_no_fault(recording: Recording, key: str, micro:
     assert [(1, *fault) for fault in faults] == mismatches(recording.stop())
 
 
+@pytest.mark.medium
 def test_a_thousand_clean_steps_raise_nothing(recording: Recording) -> None:
     """3,000 rows, no mismatch, nothing dropped."""
     loop = Loop(seed=1)

@@ -17,6 +17,8 @@ from otel_rl.journal.read import open_run
 from tests.programs.launch import HERE, run, start
 from tests.programs.recorded import Node, Recorded
 
+pytestmark = pytest.mark.medium
+
 PROGRAM = str(HERE / "processes.py")
 
 

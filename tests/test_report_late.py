@@ -28,6 +28,7 @@ def calls_of(run: Any) -> dict[str, int]:
     return {row.stage: row.calls for row in build_report(run, time.time_ns()).stages if row.stage != "rl.other"}
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("steps_of_a_cycle", [3, 10])
 def test_a_stage_whose_device_is_late_belongs_to_its_step(
     recording: Recording, monkeypatch: pytest.MonkeyPatch, steps_of_a_cycle: int

@@ -48,6 +48,7 @@ def listed(derived: Any) -> dict[str, Any]:
     return {**columns, "problems": {reason: number for reason, number in derived.problems.items() if number}}
 
 
+@pytest.mark.medium
 @settings(deadline=None)
 @given(rows())
 def test_numpy_derives_what_plain_python_derives(made: list[Request]) -> None:
@@ -65,6 +66,7 @@ def test_numpy_derives_what_plain_python_derives(made: list[Request]) -> None:
         assert bulk_plain.total(getattr(plain, column)) == bulk_numpy.total(getattr(fast, column))
 
 
+@pytest.mark.medium
 @settings(deadline=None)
 @given(rows())
 def test_what_is_derived_is_what_the_definitions_say(made: list[Request]) -> None:
@@ -108,6 +110,7 @@ def test_scores_are_evenly_spread() -> None:
     assert all(70 <= number <= 130 for number in Counter(one // 1000 for one in chosen).values())
 
 
+@pytest.mark.medium
 @settings(deadline=None)
 @given(st.lists(rows(), min_size=1, max_size=4), st.booleans())
 def test_the_extremes_do_not_depend_on_slices(parts: list[list[Request]], is_fast: bool) -> None:

@@ -26,6 +26,8 @@ from otel_rl.sidecar.client import AGENT, Client, Outcome, connect
 from otel_rl.sidecar.settings import SIGNALS, targets
 from tests.sink import Answer, Sink, Tls, sink
 
+pytestmark = pytest.mark.medium
+
 Protocol = Literal["grpc", "http"]
 PROTOCOLS: tuple[Protocol, ...] = ("grpc", "http")
 NAMES = {"grpc": "grpc", "http": "http/protobuf"}

@@ -159,6 +159,7 @@ PARTS = st.one_of(
 )
 
 
+@pytest.mark.medium
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     segments=st.lists(st.lists(PARTS, max_size=6), min_size=1, max_size=3),
@@ -212,6 +213,7 @@ def test_every_end_of_a_frame_is_a_place_to_begin(tmp_path: Path) -> None:
         ]
 
 
+@pytest.mark.medium
 def test_ten_thousand_segments_cost_little(tmp_path: Path) -> None:
     """What is not written any more is looked up once."""
     for number in range(10_000):

@@ -418,6 +418,7 @@ def test_what_was_sent_is_noted_only_when_it_changed(tmp_path: Path) -> None:
         assert before == (path.stat().st_ino, path.stat().st_mtime_ns)
 
 
+@pytest.mark.medium
 def test_ten_thousand_segments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Many segments make looking rare, not expensive: a look that takes 0.2 s comes every 4.2 s."""
     for number in range(50):

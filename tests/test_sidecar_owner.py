@@ -47,6 +47,7 @@ def test_the_first_claim_holds(tmp_path: Path) -> None:
     assert "other" == getattr(owner.living(tmp_path, BOOT), "writer", None), "somebody else's claim was given back"
 
 
+@pytest.mark.medium
 def test_of_many_at_once_one_wins(tmp_path: Path) -> None:
     """Real processes at the same moment; one that is killed makes room."""
     begin = str(time.time() + 1.5)

@@ -68,6 +68,7 @@ def test_below_the_share_the_very_bytes_go() -> None:
     assert [frame.payload for frame in frames] == ship(Share(2 * 25_000), frames)
 
 
+@pytest.mark.medium
 def test_above_it_less_and_less_goes() -> None:
     """The first half whole, then ever fewer; never above the share, whatever its size."""
     frames = [frame_of([span(1000 * number + n) for n in range(1, 101)]) for number in range(1, 101)]
@@ -158,6 +159,7 @@ def test_errors_below_one_span_are_few() -> None:
     assert 0.9 * module.SIBLINGS < len(found) <= module.SIBLINGS
 
 
+@pytest.mark.medium
 def test_errors_go_before_what_came_before_them() -> None:
     """However much there was, room is left for some of them."""
     spans = [span(n, 10 + n % 50, attributes={"text": "x" * 900}) for n in range(1000, 21_000)]
@@ -188,6 +190,7 @@ def crowds(draw: st.DrawFn) -> tuple[list[Frame], dict[int, int]]:
     return cut(made, draw(st.integers(1, 100))), {one.span_id: one.parent_id for one in made}
 
 
+@pytest.mark.medium
 @settings(max_examples=200, deadline=None)
 @given(crowds(), st.integers(2000, 40_000), st.integers(2, 60))
 def test_no_crowd_goes_beyond_the_bounds(crowd: tuple[list[Frame], dict[int, int]], most: int, siblings: int) -> None:
@@ -267,6 +270,7 @@ def trees(draw: st.DrawFn) -> tuple[list[list[FakeSpan]], int]:
     return frames, draw(st.integers(0, 15_000))
 
 
+@pytest.mark.medium
 @settings(max_examples=300, deadline=None)
 @given(trees())
 def test_every_shipped_span_has_its_parents(drawn: tuple[list[list[FakeSpan]], int]) -> None:

@@ -29,6 +29,8 @@ from tests.runs import FakeSpan
 from tests.sink import MAX_BYTES, Answer, Rank, Sink, sink
 from tests.test_sidecar_client import status_of
 
+pytestmark = pytest.mark.medium
+
 Protocol = Literal["grpc", "http"]
 STATUS = grpc.StatusCode
 GOOD = Answer()

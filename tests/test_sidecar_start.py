@@ -17,6 +17,8 @@ from otel_rl.runtime import state
 from otel_rl.sidecar import owner, start
 from otel_rl.sidecar.start import LAST_WAIT_S, Keeper, make_keeper
 
+pytestmark = pytest.mark.medium
+
 ME = WriterIdentity.current("trainer", 0)
 PREFIX = "OTEL_EXPORTER_OTLP_"
 SECRET = "hunter2"

@@ -21,6 +21,8 @@ from typer.main import get_command
 from otel_rl.cli import app
 from otel_rl.identity import folder_name
 
+pytestmark = pytest.mark.medium
+
 SCRIPT = Path(__file__).parents[1] / "collector" / "slurm" / "train.sbatch"
 PATIENCE_S = 60.0
 SRUN = """

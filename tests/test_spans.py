@@ -496,6 +496,7 @@ def test_a_stage_may_end_in_another_task(recording: Recording) -> None:
     assert {"end a stage where it began": 1} == guard.errors
 
 
+@pytest.mark.medium
 def test_many_threads_lose_nothing(recording: Recording) -> None:
     """The flusher works while eight threads record; every span arrives with its own parent."""
 

@@ -27,6 +27,8 @@ from otel_rl.stack import processes, state
 from otel_rl.stack.plan import PORTS
 from otel_rl.stack.ports import taken
 
+pytestmark = pytest.mark.medium
+
 FAKE = """#!{python} -IS
 import json, os, select, signal, socket, sys, time
 

@@ -193,6 +193,7 @@ def is_value(value: object, depth: int = 0) -> bool:
     return type(value) in (str, bool, int, float)
 
 
+@pytest.mark.medium
 @settings(max_examples=200, deadline=None)
 @given(ANYTHING)
 def test_the_result_is_always_a_value(value: Any) -> None:

@@ -25,6 +25,8 @@ from tests.integrations.openai_calls import ASK, ONE, STREAM, TALK, Notes, keep,
 from tests.programs import launch
 from tests.programs.recorded import Recorded
 
+pytestmark = pytest.mark.medium
+
 # --- what goes wrong --------------------------------------------------------------------------------------------------
 
 

@@ -188,6 +188,7 @@ def test_an_asynchronous_checkpoint_that_fails_says_so(recorded: Callable[[], Re
 # --- compiled regions -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.medium
 def test_compiled_regions_do_not_know_us(recorded: Callable[[], Recorded]) -> None:
     """A function with stages in it compiles into one graph, gives the same result, and records nothing."""
 

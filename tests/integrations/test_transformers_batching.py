@@ -22,6 +22,8 @@ from otel_rl.requests import UNKNOWN, KvCache, Load, Request
 from otel_rl.runtime import state
 from tests.noted import held, take
 
+pytestmark = pytest.mark.medium
+
 __all__ = ["held"]
 
 TEXTS = ("even 1?", "odd 12?", "even 123?")

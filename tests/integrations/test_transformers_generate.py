@@ -28,6 +28,8 @@ from otel_rl.requests import UNKNOWN, KvCache, Request
 from otel_rl.runtime import state
 from tests.noted import held, take
 
+pytestmark = pytest.mark.medium
+
 __all__ = ["held"]
 
 TEXTS = ("even 1?", "odd 12?", "even 123?", "odd 4?")
