@@ -346,7 +346,8 @@ def test_a_writer_that_was_only_paused_is_not_harmed(tmp_path: Path, monkeypatch
         behind = rank.write(10)
         with running(tmp_path, server) as node:  # another sidecar, which learns from the file what was closed
             writer = rank.identity.writer
-            assert server.wait_for(lambda: node.look() or set(behind) <= set(server.ids()))  # type: ignore[func-returns-value]
+            wait(node)
+            assert set(behind) <= set(server.ids())
             assert {writer} == node.living
             assert not node.progress[writer]["traces"].closed
             assert {("traces", "shipped"): 10, ("traces", "left_out"): 1} == {
