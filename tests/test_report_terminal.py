@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import re
+from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -40,13 +42,19 @@ def shown(root: Path, plan: Plan, width: int) -> str:
     return out.getvalue()
 
 
-@pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS.keys())
+@pytest.fixture(scope="module")
+def text_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, int], str]:
+    """Give what is shown of a plan; each is played once."""
+    return cache(lambda name, width: shown(tmp_path_factory.mktemp("shown"), PLANS[name], width))
+
+
+@pytest.mark.parametrize("name", PLANS)
 @pytest.mark.parametrize("width", [80, 120])
-def test_no_line_is_wider_than_the_terminal(tmp_path: Path, plan: Plan, width: int) -> None:
+def test_no_line_is_wider_than_the_terminal(text_of: Callable[[str, int], str], name: str, width: int) -> None:
     """And no table cell is cut: nothing but a run's name may be shortened. The path is in one piece, to be copied."""
-    first, *others, path = shown(tmp_path, plan, width).splitlines()
+    first, *others, path = text_of(name, width).splitlines()
     assert width >= max(map(len, (first, *others)))
-    assert ("…" in first) == (plan.run_id != "healthy")
+    assert ("…" in first) == (PLANS[name].run_id != "healthy")
     assert "…" not in "".join((*others, path))
     assert Path(path).is_dir()
 
@@ -89,9 +97,9 @@ def test_no_line_is_wider_than_the_terminal(tmp_path: Path, plan: Plan, width: i
         ("healthy", "rank 0  host rss  1.02 GiB  rl.sample, step 3"),
     ],
 )
-def test_a_report_says(tmp_path: Path, name: str, sentence: str) -> None:
+def test_a_report_says(text_of: Callable[[str, int], str], name: str, sentence: str) -> None:
     """Each kind of run shows what it is about."""
-    assert sentence in shown(tmp_path, PLANS[name], 80)
+    assert sentence in text_of(name, 80)
 
 
 def test_slow_ranks_share_a_cell(tmp_path: Path) -> None:
