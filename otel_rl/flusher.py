@@ -114,7 +114,7 @@ class Flusher:
             answer.wait(timeout_s)
         if not answer.is_set():
             self._given_up = True
-            say("otel_rl: the journal did not answer for %.1f s; %d records are lost", timeout_s, len(state.queue))
+            say("otel_rl: the journal did not answer for %.1f s; what was recorded last may be lost", timeout_s)
         return answer.is_set() and answer.written
 
     def _ask(self, answer: _Answer, timeout_s: float) -> _Answer:
