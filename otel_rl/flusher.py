@@ -29,6 +29,8 @@ PERIOD_S = 0.5
 """A killed process loses at most this and the time of one cycle."""
 SLICE = 5_000
 """Records that one cycle takes at most: what was recorded first is on disk soon, however much waits."""
+LOOKS = 20
+"""So often the end looks for progress before it gives up: a machine that stands still for seconds costs one look."""
 HEARTBEAT_S = 5.0
 FREEZE_S = 10.0
 """So long after the first span the resource is final even without a step. Set-up itself may take longer: importing
@@ -107,15 +109,20 @@ class Flusher:
             timeout_s: how long to wait at most for a journal that makes no progress, s.
             limit_s: how long to wait at most for one that does, s.
         """
-        done, deadline = self._done, monotonic() + limit_s
-        answer = self._ask(_Answer(is_last=True), timeout_s)
-        while not answer.is_set() and self._done > done and monotonic() < deadline:
-            done = self._done
-            answer.wait(timeout_s)
+        answer = self._ask(_Answer(is_last=True), 0.0)
+        before, deadline, looks = self._progress(), monotonic() + limit_s, LOOKS
+        while not answer.is_set() and looks and monotonic() < deadline:
+            answer.wait(timeout_s / LOOKS)
+            now = self._progress()
+            before, looks = now, LOOKS if now != before else looks - 1
         if not answer.is_set():
             self._given_up = True
             say("otel_rl: the journal did not answer for %.1f s; what was recorded last may be lost", timeout_s)
         return answer.is_set() and answer.written
+
+    def _progress(self) -> tuple[int, int]:
+        """How far the journal is: cycles that are over, and what was written."""
+        return self._done, self._writer.stats.bytes if self._writer is not None else 0
 
     def _ask(self, answer: _Answer, timeout_s: float) -> _Answer:
         """Have the thread do a cycle now, since a disk that hangs must not hold up who asks."""

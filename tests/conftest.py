@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from opentelemetry.context import Context, attach
 
-from otel_rl import guard
+from otel_rl import entry, guard
 from tests.fixtures import recording, stubbed
 
 __all__ = ["recording", "stubbed"]
@@ -19,8 +18,13 @@ __all__ = ["recording", "stubbed"]
 LAUNCHER = ("RANK", "LOCAL_RANK", "WORLD_SIZE")
 
 
-def pytest_configure() -> None:
-    """Heed SIGINT: who is started in the background of a script ignores it, and so would the programs of the tests."""
+def pytest_configure(config: pytest.Config) -> None:
+    """Heed SIGINT, which a script's background ignores, and our programs with it; let an example take its time."""
+    if config.pluginmanager.hasplugin("hypothesispytest"):  # the environment of vLLM has none
+        from hypothesis import HealthCheck, settings
+
+        settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+        settings.load_profile("unhurried")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -31,11 +35,15 @@ def isolated(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tm
     for name in [*LAUNCHER, *filter(lambda name: name.startswith("OTEL_"), tuple(os.environ))]:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("OTEL_RL_DIR", str(tmp_path / "runs"))
+    monkeypatch.setattr(entry, "EXIT_LIMIT_S", 60.0)  # a busy machine lets a thread wait for seconds
+    monkeypatch.setattr(entry.flush, "__defaults__", (60.0,))
     guard.errors.clear()
     attach(Context())
     yield
-    if "otel_rl.entry" in sys.modules:
-        sys.modules["otel_rl.entry"].uninstrument()
+    flusher = entry._parts.flusher
+    entry.uninstrument()
+    if flusher is not None and flusher._thread.is_alive():
+        flusher._thread.join(60)  # it has answered, and may not have ended yet
     swallowed = dict(guard.errors)
     guard.errors.clear()
     if swallowed and request.node.get_closest_marker("guarded") is None:

@@ -139,9 +139,6 @@ def modules_with(name: str) -> list[Any]:
 @pytest.fixture
 def stubbed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Recording:
     """A recording that is not on yet: clock, ids and memory are known, the flusher works only when it is asked."""
-    import otel_rl.collectives
-    import otel_rl.providers  # noqa: F401
-
     clock = Clock()
     numbers = itertools.count(1)
     for module in modules_with("monotonic_ns"):
@@ -151,7 +148,6 @@ def stubbed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Recording:
     monkeypatch.setattr("otel_rl.clock.measure_anchor", lambda: WALL_NS)
     monkeypatch.setattr("otel_rl.steps.peak_rss", lambda: 1 << 20)
     monkeypatch.setattr("otel_rl.flusher.PERIOD_S", 3600.0)
-    monkeypatch.setattr("otel_rl.entry.EXIT_LIMIT_S", 60.0)  # a busy machine lets a thread wait for seconds
     monkeypatch.setenv("OTEL_RL_RUN_ID", RUN)
     return Recording(tmp_path / "runs", clock)
 

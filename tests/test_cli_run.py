@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -101,6 +102,20 @@ def test_signals_are_passed_on_and_the_child_finishes(tmp_path: Path) -> None:
             assert f"got {int(number)}\n" == process.stdout.readline()
         assert "" == process.stdout.read()
     assert 7 == process.wait(timeout=60)
+
+
+@pytest.mark.skipif(not hasattr(signal, "sigtimedwait"), reason="the system has none")
+def test_an_end_that_another_thread_is_told_of_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SIGCHLD is the process's: a library's thread may take it, and nobody else ever hears of it."""
+    taken = []
+    wait = signal.sigtimedwait
+
+    def take(watched: set[signal.Signals], timeout_s: float) -> None:
+        taken.append(wait(watched, 60))
+
+    monkeypatch.setattr(signal, "sigtimedwait", take)
+    assert 5 == run_child(["sh", "-c", "sleep 0.2; exit 5"], os.environ)
+    assert [signal.SIGCHLD] == [one.si_signo for one in taken if one is not None]
 
 
 def test_the_child_has_the_signals_of_a_shell() -> None:
@@ -227,7 +242,8 @@ def test_it_has_the_records_sent(tmp_path: Path, stays: str, options: list[str])
         me = WriterIdentity.current("test", 0)
         identity = owner.living(tmp_path / "mine", me.boot_id)
         if identity is not None:
-            os.kill(identity.pid, signal.SIGTERM)
+            with suppress(ProcessLookupError):  # it has ended by itself meanwhile
+                os.kill(identity.pid, signal.SIGTERM)
         assert server.wait_for(lambda: owner.living(tmp_path / "mine", me.boot_id) is None, 60), "it ignores SIGTERM"
 
 
@@ -240,6 +256,7 @@ def test_a_signal_passes_by_the_one_who_sends(tmp_path: Path, monkeypatch: pytes
         status = Path(f"/proc/self/task/{thread.native_id}/status").read_text()
         (blocked,) = re.findall(r"SigBlk:\t([0-9a-f]+)", status)
         assert all(int(blocked, 16) >> (number - 1) & 1 for number in FORWARDED)
+    thread.join(60)  # leaving waits for two seconds
     assert not thread.is_alive()
     assert set() == signal.pthread_sigmask(signal.SIG_BLOCK, ())
 

@@ -176,7 +176,15 @@ def test_nothing_is_read_while_a_graph_is_captured(device: Any) -> None:
     assert 0 == len(state.training.deferred)
 
 
-@pytest.mark.usefixtures("queue")
+@pytest.fixture
+def asleep(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Time passes where it is slept through, and nowhere else."""
+    passed = [0.0]
+    monkeypatch.setattr(deferred, "sleep", lambda seconds: passed.append(passed[-1] + seconds))
+    monkeypatch.setattr(deferred, "monotonic", lambda: passed[-1])
+
+
+@pytest.mark.usefixtures("queue", "asleep")
 def test_the_end_of_the_program_waits_for_the_device(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was on its way is handed over, and a device that never answers does not hold up the end."""
     seen: list[list[float]] = []
@@ -271,7 +279,7 @@ def test_nothing_is_asked_while_a_graph_is_captured(device: Any) -> None:
     assert ([], [[1.0]]) == (before, seen)
 
 
-@pytest.mark.usefixtures("queue")
+@pytest.mark.usefixtures("queue", "asleep")
 def test_the_end_of_the_program_waits_for_times_of_the_device_too() -> None:
     """As long as for its numbers, and no longer."""
     asked = iter((True, True, False))

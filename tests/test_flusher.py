@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import sys
 import threading
@@ -134,7 +135,7 @@ def play(recording: Recording, program: Any, cycles: list[int]) -> None:
         recording.tick(1)
         collective.close()
     elif program == "flush":
-        recording.flusher.flush(5)
+        recording.flusher.flush(60)
         check(recording.run(), cycles)
     elif program == "tick":
         recording.tick(1)
@@ -610,10 +611,41 @@ def test_a_backlog_is_journaled_slice_by_slice(recording: Recording, monkeypatch
     for _ in range(100):
         with otel_rl.stage("tool"):
             pass
+    thread = recording.flusher._thread
     assert recording.flusher.stop(0.8, 3600)
+    thread.join(60)
     assert sorted(seen, reverse=True) == seen
     assert len(seen) >= 10
     assert 100 == sum(span.name == "tool" for span in recording.run().spans())
+
+
+def test_a_disk_that_is_slow_but_writes_is_waited_for(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was written is progress, also in the middle of a cycle."""
+    with otel_rl.step(1), otel_rl.stage("tool"):
+        pass
+    ours, written, goes_on = recording.flusher, threading.Event(), threading.Event()
+    append, wait = Writer.append, flusher._Answer.wait
+
+    def slow(self: Writer, *record: Any) -> None:
+        if written.is_set():
+            goes_on.wait(60)
+        append(self, *record)
+        written.set()
+
+    looks = itertools.count()
+
+    def look(self: flusher._Answer, timeout_s: float) -> None:
+        number = next(looks)  # the first is that of who asks
+        if number == flusher.LOOKS:  # without progress the last one
+            written.wait(60)
+        elif number > flusher.LOOKS:
+            goes_on.set()
+            wait(self, 60)
+
+    monkeypatch.setattr(Writer, "append", slow)
+    monkeypatch.setattr(flusher._Answer, "wait", look)
+    assert ours.stop(0.8, 3600)
+    assert "tool" in {span.name for span in recording.run().spans()}
 
 
 def test_a_flusher_that_cannot_start_is_tried_again(stubbed: Recording, monkeypatch: pytest.MonkeyPatch) -> None:

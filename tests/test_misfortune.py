@@ -39,7 +39,7 @@ def wait_until_hanging(directory: Path) -> dict[str, Any]:
     deadline = time.monotonic() + LIMIT_S
     while time.monotonic() < deadline:
         time.sleep(2)
-        if (directory / "runs" / "misfortune").exists():
+        if any((directory / "runs" / "misfortune").glob("*.otlp")):
             found = report(directory)
             if [True, True] == [stage["is_hanging"] for stage in found["open_stages"]]:
                 return found

@@ -9,7 +9,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -69,7 +69,8 @@ def stop_sidecar(directory: Path, number: int = signal.SIGKILL) -> None:
     """End the sidecar of a run, if one lives."""
     identity = sidecar_of(directory)
     if identity is not None:
-        os.kill(identity.pid, number)
+        with suppress(ProcessLookupError):  # it has ended by itself meanwhile
+            os.kill(identity.pid, number)
         wait_until(lambda: sidecar_of(directory) is None)
 
 
@@ -119,14 +120,16 @@ def assert_all_arrived(root: Path, server: Sink, *, once: bool = True) -> None:
 @pytest.mark.parametrize("compression", ["none", "gzip"])
 def test_a_run_arrives(runs: Path, protocol: Literal["grpc", "http"], compression: str) -> None:
     """By both protocols, while it runs; the sidecar ends by itself."""
+    enough = runs.parent / "enough"
     with sink(protocol) as server:
         name = "grpc" if protocol == "grpc" else "http/protobuf"
         program = train(
-            runs, server.endpoint, "100", "return", "0.03",
+            runs, server.endpoint, "100", "return", "0.03", ENOUGH=str(enough),
             OTEL_EXPORTER_OTLP_PROTOCOL=name, OTEL_EXPORTER_OTLP_COMPRESSION=compression,
         )  # fmt: skip
-        assert wait_until(lambda: len(arrived(server)) > 50)
-        assert program.poll() is None, "nothing arrived while it ran"
+        assert wait_until(lambda: len(arrived(server)) > 50), "nothing arrived while it ran"
+        assert program.poll() is None
+        enough.touch()
         assert program.wait() == 0
         assert_all_arrived(runs, server)
 
@@ -220,11 +223,13 @@ def test_where_no_process_may_be_started_a_person_ships(runs: Path) -> None:
 def test_a_person_ships_while_the_run_writes(runs: Path) -> None:
     """Everything arrives, exactly once, while it is written; the command ends behind the run without a word."""
     with sink("grpc") as server:
-        program = train(runs, server.endpoint, "500", "return", "0.03", OTEL_RL_SIDECAR="false")
+        enough = runs.parent / "enough"
+        program = train(runs, server.endpoint, "500", "return", "0.03", ENOUGH=str(enough), OTEL_RL_SIDECAR="false")
         assert wait_until(lambda: any(path.stat().st_size for path in (runs / RUN).glob("*.otlp")))
         with following(runs / RUN, OTEL_EXPORTER_OTLP_ENDPOINT=server.endpoint) as ship:
-            assert wait_until(lambda: len(arrived(server)) > 50)
-            assert program.poll() is None, "nothing arrived while it ran"
+            assert wait_until(lambda: len(arrived(server)) > 50), "nothing arrived while it ran"
+            assert program.poll() is None
+            enough.touch()
             assert program.wait() == 0
             assert ("", 0) == (ship.communicate(timeout=END_S)[1], ship.returncode)
         assert_all_arrived(runs, server)

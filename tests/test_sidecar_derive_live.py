@@ -39,8 +39,9 @@ def run(tmp_path: Path) -> Iterator[Path]:
 def send(directory: Path, server: Sink) -> None:
     """Start a sidecar and wait until it has ended by itself."""
     variables = {**os.environ, "OTEL_EXPORTER_OTLP_ENDPOINT": server.endpoint}
+    before = len(server.requests)
     subprocess.run([sys.executable, "-m", "otel_rl.sidecar", str(directory)], env=variables, check=True)
-    assert wait_until(lambda: sidecar_of(directory) is not None or server.requests)
+    assert wait_until(lambda: sidecar_of(directory) is not None or len(server.requests) > before)
     assert wait_until(lambda: sidecar_of(directory) is None), "the sidecar does not end"
 
 

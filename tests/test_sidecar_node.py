@@ -197,7 +197,7 @@ def test_what_is_left_open_is_sent_once_the_server_takes_it(tmp_path: Path, monk
         with running(tmp_path, server) as node:
             assert server.wait_for(lambda: not (node.look() or node.unclosed))  # type: ignore[func-returns-value]
             assert 1 == len(server.ids())
-            assert "UNIMPLEMENTED" in node.failure
+            assert server.wait_for(lambda: "UNIMPLEMENTED" in node.failure)
             assert node.waiting > 0
             assert (0, 1) == (len(refusals), len(reads)), "the journal was read for each try"
 

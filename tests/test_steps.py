@@ -391,8 +391,8 @@ def test_a_rank_above_0_waits_for_its_attempt(rank_1: Recording) -> None:
     """Its set-up is journaled as open in a pending folder; then the folder moves, and the ids are rank 0's."""
     with otel_rl.stage("load"):
         rank_1.tick(5)
-    assert not rank_1.flusher.flush(5)  # its spans are in no journal yet
-    assert not rank_1.flusher.flush(5)
+    assert not rank_1.flusher.flush(60)  # its spans are in no journal yet
+    assert not rank_1.flusher.flush(60)
     (pending,) = (rank_1.root / ".pending").iterdir()
     before = otel_rl.journal.read.open_run(pending)
     assert ([], [("rl.rank 1", bytes(16))]) == (
@@ -400,7 +400,7 @@ def test_a_rank_above_0_waits_for_its_attempt(rank_1: Recording) -> None:
         [(stage.name, stage.trace_id or bytes(16)) for stage in before.open_stages()],
     )
     know_attempt("abc", "together")
-    assert not rank_1.flusher.flush(5)  # its spans are there, but how long they took is told by the final resource
+    assert not rank_1.flusher.flush(60)  # its spans are there, but how long they took is told by the final resource
     assert ([], ["together"]) == (
         list((rank_1.root / ".pending").iterdir()),
         [path.name for path in rank_1.root.iterdir() if path.name != ".pending"],
@@ -426,7 +426,7 @@ def test_a_rank_that_begins_a_step_untold_reports_alone(rank_1: Recording, caplo
     """It makes an attempt of its own, says so, and loses nothing of its set-up."""
     with otel_rl.stage("load"):
         rank_1.tick(5)
-    rank_1.flusher.flush(5)
+    rank_1.flusher.flush(60)
     with otel_rl.step(1):
         rank_1.tick(1)
     run_id, attempt = state.identity.run_id, state.identity.attempt_id
@@ -442,7 +442,7 @@ def test_a_rank_that_is_never_told_keeps_its_set_up(rank_1: Recording, caplog: p
     """At the end it reports alone."""
     with otel_rl.stage("load"):
         rank_1.tick(5)
-    rank_1.flusher.flush(5)
+    rank_1.flusher.flush(60)
     otel_rl.uninstrument()
     (directory,) = (path for path in rank_1.root.iterdir() if path.name != ".pending")
     run = rank_1.run(directory.name)
@@ -456,7 +456,7 @@ def test_a_rank_does_not_hold_spans_without_end(rank_1: Recording, monkeypatch: 
     for i in range(11):
         with otel_rl.stage(f"load {i}"):
             pass
-    rank_1.flusher.flush(5)
+    rank_1.flusher.flush(60)
     assert state.identity.known
     run_id = state.identity.run_id
     otel_rl.uninstrument()
@@ -468,8 +468,8 @@ def test_a_rank_does_not_hold_points_without_end(rank_1: Recording, monkeypatch:
     monkeypatch.setattr("otel_rl.flusher.HOLD_LIMIT", 10)
     for number in range(11):
         otel_rl.record("my.metric", number)
-    assert not rank_1.flusher.flush(5)
-    assert rank_1.flusher.flush(5)
+    assert not rank_1.flusher.flush(60)
+    assert rank_1.flusher.flush(60)
     assert state.identity.known
     points = [point.value for point in rank_1.run(state.identity.run_id).points("my.metric")]
     assert list(range(11)) == points

@@ -166,13 +166,14 @@ def test_a_hung_rank_is_named_while_it_hangs(tmp_path: Path) -> None:
 
 
 def wait_until_stuck(runs: Path) -> dict[int, list[OpenStage]]:
-    """Read the journal again and again until a reward function has been open for a while; give what is open by rank."""
-    for _ in range(300):
+    """Read the journal again and again until rank 1 is in the function that hangs and rank 0 waits for it."""
+    for _ in range(600):
         time.sleep(0.4)
         stages = open_stages(runs)
-        begun = [stage.start_ns for stage in stages if stage.name == f"{v.REWARD} hanging"]
-        if begun and time.time_ns() - begun[0] > 2_500_000_000:
-            return {rank: [stage for stage in stages if stage.resource[v.RANK] == rank] for rank in (0, 1)}
+        inside = {rank: [stage for stage in stages if stage.resource[v.RANK] == rank] for rank in (0, 1)}
+        names = {rank: {stage.name for stage in found} for rank, found in inside.items()}
+        if COLLECTIVE in names[0] and v.REWARD in names[0] and f"{v.REWARD} hanging" in names[1]:
+            return inside
     raise AssertionError("no rank hung")
 
 

@@ -12,6 +12,11 @@ FORWARDED: Final = (
 )  # fmt: skip
 IGNORED_BY_PYTHON: Final = (signal.SIGPIPE, signal.SIGXFSZ)
 """Python ignores them for itself; a child would inherit that."""
+LOOK_S: Final = 1.0
+"""So long a signal is waited for until the child is looked at anyway: SIGCHLD is the process's, and another thread that
+does not block it may be the one that gets it."""
+NONE: Final = 0
+"""The number of no signal."""
 FROM_KERNEL: Final = 0
 """A signal's code above this: the terminal sent it, so the child in the same process group has it already."""
 
@@ -42,20 +47,23 @@ def _wait(pid: int, watched: set[signal.Signals]) -> int:
         if ended:
             return os.waitstatus_to_exitcode(status)
         number, is_from_terminal = _next_signal(watched)
-        if number != signal.SIGCHLD and not is_from_terminal:
+        if number not in {NONE, signal.SIGCHLD} and not is_from_terminal:
             os.kill(pid, number)
 
 
 def _forget(watched: set[signal.Signals]) -> None:
     """Take the signals that came when the child was gone: they were meant for it."""
     while late := signal.sigpending() & watched:
-        signal.sigwait(late)
+        if hasattr(signal, "sigtimedwait"):
+            signal.sigtimedwait(late, 0)  # another thread may have been faster
+        else:
+            signal.sigwait(late)
 
 
 def _next_signal(watched: set[signal.Signals]) -> tuple[int, bool]:
-    """Wait for a signal; say which, and whether the terminal sent it to the child as well."""
-    if hasattr(signal, "sigwaitinfo"):
-        info = signal.sigwaitinfo(watched)
-        return info.si_signo, info.si_code > FROM_KERNEL
+    """Wait a while for a signal; say which, and whether the terminal sent it to the child as well."""
+    if hasattr(signal, "sigtimedwait"):
+        info = signal.sigtimedwait(watched, LOOK_S)
+        return (NONE, False) if info is None else (info.si_signo, info.si_code > FROM_KERNEL)
     number = signal.sigwait(watched)  # macOS: who sent it is not known, and Ctrl-C comes from a terminal nearly always
     return number, number == signal.SIGINT

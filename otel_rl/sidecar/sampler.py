@@ -13,6 +13,8 @@ from otel_rl.probes.sample import Sample
 
 ANSWER_S: Final = 1.0
 """So long a reading is waited for; a driver that answers takes milliseconds."""
+FIRST_S: Final = 60.0
+"""So long the first one may take before anything is said: a driver without persistence wakes its devices for it."""
 
 
 class Sampler:
@@ -23,7 +25,8 @@ class Sampler:
         self._answer_s = answer_s
         self._asked: SimpleQueue[bool] = SimpleQueue()
         self._answers: SimpleQueue[list[Sample]] = SimpleQueue()
-        self._waits = False
+        self._waits = self._said = False
+        self._say_from = monotonic() + FIRST_S
         self._thread = threading.Thread(target=self._work, name="sample", daemon=True)
         self._thread.start()
 
@@ -37,11 +40,13 @@ class Sampler:
             try:
                 found = self._answers.get(timeout=max(deadline - monotonic(), 0))
             except Empty:
-                if not is_old:
-                    say("the node's hardware does not answer; its numbers are left out as long")
                 self._waits = True
+                if not self._said and monotonic() >= self._say_from:
+                    self._said = True
+                    say("the node's hardware does not answer; its numbers are left out as long")
                 return []
-            self._waits = False
+            self._waits = self._said = False
+            self._say_from = 0.0
             if not is_old:
                 return found
 

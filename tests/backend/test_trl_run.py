@@ -64,6 +64,7 @@ def train(folder: Path, endpoint: str) -> None:
         "OTEL_RL_DIR": str(folder / "runs"),
         "OTEL_RL_RUN_ID": RUN,
         "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint,
+        "OTEL_EXPORTER_OTLP_TIMEOUT": "30000",  # what is answered late is sent again
     }
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
     program = ["-m", "otel_rl.demo.train", "--steps", str(STEPS), "--eval-every", "4", "--save-every", "4"]

@@ -63,6 +63,7 @@ def start(folder: Path, namespace: str, endpoint: str, rank: int) -> subprocess.
         "OTEL_RL_DIR": str(folder / "runs"),
         "OTEL_RL_RUN_ID": "run",
         "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint,
+        "OTEL_EXPORTER_OTLP_TIMEOUT": "30000",  # what is answered late is sent again
         "OTEL_RESOURCE_ATTRIBUTES": f"test.node={rank}",
     }
     return subprocess.Popen(["ip", "netns", "exec", namespace, "unshare", "-m", "sh", "-c", inner], env=environ)
@@ -91,7 +92,7 @@ def test_each_node_ships_its_own(tmp_path: Path) -> None:
             traces = {trace for trace, _ in expected}
             return Counter((trace, span["spanId"]) for trace in traces for span in store.trace(trace))
 
-        wait_for(lambda: stored() == expected, 30)
+        wait_for(lambda: stored() == expected, 120)
         assert expected == stored()
 
         def owners() -> int:

@@ -89,7 +89,7 @@ def forks(times: str) -> None:
         ended.set()
         for thread in threads:
             thread.join()
-    assert otel_rl.flush()
+    assert otel_rl.flush(60)
     print("done")
 
 

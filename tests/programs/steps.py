@@ -2,7 +2,8 @@
 
     python steps.py STEPS END [SECONDS_PER_STEP]
 
-END is ``return``, ``_exit``, ``kill`` (SIGKILL to itself, inside a stage) or ``raise``.
+END is ``return``, ``_exit``, ``kill`` (SIGKILL to itself, inside a stage) or ``raise``; none comes before the file
+``ENOUGH`` is there, where the environment names one.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import os
 import signal
 import sys
 import time
+from pathlib import Path
 
 import otel_rl
 
@@ -25,10 +27,13 @@ def main() -> None:
                 with otel_rl.stage(name, tokens=number):
                     time.sleep(seconds / 5)
             otel_rl.record("my.metric", number)
+    while os.environ.get("ENOUGH") and not Path(os.environ["ENOUGH"]).exists():
+        time.sleep(0.02)
     if end == "return":
         return
     with otel_rl.step(steps + 1), otel_rl.stage("sample"):
-        time.sleep(1.5)  # so that it is journaled as open
+        time.sleep(1.5)
+        otel_rl.flush(60)  # so that it is journaled as open
         if end == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         if end == "_exit":

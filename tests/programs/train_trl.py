@@ -80,10 +80,22 @@ def hanging(completions: list[str], trainer_state: Any, **_: Any) -> list[float]
 
 
 def exits_once(completions: list[str], trainer_state: Any, **_: Any) -> list[float]:
-    """End rank 1 in the third step of the first attempt."""
+    """End rank 1 in the third step of the first attempt, once the journal says that rank 0 is in it."""
     if trainer_state.global_step == 2 and RANK == 1 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+        while not is_journaled(rank=0, step=3):
+            time.sleep(0.1)
         sys.exit(3)
     return digits(completions)
+
+
+def is_journaled(rank: int, step: int) -> bool:
+    """Whether the run's journal says that a rank is in a step."""
+    from otel_rl import vocabulary as v
+    from otel_rl.journal.read import open_run
+
+    run = open_run(Path(os.environ["OTEL_RL_DIR"]) / os.environ["OTEL_RL_RUN_ID"])
+    inside = {(stage.name, stage.resource[v.RANK], stage.attributes.get(v.ITERATION)) for stage in run.open_stages()}
+    return (v.LOOP, rank, step) in inside
 
 
 def keep(function: Any, trainer_of: Any) -> Any:

@@ -71,6 +71,7 @@ def recorded(root: Path) -> Iterator[Seen]:
             patch.setenv(name, value)
         patch.setattr("otel_rl.requests.note_many", note_many)
         patch.setattr("otel_rl.requests.load", load)
+        patch.setattr("otel_rl.entry.EXIT_LIMIT_S", 60.0)
         guard.errors.clear()
         otel_rl.instrument(["vllm"])
         try:
