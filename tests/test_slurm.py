@@ -30,13 +30,15 @@ for word; do case $word in --job-name=*) name=${word#*=otel-rl-} ;; --*) ;; *) b
 words=$*
 while [[ $1 == --* ]]; do shift; done
 echo "$words" > "$NOTES/words.${name:=unnamed}"
-"$@" &
+(until [[ -e $NOTES/step.$BASHPID.$name ]]; do sleep 0.02; done; exec "$@") &  # nobody sees it before squeue does
 step=$!
-trap 'echo "killed $name" >> "$NOTES/log"; kill -KILL "$step"' TERM  # as the real one: "forcing job termination"
+# As the real one: "forcing job termination".
+trap 'killed=yes; echo "killed $name" >> "$NOTES/log"; kill -KILL "$step"' TERM
 touch "$NOTES/step.$step.$name"
 wait "$step"
 code=$?
-while kill -0 "$step" 2> /dev/null; do wait "$step"; code=$?; done
+if [[ ${killed:-} ]]; then wait "$step"; code=$?; fi  # that wait ended with the signal
+trap "" TERM  # the step has ended: there is nothing to kill
 rm "$NOTES/step.$step.$name"
 echo "ended $name $code" >> "$NOTES/log"
 exit "$code"
@@ -53,6 +55,13 @@ path=$(echo "$NOTES/step.${2#77.}".*)
 echo "told ${path##*.}" >> "$NOTES/log"
 kill -TERM "${2#77.}"
 """
+SLEEP = """
+[[ $1 == 1 ]] || { command -p sleep "$@"; exit; }
+told=$(sed -n 's/^told //p' "$NOTES/log" | tail -n 1)
+[[ $told != "${DEAF:-}s" ]] || exit 0
+while compgen -G "$NOTES/step.*.$told" > /dev/null; do command -p sleep 0.02; done
+"""
+"""The batch script's seconds: so long as the step that it told takes to end; for one that is deaf, over at once."""
 STAYS = """
 trap '[[ ${DEAF:-} == "$me" ]] || over=yes' TERM
 touch "$NOTES/here.$me"
@@ -75,6 +84,7 @@ PROGRAMS = {
     "srun": SRUN,
     "squeue": SQUEUE,
     "scancel": SCANCEL,
+    "sleep": SLEEP,
     "scontrol": "echo node-1; echo node-2",
     "otelcol": f"me=otelcol\n{STAYS}",
     "otel-rl": OTEL_RL,

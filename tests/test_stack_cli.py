@@ -12,7 +12,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 import psutil
@@ -23,8 +25,8 @@ from typer.testing import CliRunner
 
 from otel_rl.cli import app
 from otel_rl.journal.identity import start_time
-from otel_rl.stack import processes, state
-from otel_rl.stack.plan import PORTS
+from otel_rl.stack import answer, processes, state
+from otel_rl.stack.plan import PORTS, Part
 from otel_rl.stack.ports import taken
 
 pytestmark = pytest.mark.medium
@@ -83,8 +85,8 @@ server = listen(health)
 ready_s = time.monotonic() + 0.2
 while True:
     client, _ = server.accept()
-    asked = client.recv(1000).decode().split(" ")[1]
-    is_well = asked == path and time.monotonic() > ready_s and how != "silent"
+    asked = client.recv(1000).decode().split(" ")[1:2]  # nothing, from one that was killed
+    is_well = asked == [path] and time.monotonic() > ready_s and how != "silent"
     client.sendall(b"HTTP/1.1 200 OK\\r\\n\\r\\n" if is_well else b"HTTP/1.1 503 Service Unavailable\\r\\n\\r\\n")
     client.close()
     if how == "leaves" and is_well:
@@ -152,6 +154,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine
     monkeypatch.setenv("PATH", str(programs))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr("otel_rl.stack.answer.TIMEOUT_S", 60.0)  # a busy machine
     found = Machine(Path(os.environ["OTEL_RL_DIR"]), programs)
     found.add("jaeger", "prometheus", "otelcol")
     yield found
@@ -294,9 +297,21 @@ def test_a_program_that_cannot_be_executed(machine: Machine) -> None:
 def test_a_program_that_never_answers(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     """The wait has an end, and leaves nothing."""
     monkeypatch.setenv("FAKE_PROMETHEUS", "silent")
-    monkeypatch.setattr(processes, "WAIT_S", 1.0)
+    well: set[int] = set()
+
+    def answers(port: int, path: str) -> bool:
+        if is_well := answer.answers(port, path):
+            well.add(port)
+        return is_well
+
+    def monotonic() -> float:
+        """Jump past the end of the wait once all others answer."""
+        return time.monotonic() + (processes.WAIT_S + 1 if len(well) == 2 else 0)
+
+    monkeypatch.setattr(processes, "answers", answers)
+    monkeypatch.setattr(processes, "time", SimpleNamespace(monotonic=monotonic, sleep=time.sleep, time=time.time))
     up = machine.up()
-    expected = f"prometheus runs and did not answer on port {9090 + machine.offset} within 1 s; its log is "
+    expected = f"prometheus runs and did not answer on port {9090 + machine.offset} within 120 s; its log is "
     assert (1, True, []) == (up.exit_code, expected in up.stderr, machine.living)
 
 
@@ -312,6 +327,52 @@ def test_an_interrupted_up_leaves_nothing(machine: Machine, monkeypatch: pytest.
         up.send_signal(signal.SIGINT)
         up.communicate()
     assert ([], {}, True) == (machine.living, machine.noted, up.returncode != 0)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_waits_until_a_started_program_is_noted(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    """So that this one is ended too."""
+    real = processes.start
+    noted: list[set[str]] = []
+
+    def start(part: Part, folder: Path) -> state.Noted:
+        started = real(part, folder)
+        if part.name == "prometheus":
+            signal.raise_signal(number)
+        return started
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        noted.append(set(machine.noted))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(processes, "start", start)
+    before = signal.signal(number, interrupt)
+    try:
+        up = machine.up()
+        after = signal.getsignal(number)
+    finally:
+        signal.signal(number, before)
+    assert ([{"jaeger", "prometheus"}], interrupt) == (noted, after)
+    assert ([], {}, True) == (machine.living, machine.noted, up.exit_code != 0)
+
+
+def test_a_signal_that_is_ignored_stays_so() -> None:
+    """For the programs too, which inherit that."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with processes.uninterrupted():
+            assert signal.SIG_IGN == signal.getsignal(signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_up_in_another_thread(machine: Machine) -> None:
+    """It cannot change how signals are handled there, and need not."""
+    with ThreadPoolExecutor(1) as pool:
+        up = pool.submit(machine.up).result()
+    assert (0, THREE) == (up.exit_code, set(machine.noted)), up.output
 
 
 def test_an_up_that_was_killed_can_be_taken_down(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,6 +66,7 @@ def docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (folder / "docker").chmod(0o755)
     monkeypatch.setenv("PATH", str(folder))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr("otel_rl.stack.answer.TIMEOUT_S", 60.0)  # a busy machine
     with HTTPServer(("127.0.0.1", 0), Well) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()

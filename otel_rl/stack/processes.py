@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -23,8 +24,11 @@ WAIT_S = 120.0
 """How long a part may take until it answers: a Prometheus with much data reads it first."""
 STOP_S = 10.0
 """How long a part may take to end after SIGTERM."""
+GONE_S: Final = 10.0
+"""How long the system may take to end a part after SIGKILL."""
 LOOK_S: Final = 0.1
 LAST_LINES: Final = 4
+ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 Show = Callable[[str, str], None]
 """Told the name of a part and what it does now."""
@@ -71,6 +75,31 @@ def start(part: Part, folder: Path) -> Noted:
     )
 
 
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Keep the signals that would end us, and take them afterwards: between a start and its note nothing may come.
+
+    By handlers: a mask is a thread's own, so another thread (of a progress display) would get the signal, and Python
+    handle it in the main thread even so. A program that is started does not inherit them, and what is ignored stays so.
+    Python handles no signals in other threads, so nothing is kept there.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    before = {}
+    try:
+        for number in ENDING:
+            if signal.getsignal(number) not in {signal.SIG_IGN, None}:
+                before[number] = signal.signal(number, lambda late, _: came.append(late))
+        yield
+    finally:
+        for number, handler in reversed(before.items()):
+            signal.signal(number, handler)
+        for late in came:
+            signal.raise_signal(late)
+
+
 def wait(stack: Stack, folder: Path, show: Show) -> None:
     """Wait until every part answers.
 
@@ -106,10 +135,10 @@ def stop(stack: Stack, parts: Iterable[Noted]) -> list[Noted]:
     living = [part for part in parts if stack.is_alive(part)]
     for part in living:
         _signal(part, signal.SIGKILL if part.is_killed else signal.SIGTERM)
-    living = _wait_for_end(stack, living)
+    living = _wait_for_end(stack, living, STOP_S)
     for part in living:
         _signal(part, signal.SIGKILL)
-    return _wait_for_end(stack, living)
+    return _wait_for_end(stack, living, GONE_S)
 
 
 def last_lines(log: Path) -> list[str]:
@@ -138,8 +167,8 @@ def _how(pid: int) -> str:
     return "" if not ended else f" (killed by signal {-code})" if code < 0 else f" (exit code {code})"
 
 
-def _wait_for_end(stack: Stack, parts: list[Noted]) -> list[Noted]:
-    deadline = time.monotonic() + STOP_S
+def _wait_for_end(stack: Stack, parts: list[Noted], limit_s: float) -> list[Noted]:
+    deadline = time.monotonic() + limit_s
     while (living := [part for part in parts if stack.is_alive(part)]) and time.monotonic() < deadline:
         time.sleep(LOOK_S)
     for part in set(parts).difference(living):

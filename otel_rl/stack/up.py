@@ -93,8 +93,9 @@ def _start(parts: Sequence[Part], folder: Path, offset: int, show: Show) -> Stac
     try:
         for part in parts:
             show(part.name, "starts")
-            stack = Stack.here("programs", offset, (*stack.parts, processes.start(part, folder)))
-            state.write(folder, stack)  # after each one: what is started can be ended, whatever happens to us
+            with processes.uninterrupted():
+                stack = Stack.here("programs", offset, (*stack.parts, processes.start(part, folder)))
+                state.write(folder, stack)  # after each one: what is started can be ended, whatever happens to us
         processes.wait(stack, folder, show)
     except BaseException:  # Ctrl-C too
         if not processes.stop(stack, stack.parts):
