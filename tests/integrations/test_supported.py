@@ -49,6 +49,7 @@ def install(packages: Path, engine: str, number: str) -> None:
         *outer, name = path.split(".")
         with file.open("a") as source:
             source.write(f"class {outer[0]}(globals().get('{outer[0]}', object)):\n    def {name}(self): ...\n")
+    importlib.invalidate_caches()  # a folder that was read in the same tick of its clock counts as unchanged
 
 
 def held(engine: str) -> dict[str, object]:

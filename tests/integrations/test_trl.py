@@ -417,18 +417,27 @@ def test_an_evaluations_metrics_are_told_apart(measured: tuple[Trained, Trained,
         assert expected == pytest.approx(one(recorded.values(metric, **labels, rl_mode="eval"))), name
 
 
+def evaluated_s(step: Node) -> tuple[float, float]:
+    """Say how long a step evaluated, s: at least what evaluations took, at most what their neighbours leave them."""
+    ends = [step.span.start_ns, *(child.span.end_ns for child in step.children)]
+    starts = [*(child.span.start_ns for child in step.children[1:]), step.span.end_ns]
+    places = [place for place, child in enumerate(step.children) if child.name == v.EVALUATE]
+    spans = [step.children[place].span for place in places]
+    least_ns = sum(span.end_ns - span.start_ns for span in spans)
+    return least_ns / 1e9, sum(starts[place] - ends[place] for place in places) / 1e9
+
+
 def test_step_time_is_the_length_of_the_step(measured: tuple[Trained, Trained, Recorded]) -> None:
     """And train time is what evaluation leaves of it."""
     _, _, recorded = measured
     lengths = {n: (s.span.end_ns - s.span.start_ns) / 1e9 for n, s in recorded.steps().items()}
     assert lengths == pytest.approx(one(recorded.values(v.STEP_TIME)), abs=1e-9)
-    outside_s = {
-        number: sum((c.span.end_ns - c.span.start_ns) / 1e9 for c in step.children if c.name == v.EVALUATE)
-        for number, step in recorded.steps().items()
-    }
+    evaluated = {number: evaluated_s(step) for number, step in recorded.steps().items()}
     inner = one(recorded.values(v.TRAIN_TIME))
-    assert [3, 6, 7] == [number for number, seconds in outside_s.items() if seconds]
-    assert {n: lengths[n] - outside_s[n] for n in lengths} == pytest.approx(inner, abs=2e-3)
+    assert [3, 6, 7] == [number for number, (least_s, _) in evaluated.items() if least_s]
+    assert set(lengths) == set(inner)
+    for number, (least_s, most_s) in evaluated.items():
+        assert lengths[number] - most_s - 1e-9 <= inner[number] <= lengths[number] - least_s + 1e-9, number
     assert set(PER_RANK) == {"step_time"}
     assert set(lengths) == set(recorded.values("step_time", rl_scope="rank"))
 

@@ -60,6 +60,21 @@ def compiled() -> bool:
     return torch.compile(summed, backend="eager", fullgraph=True)(torch.ones(4)).tolist() == [4.0] * 4
 
 
+def many(rank: int) -> None:
+    """Reduce forty times, and let rank 0 wait for the last five: rank 1 is late from when rank 0 is about to call."""
+    import torch
+    import torch.distributed as dist
+
+    store = dist.PrefixStore("late", dist.distributed_c10d._get_default_store())
+    for number in range(40):
+        if number >= 35 and rank:
+            store.wait([str(number)])
+            time.sleep(0.004)
+        elif number >= 35:
+            store.set(str(number), "about to call")
+        dist.all_reduce(torch.ones(4))
+
+
 def main() -> None:
     """Run them in steps of their own."""
     import torch
@@ -70,9 +85,7 @@ def main() -> None:
     with otel_rl.step(1), otel_rl.stage("all"):
         every(rank)
     with otel_rl.step(2), otel_rl.stage("many"):
-        for number in range(40):
-            time.sleep(0.004 if rank and number >= 35 else 0)
-            dist.all_reduce(torch.ones(4))
+        many(rank)
     with otel_rl.step(3), otel_rl.stage("sharded"):
         sharded()
     with otel_rl.step(5), otel_rl.stage("compiled") as span:

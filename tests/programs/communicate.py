@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -23,21 +23,37 @@ from torch.nn.parallel import DistributedDataParallel
 
 import otel_rl
 
+SLOW_RANK = 1
 SLOW_S = 0.1
 
 
 class Slow(torch.autograd.Function):
-    """Hands a gradient through, late on one rank."""
+    """Hands a gradient through, behind what holds it up."""
 
     @staticmethod
-    def forward(ctx: Any, value: Any, seconds: float) -> Any:
-        ctx.seconds = seconds
+    def forward(ctx: Any, value: Any, hold_up: Callable[[], None]) -> Any:
+        ctx.hold_up = hold_up
         return value.clone()
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        time.sleep(ctx.seconds)
+        ctx.hold_up()
         return gradients[0], None
+
+
+class Meeting:
+    """A place at which ranks wait for each other in the store, without a collective."""
+
+    def __init__(self, name: str) -> None:
+        self.store = dist.PrefixStore(name, dist.distributed_c10d._get_default_store())
+
+    def come(self, rank: int) -> None:
+        """Say that a rank is there."""
+        self.store.set(str(rank), "there")
+
+    def wait(self, ranks: Iterable[int]) -> None:
+        """Wait until so many ranks are there."""
+        self.store.wait([str(rank) for rank in ranks])
 
 
 class Recorder:
@@ -80,10 +96,40 @@ def sharded(rank: int) -> Any:
     return model
 
 
-def replicated(model: Any, rank: int, *, slow: int) -> None:
-    """One micro-batch with DDP, its backward late on one rank."""
+def replicated(model: Any, rank: int, hold_up: Callable[[], None] = lambda: None) -> Any:
+    """Do the forward of a micro-batch with DDP and give its loss, whose backward may be held up at its begin."""
     batch = torch.randn(4, 8, generator=torch.Generator().manual_seed(rank))
-    Slow.apply(model(batch), SLOW_S if rank == slow else 0.0).sum().backward()
+    return Slow.apply(model(batch), hold_up).sum()
+
+
+def train_late(model: Any, rank: int, number: int) -> None:
+    """Train a micro-batch with DDP, the backward of one rank late.
+
+    All begin it at once, and the late one goes on when the others have had their last local gradients for a while:
+    whoever else the machine holds up, the others wait for this rank.
+    """
+    ranks = range(dist.get_world_size())
+    others = [other for other in ranks if other != SLOW_RANK]
+    begun, reducing = Meeting(f"begun {number}"), Meeting(f"reducing {number}")
+    left = {id(parameter) for parameter in model.parameters()}
+
+    def hold_up() -> None:
+        if rank == SLOW_RANK:
+            reducing.wait(others)
+            time.sleep(SLOW_S)
+
+    def has_gradient(parameter: Any) -> None:
+        left.discard(id(parameter))
+        if not left:
+            reducing.come(rank)
+
+    handles = [parameter.register_post_accumulate_grad_hook(has_gradient) for parameter in model.parameters()]
+    loss = replicated(model, rank, hold_up)
+    begun.come(rank)
+    begun.wait(ranks)
+    loss.backward()
+    for handle in handles:
+        handle.remove()
 
 
 def compiled() -> dict[str, Any]:
@@ -137,10 +183,10 @@ def train(rank: int, size: int) -> dict[str, Any]:
     ddp = DistributedDataParallel(layers())
     for number in range(3, 6):
         with otel_rl.step(number):
-            replicated(ddp, rank, slow=1)
+            train_late(ddp, rank, number)
     with otel_rl.step(6):
         with ddp.no_sync():
-            replicated(ddp, rank, slow=-1)
+            replicated(ddp, rank).backward()
         truth["hooks"] = len(ddp.module[0].weight._post_accumulate_grad_hooks or ())
     truth["ddp"] = digest(ddp)
     mesh = init_device_mesh("cpu", (size,), mesh_dim_names=("dp",))
@@ -161,7 +207,7 @@ def train(rank: int, size: int) -> dict[str, Any]:
         truth["compiled"] = compiled()
     critic = DistributedDataParallel(layers(seed=1))
     with otel_rl.step(12):
-        replicated(critic, rank, slow=1)  # beside another model that is wrapped
+        train_late(critic, rank, 12)  # beside another model that is wrapped
     return truth
 
 

@@ -13,6 +13,7 @@ pytest.importorskip("remotezip")
 import requests
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
+from remotezip import RemoteIOError
 
 from otel_rl.integrations import MODULES
 from tests.wheels.names import defines
@@ -39,6 +40,8 @@ VERSIONS: Final = {
 }
 """By integration, the releases that are looked at, newest last: every final one of an engine, some of the client, which
 has one every week."""
+UNREACHABLE = (requests.RequestException, RemoteIOError)
+"""What is raised where a release cannot be read: by the index, and by a request for a range of a wheel."""
 CASES = [(name, version) for name, versions in VERSIONS.items() for version in versions.split()]
 
 
@@ -52,7 +55,7 @@ def has(package: str, version: str, target: str) -> bool:
     """Say whether a release has what is hooked."""
     try:
         return defines(lambda module: source(package, version, module), target)
-    except requests.RequestException as error:
+    except UNREACHABLE as error:
         pytest.skip(f"no package index: {type(error).__name__}")
 
 
@@ -81,7 +84,7 @@ def test_sglang_takes_the_trace_context_where_it_is_handed_over(version: str) ->
         requests_, manager = (
             source("sglang", version, f"sglang.srt.managers.{module}") for module in ("io_struct", "tokenizer_manager")
         )
-    except requests.RequestException as error:
+    except UNREACHABLE as error:
         pytest.skip(f"no package index: {type(error).__name__}")
     is_taken = Version(version) >= Version("0.5.7")
     assert is_taken == ("external_trace_header:" in requests_)
