@@ -27,7 +27,7 @@ def source(package: str, version: str, module: str) -> str:
     """Read a module of a release; empty where it has none.
 
     Raises:
-        requests.RequestException: it is not in the cache, and the index cannot be reached.
+        requests.RequestException, remotezip.RemoteIOError: it is not in the cache, and the index cannot be reached.
     """
     path = module.replace(".", "/")
     kept = CACHE / f"{package}-{version}" / f"{module}.py"
