@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -202,7 +203,7 @@ def readings() -> list[Any]:
 def test_torch_tells_true_peaks_while_they_are_reset(recording: Recording, allocator: Allocator) -> None:
     """By each of its functions; and afterwards each of them is what it was."""
     before = [getattr(torch._C, name) for name in NAMES]
-    state.config = Config(memory_peak="exact")
+    state.config = replace(state.config, memory_peak="exact")
     peaks, undo = exact_peaks("cuda", torch.cuda)
     assert peaks is not None
     allocator.allocate(10)
@@ -237,7 +238,7 @@ def test_nothing_is_replaced_unless_it_is_asked_for(allocator: Allocator) -> Non
 
 def test_without_torchs_functions_nothing_is_reset(monkeypatch: pytest.MonkeyPatch, recording: Recording) -> None:
     """A build of torch that has none, or another name for them."""
-    state.config = Config(memory_peak="exact")
+    state.config = replace(state.config, memory_peak="exact")
     monkeypatch.delattr(torch._C, "_cuda_resetPeakMemoryStats", raising=False)
     assert None is exact_peaks("cuda", torch.cuda)[0]
 
