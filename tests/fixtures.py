@@ -25,8 +25,6 @@ MS = 1_000_000
 RUN = "run"
 ATTEMPT = f"{1:016x}"
 """The first id that is drawn."""
-CLOCKED = ("between", "clock", "collectives", "entry", "flusher", "patching", "runtime", "spans", "steps")
-DRAWING = ("collectives", "ids", "providers", "spans")
 PROBED = ("rl.memory.", "process.")
 """Attributes whose values no test can know."""
 
@@ -139,6 +137,9 @@ def modules_with(name: str) -> list[Any]:
 @pytest.fixture
 def stubbed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Recording:
     """A recording that is not on yet: clock, ids and memory are known, the flusher works only when it is asked."""
+    import otel_rl.collectives
+    import otel_rl.providers  # noqa: F401  both are loaded late, and must be there to be given the clock and the ids
+
     clock = Clock()
     numbers = itertools.count(1)
     for module in modules_with("monotonic_ns"):

@@ -153,10 +153,7 @@ def test_the_same_number_is_the_same_collective(done: Done) -> None:
         found = [one for step in done.recorded.steps(rank).values() for one in rows(step)]
         known = [one for one in found if v.COMM_SEQUENCE in one.attributes]
         keys = [(str(one.attributes[v.COMM_GROUP]), int(one.attributes[v.COMM_SEQUENCE])) for one in known]
-        for is_wait in (
-            True,
-            False,
-        ):  # a launch is a row beside its wait where the journal had named it as open already
+        for is_wait in (True, False):  # a launch that the journal had named as open is a row, too, beside its wait
             some = [key for key, one in zip(keys, known, strict=True) if is_wait == (v.COMM_ASYNC in one.attributes)]
             assert sorted(set(some)) == sorted(some)
         named = [(*key, one.attributes[v.COMM_OPERATION]) for key, one in zip(keys, known, strict=True)]
