@@ -24,7 +24,7 @@ ENVIRONMENT = {
     "VLLM_NO_USAGE_STATS": "1",
     "OTEL_RL_RUN_ID": "run",
 }
-ENGINE = {"dtype": "bfloat16", "enforce_eager": True, "max_model_len": 512, "max_num_seqs": 8}
+ENGINE = {"dtype": "bfloat16", "enforce_eager": True, "max_model_len": 2048, "max_num_seqs": 8}
 PROMPTS = [{"prompt_token_ids": [5, 6, 7, 8] * (3 + number % 4)} for number in range(8)]
 
 

@@ -24,7 +24,8 @@ AGREEMENT_MS = 1.0
 """How far the numbers of a request may be from what its caller saw by a clock of its own."""
 STREAMED, AGREE = 12, 4
 """On a machine that is busy with other things a caller may wait for its turn: so many of the requests have to agree."""
-LONG = 400
+LONG = 1900
+"""Tokens that nobody waits for: seconds of them, so that a caller that is held up still ends their request early."""
 ABORTED = ("cancelled", "timed out", "by id", "two of three", "paused")
 
 
@@ -35,6 +36,8 @@ class Watched:
     begun: int
     tokens: list[int] = field(default_factory=list)
     """When each output came."""
+    answering: set[int] = field(default_factory=set)
+    """Those of n that have answered something."""
     last: Any = None
 
 
@@ -75,13 +78,15 @@ class Caller:
             self.session.stages[name] = stage
             async for output in self.engine.generate(prompt, wanted, name):
                 watched.tokens.append(monotonic_ns())
+                watched.answering.update(one.index for one in output.outputs if one.token_ids)
                 watched.last = output
         return watched.last
 
-    async def long(self, name: str, **params: Any) -> asyncio.Task[Any]:
-        """Begin a request that will not be waited for, and let it get somewhere."""
-        task = asyncio.create_task(self.watch(name, max_tokens=LONG, **params))
-        while not self.session.watched.get(name) or not self.session.watched[name].tokens:
+    async def long(self, name: str, *, n: int = 1, **params: Any) -> asyncio.Task[Any]:
+        """Begin a request that will not be waited for, and let every one of n get somewhere."""
+        task = asyncio.create_task(self.watch(name, max_tokens=LONG, n=n, **params))
+        while name not in self.session.watched or len(self.session.watched[name].answering) < n:
+            assert not task.done()
             await asyncio.sleep(0.005)
         return task
 
