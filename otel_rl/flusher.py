@@ -6,6 +6,7 @@ import os
 import threading
 from collections import Counter, deque
 from collections.abc import Callable
+from contextlib import suppress
 from time import monotonic
 from typing import Any
 
@@ -70,7 +71,7 @@ class Flusher:
         self._identity: Any = None
         self._resource: dict[str, Value] = {}
         """What is known of the process, as every request says it."""
-        self._stopping = self._given_up = False
+        self._stopping = self._given_up = self._is_over = False
         self._wake = Wake()
         self._asked: deque[_Answer] = deque()
         self._held: list[Span] = []
@@ -128,7 +129,9 @@ class Flusher:
         """Have the thread do a cycle now, since a disk that hangs must not hold up who asks."""
         self._asked.append(answer)
         self._wake.set()
-        if not self._thread.is_alive():
+        if self._is_over:
+            self._refuse()
+        elif not self._thread.is_alive():
             self._serve()
         answer.wait(max(timeout_s, 0))
         return answer
@@ -145,6 +148,14 @@ class Flusher:
         while not is_last:
             self._wake.wait(PERIOD_S)
             is_last = self._serve()
+        self._is_over = True
+        self._refuse()
+
+    def _refuse(self) -> None:
+        """Answer those who asked while the journal was being closed, or later."""
+        with suppress(IndexError):
+            while True:
+                self._asked.popleft().set()
 
     def _serve(self) -> bool:
         """Do a cycle and answer all who asked before it; the last one closes the journal. Says whether it was that."""

@@ -475,6 +475,27 @@ def test_a_disk_that_hangs_holds_nobody_up(
     assert "tool" in {span.name for span in recording.run().spans()}
 
 
+def test_who_asks_while_the_journal_is_closed_is_answered(
+    recording: Recording, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At once, by any thread: what they recorded may not be on disk."""
+    running, answers = recording.flusher, []
+    asking = threading.Thread(target=lambda: answers.append(running.flush(600)))
+    close = Writer.close
+
+    def ask_and_close(writer: Writer) -> None:
+        asking.start()
+        while not running._asked:
+            time.sleep(0.001)
+        close(writer)
+
+    monkeypatch.setattr(Writer, "close", ask_and_close)
+    otel_rl.uninstrument()
+    asking.join(60)
+    assert [False] == answers
+    assert not running.flush(600)
+
+
 def test_a_root_that_cannot_be_used_is_said(
     stubbed: Recording, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
