@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_rl.analysis.bubbles import Bubbles, Share, bubbles, schedule_bubble, skew
 from otel_rl.analysis.stragglers import activity
 from tests.timelines import Timeline, timelines
-
-unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 times = st.integers(0, 40)
 spans = st.lists(st.tuples(times, times), max_size=6)
@@ -25,7 +23,6 @@ steps = st.tuples(times, times)
 waits = st.tuples(spans, spans, spans)
 
 
-@unhurried
 @given(steps, spans, waits, st.booleans())
 def test_a_tick_is_one_bubble_at_most(
     step: tuple[int, int], stages: list[tuple[int, int]], found: tuple[list[tuple[int, int]], ...], is_driven: bool
@@ -61,7 +58,6 @@ def test_shares_name_their_denominator() -> None:
     assert 1.0 == bubbles((5, 6), stages=[], data=[(5, 6)]).shares["data"].value
 
 
-@unhurried
 @given(timelines())
 def test_skew_is_the_wait_where_ranks_meet_after_every_stage(timeline: Timeline) -> None:
     """Then the sum over stages is what an all-seeing clock says, with skewed clocks."""

@@ -7,7 +7,7 @@ import zlib
 from statistics import correlation
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_rl.analysis.checksums import (
@@ -22,8 +22,6 @@ from otel_rl.analysis.checksums import (
     wrap,
 )
 
-unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-
 
 def test_token_sums_by_hand() -> None:
     """Two rows of which the second begins with padding: columns count from the first true one."""
@@ -34,7 +32,6 @@ def test_token_sums_by_hand() -> None:
     assert TokenSums(0, 0, 0, 0) == token_sums([]) == token_sums([[]]) == token_sums([[5]], [[False]])
 
 
-@unhurried
 @given(st.lists(st.lists(st.integers(0, 2**17), max_size=6), max_size=4), st.integers(0, 3), st.integers(0, 3))
 def test_padding_does_not_change_token_sums(rows: list[list[int]], left: int, right: int) -> None:
     """Neither left nor right, whatever ids stand there."""
@@ -43,7 +40,6 @@ def test_padding_does_not_change_token_sums(rows: list[list[int]], left: int, ri
     assert token_sums(rows) == token_sums(padded, mask)
 
 
-@unhurried
 @given(st.integers(-(2**70), 2**70))
 def test_sums_wrap_as_int64_does(value: int) -> None:
     """Into its range, by multiples of 2^64."""
@@ -109,7 +105,6 @@ def test_logprobs_of_nothing() -> None:
     assert None is logprob_sums([[-1.0] * 5], [[-1.0] * 5], [[True] * 5]).lag
 
 
-@unhurried
 @given(st.lists(st.tuples(st.floats(-20, -0.01), st.floats(-20, -0.01)), min_size=18, max_size=30))
 def test_correlations_are_pearsons(pairs: list[tuple[float, float]]) -> None:
     """At each lag over the positions that both have."""

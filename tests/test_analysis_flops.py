@@ -5,14 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_rl.analysis.architecture import architecture
 from otel_rl.analysis.flops import Flops, Passes, attended, forward_flops, mfu, passes, train_flops
 from otel_rl.analysis.trained import Trained
-
-unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 QWEN_0_5B = {
     "model_type": "qwen2",
@@ -196,7 +194,6 @@ def test_deepseek_v3_by_hand() -> None:
 lengths = st.lists(st.integers(0, 5000), max_size=6)
 
 
-@unhurried
 @given(lengths)
 def test_ragged_lengths_count_their_own_squares(batch: list[int]) -> None:
     """A batch is the sum of its sequences; padding is in no length, and an empty one costs nothing."""
@@ -270,7 +267,6 @@ def test_gradients_of_weights_only_where_they_are_trained(trained: Trained, expe
     assert Flops(total) == train_flops(QWEN_0_5B, [TOKENS], trained)
 
 
-@unhurried
 @given(st.lists(st.integers(0, 60), max_size=4), st.integers(1, 70))
 def test_a_window_counts_the_band_that_is_seen(batch: list[int], window: int) -> None:
     """Twice the pairs, without the half cell on the diagonal that Megatron's half square leaves out too."""

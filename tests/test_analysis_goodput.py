@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_rl import vocabulary
@@ -11,14 +11,11 @@ from otel_rl.analysis.goodput import KIND_OF_STAGE, Goodput, Kind, discarded, go
 from otel_rl.analysis.partition import partition
 from otel_rl.analysis.steps import Step
 
-unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-
 times = st.integers(0, 40)
 spans = st.lists(st.tuples(st.sampled_from(Kind), st.tuples(times, times)), max_size=12)
 WALL = 10**18
 
 
-@unhurried
 @given(spans, times, times)
 def test_every_tick_has_the_first_kind_that_claims_it(
     spent: list[tuple[Kind, tuple[int, int]]], a: int, b: int
@@ -44,7 +41,6 @@ wall = st.integers(0, 10**19)
 large = st.lists(st.tuples(st.sampled_from(Kind), st.tuples(wall, wall)), max_size=30)
 
 
-@unhurried
 @given(large, wall, wall)
 def test_the_parts_add_up_to_wall_time(spent: list[tuple[Kind, tuple[int, int]]], begin: int, end: int) -> None:
     """Exactly, at the size of Unix time in ns, whatever overlaps, nests, ends before it begins or lies outside."""
@@ -54,7 +50,6 @@ def test_the_parts_add_up_to_wall_time(spent: list[tuple[Kind, tuple[int, int]]]
     assert found.other_ns >= 0
 
 
-@unhurried
 @given(st.lists(st.lists(st.tuples(times, times), max_size=4), max_size=4), times, times)
 def test_a_partition_is_one_of_the_window(layers: list[list[tuple[int, int]]], begin: int, end: int) -> None:
     """Of any number of layers, each tick goes to the first."""

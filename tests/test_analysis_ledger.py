@@ -6,7 +6,7 @@ import math
 from random import Random
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_rl.analysis.checksums import (
@@ -19,8 +19,6 @@ from otel_rl.analysis.checksums import (
     token_sums,
 )
 from otel_rl.analysis.ledger import Fault, Limits, Mismatch, Row, check, inspect
-
-unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 WIDTH = 24
 
@@ -58,7 +56,6 @@ def faults(batch: Batch, before: Row[int]) -> list[tuple[str, Fault]]:
     return [(found.boundary, found.fault) for found in check([before, batch.row("train")])]
 
 
-@unhurried
 @given(batches)
 def test_a_clean_batch_raises_nothing(batch: Batch) -> None:
     """Rounding and other kernels are no fault."""
@@ -76,7 +73,6 @@ def test_a_thousand_clean_steps_raise_nothing() -> None:
     assert [] == check(rows)
 
 
-@unhurried
 @given(batches, st.integers(0, 150_000), st.sampled_from([-1, 1]))
 def test_tokens_shifted_by_one(batch: Batch, moved_in: int, side: int) -> None:
     """To the left or to the right, whatever takes the free place."""
@@ -88,7 +84,6 @@ def test_tokens_shifted_by_one(batch: Batch, moved_in: int, side: int) -> None:
     assert [("rollout -> train", Fault.SHIFTED_TOKENS)] == faults(batch, before)
 
 
-@unhurried
 @given(batches)
 def test_the_first_token_dropped(batch: Batch) -> None:
     """Each row one shorter: the mask has lost its last position, and without masks the tokens have moved by one."""
@@ -102,7 +97,6 @@ def test_the_first_token_dropped(batch: Batch) -> None:
     assert [Fault.SHIFTED_TOKENS] == [found.fault for found in check(without_mask)]
 
 
-@unhurried
 @given(batches, st.sampled_from([-1, 1]))
 def test_logprobs_shifted_by_one(batch: Batch, side: int) -> None:
     """The correlation is at another lag."""
@@ -111,7 +105,6 @@ def test_logprobs_shifted_by_one(batch: Batch, side: int) -> None:
     assert [("train", Fault.SHIFTED_LOGPROBS)] == faults(batch, before)
 
 
-@unhurried
 @given(batches)
 def test_logprobs_shifted_by_one_with_a_zero_moved_in(batch: Batch) -> None:
     """Both are said: the shift, and that each row has a logprob that is none."""
@@ -124,7 +117,6 @@ def test_logprobs_shifted_by_one_with_a_zero_moved_in(batch: Batch) -> None:
     assert [("train", Fault.ZERO_LOGPROBS), ("train", Fault.SHIFTED_LOGPROBS)] == faults(batch, before)
 
 
-@unhurried
 @given(batches, st.integers(1, 4))
 def test_logprobs_padded_with_zeros(batch: Batch, every: int) -> None:
     """A zero is a probability of 1, which training does not confirm."""
@@ -135,7 +127,6 @@ def test_logprobs_padded_with_zeros(batch: Batch, every: int) -> None:
     assert [("train", Fault.ZERO_LOGPROBS)] == faults(batch, before)
 
 
-@unhurried
 @given(batches, st.sampled_from([-1, 1]))
 def test_a_mask_off_by_one(batch: Batch, side: int) -> None:
     """It has as many true positions as before; shifted to the left it loses its first token."""
@@ -149,7 +140,6 @@ def test_a_mask_off_by_one(batch: Batch, side: int) -> None:
     assert [("rollout -> train", Fault.SHIFTED_MASK)] == faults(batch, before)
 
 
-@unhurried
 @given(batches)
 def test_a_mask_that_loses_one_end(batch: Batch) -> None:
     """The first answer token dropped from the loss: only the first true positions move."""
@@ -158,7 +148,6 @@ def test_a_mask_that_loses_one_end(batch: Batch) -> None:
     assert [("rollout -> train", Fault.SHIFTED_MASK)] == faults(batch, before)
 
 
-@unhurried
 @given(batches, st.integers(0, 3))
 def test_another_mask(batch: Batch, row: int) -> None:
     """One row masked out as a whole."""
@@ -167,7 +156,6 @@ def test_another_mask(batch: Batch, row: int) -> None:
     assert [("rollout -> train", Fault.OTHER_MASK)] == faults(batch, before)
 
 
-@unhurried
 @given(batches, st.permutations(range(4)))
 def test_a_permuted_batch(batch: Batch, order: list[int]) -> None:
     """Rows in another order, although every one of them is right."""
@@ -187,7 +175,6 @@ def test_a_permuted_batch_of_rows_of_one_token() -> None:
     assert [Fault.PERMUTED_BATCH] == [one.fault for one in check([before, after])]
 
 
-@unhurried
 @given(batches)
 def test_tokens_in_another_order_and_other_tokens(batch: Batch) -> None:
     """A reversed row, then another id."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_rl.analysis.memory import (
@@ -15,8 +15,6 @@ from otel_rl.analysis.memory import (
     composition,
     stage_peak,
 )
-
-unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 GIB = 1 << 30
 
@@ -50,7 +48,6 @@ def test_what_was_not_read_is_not_guessed() -> None:
 sizes = st.integers(0, 1 << 40)
 
 
-@unhurried
 @given(sizes, sizes, sizes, sizes)
 def test_ratios_lie_between_0_and_1(requested: int, rounding: int, slack: int, split: int) -> None:
     """Requested <= allocated <= reserved, and what is split lies in the slack."""
@@ -67,7 +64,6 @@ def test_ratios_lie_between_0_and_1(requested: int, rounding: int, slack: int, s
 values = st.lists(st.integers(0, 100), min_size=1)
 
 
-@unhurried
 @given(st.lists(st.integers(0, 100)), values)
 def test_the_peak_of_a_stage_lies_in_its_bounds(before: list[int], within: list[int]) -> None:
     """Whatever the process allocated before; the bounds are one number exactly where the stage raised the peak."""

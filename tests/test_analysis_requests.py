@@ -5,7 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_rl.analysis.requests import PERCENTS, bubble, tail
@@ -14,7 +14,6 @@ REQUESTS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)), min_size=
 """Start and duration of each."""
 
 
-@settings(deadline=None)
 @given(REQUESTS, st.sampled_from(PERCENTS), st.integers(0, 30))
 def test_the_tail_is_the_time_in_which_only_the_slowest_run(
     requests: list[tuple[int, int]], percent: int, later: int
@@ -32,7 +31,6 @@ def test_the_tail_is_the_time_in_which_only_the_slowest_run(
     assert 0 <= actual <= 1
 
 
-@settings(deadline=None)
 @given(REQUESTS, st.integers(0, 30))
 def test_the_bubble_is_the_idle_time_of_slots_at_the_end(requests: list[tuple[int, int]], later: int) -> None:
     """Counted tick by tick and slot by slot."""
@@ -49,7 +47,6 @@ def test_the_bubble_is_the_idle_time_of_slots_at_the_end(requests: list[tuple[in
     assert 0 <= actual <= 1
 
 
-@settings(deadline=None)
 @given(REQUESTS, st.integers(1, 1000))
 def test_the_unit_does_not_matter(requests: list[tuple[int, int]], factor: int) -> None:
     """Seconds or nanoseconds."""

@@ -6,7 +6,7 @@ import math
 from statistics import fmean
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_rl.analysis.scores import (
@@ -21,12 +21,9 @@ from otel_rl.analysis.scores import (
 from otel_rl.analysis.stragglers import StageCall
 from tests.timelines import Phase, Timeline, timelines
 
-unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-
 times = st.lists(st.floats(1e-6, 1e3), min_size=1, max_size=8)
 
 
-@unhurried
 @given(times)
 def test_the_fastest_rank_scores_one(medians: list[float]) -> None:
     """The others by how much longer they take."""
@@ -35,7 +32,6 @@ def test_the_fastest_rank_scores_one(medians: list[float]) -> None:
     assert 1.0 == max(found.values())
 
 
-@unhurried
 @given(times)
 def test_a_rank_is_held_against_its_own_best(medians: list[float]) -> None:
     """Slower than ever before: below 1."""
@@ -84,7 +80,6 @@ def is_met(phase: Phase) -> bool:
     return phase.transfer is None or phase.transfer > 0
 
 
-@unhurried
 @given(st.lists(timelines(ranks=2), min_size=1, max_size=3))
 def test_what_if_is_what_a_simulation_says(steps: list[Timeline]) -> None:
     """S and S_worker of steps whose ranks meet in collectives at the ends of stages."""

@@ -6,7 +6,7 @@ from random import Random
 from statistics import median
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_rl.analysis.balance import Slowest
@@ -30,14 +30,11 @@ from otel_rl.analysis.stragglers import (
 )
 from tests.timelines import MS, Phase, Timeline, timelines
 
-unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-
 STEPS = 40
 RANKS = 4
 STAGES = ("data", "reward", "forward", "backward")
 
 
-@unhurried
 @given(timelines(), st.booleans())
 def test_activity_is_true_whatever_the_clocks_say(timeline: Timeline, hidden: bool) -> None:
     """Own time, waits and transfers are those of an all-seeing clock, and add up to the step."""
@@ -48,7 +45,6 @@ def test_activity_is_true_whatever_the_clocks_say(timeline: Timeline, hidden: bo
     assert {rank: Activity(own[rank], played.wait[rank], transfer, 0, 0) for rank in range(len(played.end))} == found
 
 
-@unhurried
 @given(timelines())
 def test_the_rank_charged_is_the_one_that_came_last(timeline: Timeline) -> None:
     """Every wait of a collective is charged to those whom it waited for, equally where they came together."""
@@ -61,7 +57,6 @@ def test_the_rank_charged_is_the_one_that_came_last(timeline: Timeline) -> None:
         assert ({rank: total / len(last) for rank in last} if total else {}) == charges(duration)
 
 
-@unhurried
 @given(timelines())
 def test_waits_of_collectives_add_up(timeline: Timeline) -> None:
     """Each rank's waits are true, the sum of what ranks caused is the sum of what they waited, clocks or not."""
@@ -88,7 +83,6 @@ def test_two_collectives_of_one_stage_with_another_rank_last_in_each() -> None:
     assert {0: Activity(20, 10, 30, 0, 0), 1: Activity(30, 0, 30, 0, 0)} == activity(calls, {0: 60, 1: 60})
 
 
-@unhurried
 @given(timelines())
 def test_slow_ranks_are_those_of_a_brute_force_search(timeline: Timeline) -> None:
     """Of every stage the longest own time against the median of the others: 1.2 times, 2 % of the step."""

@@ -153,7 +153,7 @@ def check(run: Run, cycles: list[int]) -> None:
 
 
 @pytest.mark.medium
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.lists(PROGRAM, max_size=5))
 def test_no_span_is_an_orphan_after_any_cycle(stubbed: Recording, tmp_path: Path, programs: list[Any]) -> None:
     """Whatever is nested in whatever, whenever the flusher looks; and cut at any frame nothing is one either."""

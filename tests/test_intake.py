@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from otel_rl import guard, step_time
@@ -23,7 +23,7 @@ from otel_rl.rollouts.place import EVALUATION, Place, Purpose, Stages
 from otel_rl.runtime import Trace, state
 from otel_rl.spans import Stage
 
-unhurried = settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
+fewer = settings(max_examples=50)
 
 GROUPS = (None, Group("default", "default", 2), Group("tp 1", "tp", 2), Group("tp 2", "tp", 2))
 
@@ -113,14 +113,14 @@ def taken(made: list[Any], cycle: int) -> tuple[list[Any], dict[str, Any]]:
     return told, {points.name: {str(one.attributes): one for one in points.points} for points in fold.take(0)}
 
 
-@unhurried
+@fewer
 @given(st.lists(drawn_step, min_size=1, max_size=4), st.integers(2, 50))
 def test_many_records_count_like_one_at_a_time(steps: list[Any], cycle: int) -> None:
     """The same spans, in the same order, and the same points."""
     assert taken(records(steps), 1) == taken(records(steps), cycle)
 
 
-@unhurried
+@fewer
 @given(st.lists(drawn_step, min_size=1, max_size=4))
 def test_durations_are_those_of_a_plain_count(steps: list[Any]) -> None:
     """Of each metric and its labels: how many, how long together, the shortest and the longest."""
@@ -182,7 +182,7 @@ lasting = st.tuples(st.integers(0, 9), st.sampled_from([False, False, False, Tru
 """How long, and whether it is journaled as open."""
 
 
-@unhurried
+@fewer
 @given(st.lists(lasting, max_size=30) | st.lists(lasting, min_size=50, max_size=90), st.integers(1, 60))
 def test_the_longest_are_those_of_a_sort(drawn: list[tuple[int, bool]], cycle: int) -> None:
     """Of equal length the earlier, in however many cycles they come; those that are journaled as open besides."""
@@ -207,7 +207,7 @@ def test_the_longest_are_those_of_a_sort(drawn: list[tuple[int, bool]], cycle: i
 # --- what a request is for --------------------------------------------------------------------------------------------
 
 
-@unhurried
+@fewer
 @given(
     st.lists(
         st.tuples(st.integers(0, 30), st.sampled_from([v.SAMPLE, v.EVALUATE, v.REWARD, "mine"]), attributes),

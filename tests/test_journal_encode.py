@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from opentelemetry._logs import LogRecord, SeverityNumber
 from opentelemetry.exporter.otlp.proto.common._log_encoder import encode_logs
@@ -31,7 +31,7 @@ from otel_rl.records import Attributes, Distribution, Log, MetricPoints, Number,
 pytestmark = pytest.mark.medium
 
 RESOURCE: dict[str, Value] = {"service.name": "test", "rl.rank": 3, "rl.flag": True, "rl.list": ["a", "b"]}
-unhurried = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+fewer = settings(max_examples=60)
 SCOPE = InstrumentationScope("otel_rl", "1.2.3")
 
 
@@ -151,7 +151,7 @@ links = st.lists(
 )
 
 
-@unhurried
+@fewer
 @given(st.lists(finished(plain), min_size=1, max_size=8))
 def test_spans_are_the_stock_ones(spans: list[Finished]) -> None:
     """Spans without events and links: deterministic bytes equal the stock encoder's."""
@@ -162,7 +162,7 @@ def test_spans_are_the_stock_ones(spans: list[Finished]) -> None:
     assert (min(s.start_ns for s in spans), max(s.end_ns for s in spans)) == (request.first_ns, request.last_ns)
 
 
-@unhurried
+@fewer
 @given(st.lists(finished(plain | listed, events=events, links=links), min_size=1, max_size=4))
 def test_spans_with_everything_are_the_stock_ones(spans: list[Finished]) -> None:
     """Spans with lists, events and links parse to the stock encoder's message."""
@@ -171,7 +171,7 @@ def test_spans_with_everything_are_the_stock_ones(spans: list[Finished]) -> None
     assert theirs == ExportTraceServiceRequest.FromString(request.payload).SerializeToString(deterministic=True)
 
 
-@unhurried
+@fewer
 @given(st.lists(finished(plain), min_size=1, max_size=6))
 def test_the_same_bytes_again(spans: list[Finished]) -> None:
     """A used encoder and a new one make the same bytes."""
@@ -207,7 +207,7 @@ hostile = st.builds(
 )
 
 
-@unhurried
+@fewer
 @given(st.lists(hostile, max_size=4))
 def test_nothing_raises_and_no_batch_is_lost(spans: list[Finished]) -> None:
     """Whatever the spans hold, the good one among them is encoded and each of the others is encoded or counted."""
@@ -375,7 +375,7 @@ def test_logs_are_the_stock_ones() -> None:
     assert ("logs", 2, 5, 6) == (request.signal, request.count, request.first_ns, request.last_ns)
 
 
-@unhurried
+@fewer
 @given(st.lists(st.builds(Log, *[anything] * 7), max_size=4))
 def test_logs_never_raise(logs: list[Log]) -> None:
     """Whatever log records hold, each is encoded or counted."""
@@ -408,7 +408,7 @@ def check(metric: MetricPoints, data: Any) -> None:
     assert (min(moments), max(moments)) == (request.first_ns, request.last_ns)
 
 
-@unhurried
+@fewer
 @given(names, texts, gauge_points)
 def test_gauges_are_the_stock_ones(name: str, text: str, points: list[Number]) -> None:
     """Gauge points, NaN and Inf included, are what the stock encoder makes of them."""
@@ -416,7 +416,7 @@ def test_gauges_are_the_stock_ones(name: str, text: str, points: list[Number]) -
     check(metric, export.Gauge([export.NumberDataPoint(p.attributes, 0, p.time_ns, p.value) for p in points]))
 
 
-@unhurried
+@fewer
 @given(st.lists(st.builds(Point, st.just("g"), numbers | st.floats(), times, labels), min_size=1, max_size=5))
 def test_gauges_as_they_were_recorded_are_the_stock_ones(points: list[Point]) -> None:
     """With labels instead of attributes, of which 1 is not True."""
@@ -424,7 +424,7 @@ def test_gauges_as_they_were_recorded_are_the_stock_ones(points: list[Point]) ->
     check(metric, export.Gauge([export.NumberDataPoint(dict(p.labels), 0, p.time_ns, p.value) for p in points]))
 
 
-@unhurried
+@fewer
 @given(gauge_points, times)
 def test_counters_are_the_stock_ones(points: list[Number], start_ns: int) -> None:
     """Counters are cumulative monotonic sums."""
@@ -433,7 +433,7 @@ def test_counters_are_the_stock_ones(points: list[Number], start_ns: int) -> Non
     check(metric, export.Sum(given_points, export.AggregationTemporality.CUMULATIVE, True))
 
 
-@unhurried
+@fewer
 @given(st.lists(st.floats(allow_nan=False), max_size=5), st.data())
 def test_histograms_are_the_stock_ones(boundaries: list[float], data: st.DataObject) -> None:
     """Histograms are cumulative, with sum, least and greatest value."""
@@ -483,7 +483,7 @@ def test_bad_points_are_counted() -> None:
     assert {("metrics", "unencodable"): 4} == counting.dropped
 
 
-@unhurried
+@fewer
 @given(
     st.lists(
         st.builds(MetricPoints, *[anything] * 4, st.lists(st.builds(Number, *[anything] * 3)) | anything), max_size=3

@@ -4,13 +4,12 @@ import struct
 from zlib import crc32
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_rl.journal import frame
 from otel_rl.journal.frame import HEADER_BYTES, MAGIC, Damage, Frame
 
-unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 payloads = st.binary(max_size=60) | st.sampled_from([b"", MAGIC, MAGIC * 12, frame.pack(1, b"inner", 1, 2, 3)])
 contents = st.lists(st.tuples(st.integers(0, 3), payloads, st.integers(0, 2**32 - 1)), min_size=1, max_size=6)
 
@@ -41,7 +40,6 @@ def test_layout() -> None:
     assert head + struct.pack("<I", crc32(head)) + b"abc" == frame.pack(2, b"abc", 7, 11, 12)
 
 
-@unhurried
 @given(contents)
 def test_round_trip(content: list[tuple[int, bytes, int]]) -> None:
     """Frames come back as they were packed, and concatenation is all it takes to join segments."""
@@ -60,7 +58,6 @@ def test_too_large() -> None:
         frame.pack(1, bytes(frame.MAX_PAYLOAD_BYTES + 1), 1, 0, 0)
 
 
-@unhurried
 @given(contents, st.data())
 def test_one_flipped_bit(content: list[tuple[int, bytes, int]], data: st.DataObject) -> None:
     """A flipped bit costs the frame that it is in; all others are read."""
@@ -75,7 +72,6 @@ def test_one_flipped_bit(content: list[tuple[int, bytes, int]], data: st.DataObj
     assert [item for item in kept if item not in inner] == [item for item in found if item not in inner]
 
 
-@unhurried
 @given(contents, st.data())
 def test_truncated_anywhere(content: list[tuple[int, bytes, int]], data: st.DataObject) -> None:
     """Of a segment that is cut off anywhere, every frame before the cut is read, and the rest is one torn piece."""
@@ -92,7 +88,6 @@ def test_truncated_anywhere(content: list[tuple[int, bytes, int]], data: st.Data
         assert "torn" == items[num_whole].reason
 
 
-@unhurried
 @given(st.binary(max_size=300) | st.lists(st.sampled_from([MAGIC, b"O", b"OT", *packed([(1, b"x", 1)])])).map(b"".join))
 def test_anything_is_covered(data: bytes) -> None:
     """Whatever the bytes are, each belongs to exactly one result."""

@@ -74,7 +74,7 @@ def whole(span: Span) -> Any:
 
 @pytest.mark.medium
 @needs_both
-@settings(deadline=None, max_examples=2000)
+@settings(max_examples=2000)
 @given(spans)
 @example((0, 0, 0, "", 0, 0, 0, (0, ""), None))
 @example((*plain[:-1], {"k": math.nan, "l": -0.0, "m": -math.inf}))

@@ -255,7 +255,7 @@ def test_cut_at_every_byte(tmp_path: Path) -> None:
         assert (list(range(1, num_whole + 1)), expected) == (ids(run), damage(run)), cut
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.data())
 def test_a_flipped_bit(tmp_path: Path, data: st.DataObject) -> None:
     """A flipped bit anywhere costs at most one frame, which is named."""

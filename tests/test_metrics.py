@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import otel_rl
@@ -39,7 +39,6 @@ def plain(point: Any) -> Any:
 # --- fold -------------------------------------------------------------------------------------------------------------
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(["a", "b"]), NUMBERS, LABELS, st.booleans()), max_size=60))
 def test_counters_are_running_totals(events: list[tuple[str, int, Labels, bool]]) -> None:
     """By name and labels, whenever they are taken; what has not changed is not repeated."""
@@ -60,7 +59,6 @@ def test_counters_are_running_totals(events: list[tuple[str, int, Labels, bool]]
     assert {} == taken(fold)
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(SECONDS, LABELS), min_size=1, max_size=60))
 def test_histograms_agree_with_brute_force(events: list[tuple[float, Labels]]) -> None:
     """Counts by bucket (upper bounds belong to it), sum, least and greatest."""
@@ -75,7 +73,6 @@ def test_histograms_agree_with_brute_force(events: list[tuple[float, Labels]]) -
         assert math.isclose(math.fsum(mine), point.sum, rel_tol=1e-9, abs_tol=1e-12)
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.floats(), LABELS), max_size=40))
 def test_every_point_of_a_gauge_is_kept(events: list[tuple[float, Labels]]) -> None:
     """In order, with its own time; those that are not finite are counted besides."""
@@ -90,7 +87,6 @@ def test_every_point_of_a_gauge_is_kept(events: list[tuple[float, Labels]]) -> N
     assert "g" not in taken(fold)
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(0, 5), max_size=30))
 def test_a_total_that_is_counted_elsewhere_is_taken_when_it_changes(values: list[int]) -> None:
     """And only then."""

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("numpy")
 
 import numpy as np
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_rl.analysis import checksums
@@ -19,7 +19,6 @@ from otel_rl.analysis.checksums import LogprobSums, MaskSums, TokenSums
 from otel_rl.analysis.pairs import Moments, Pairs
 from otel_rl.observed import arrays
 
-unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 SIZES = st.tuples(st.integers(0, 5), st.integers(0, 7))
 
 
@@ -41,7 +40,6 @@ def table(values: list[list[Any]], dtype: Any) -> Any:
 WIDE = st.integers(-(2**63), 2**63 - 1)
 
 
-@unhurried
 @given(masked(WIDE), st.lists(WIDE, min_size=5, max_size=5))
 def test_token_sums_are_their_definition(drawn: Any, numbers: list[int]) -> None:
     """With holes in the mask, with sums that leave int64, with rows in place and by their own number."""
@@ -52,7 +50,6 @@ def test_token_sums_are_their_definition(drawn: Any, numbers: list[int]) -> None
     assert checksums.token_sums(ids, mask, numbers) == by_number
 
 
-@unhurried
 @given(masked(WIDE), st.integers(0, 5))
 def test_parts_of_a_batch_join_to_the_whole(drawn: Any, cut: int) -> None:
     """Wherever it is cut into micro-batches."""
@@ -64,7 +61,6 @@ def test_parts_of_a_batch_join_to_the_whole(drawn: Any, cut: int) -> None:
     assert checksums.mask_sums(mask) == masks[0].joined(masks[1])
 
 
-@unhurried
 @given(masked(st.booleans()))
 def test_mask_sums_are_their_definition(drawn: Any) -> None:
     """Rows without a true position among them."""
@@ -72,7 +68,6 @@ def test_mask_sums_are_their_definition(drawn: Any) -> None:
     assert checksums.mask_sums(mask) == arrays.mask_sums(table(mask, bool))
 
 
-@unhurried
 @given(masked(st.sampled_from([0.5, math.nan, math.inf, -math.inf])))
 def test_nonfinite_counts_are_their_definition(drawn: Any) -> None:
     """With the mask and without."""
@@ -99,7 +94,6 @@ def close(expected: LogprobSums, found: LogprobSums) -> None:
             assert pytest.approx(before, rel=1e-6, abs=1e-6) == after
 
 
-@unhurried
 @given(masked(st.tuples(LOGPROBS, LOGPROBS)), st.integers(0, 5))
 def test_logprob_sums_are_their_definition(drawn: Any, cut: int) -> None:
     """Zeros, NaN and holes among them, in one piece and in two."""
@@ -148,7 +142,6 @@ def test_ids_of_other_types() -> None:
     assert MaskSums(0, 0, 0, 0, 0) == arrays.mask_sums(np.ones((3, 0), bool))
 
 
-@unhurried
 @given(st.lists(st.integers(-(2**63), 2**63 - 1), max_size=5))
 def test_sample_sums(numbers: list[int]) -> None:
     """The same in another order; of as many other samples with the same sum they differ."""

@@ -14,7 +14,7 @@ pytest.importorskip("transformers")
 
 import torch
 import transformers
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_rl.analysis.architecture import architecture
@@ -41,7 +41,6 @@ def total(seen: Seen, lengths: list[int]) -> int:
     return formula_of(seen).count(lengths, None, is_training=True)
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(0, 3000), max_size=5), st.one_of(st.none(), st.integers(0, 500)), st.booleans())
 def test_the_short_way_to_count_is_the_long_one(lengths: list[int], logits: int | None, is_windowed: bool) -> None:
     """With frozen layers, adapters and a head of its own; a model with windows goes the long way."""

@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_rl.analysis.checksums import mask_sums, token_sums
@@ -34,7 +34,6 @@ def faults(*calls: Call, is_over: bool = True) -> list[tuple[str, Fault]]:
 
 
 @given(st.lists(st.integers(1, 3), max_size=3))
-@settings(deadline=None)
 def test_micro_batches_are_the_batch(cuts: list[int]) -> None:
     """However it is cut; so is a second pass over it, cut otherwise."""
     edges = sorted({0, 4, *cuts})

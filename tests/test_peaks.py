@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import otel_rl
@@ -21,8 +21,6 @@ from otel_rl.runtime import state
 from otel_rl.spans import Stage
 from tests.fake_cuda import FakeCuda
 from tests.fixtures import Recording
-
-unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 class Allocator:
@@ -91,7 +89,6 @@ operations = st.lists(
 )
 
 
-@unhurried
 @given(operations)
 def test_host_and_stages_see_the_truth(done: list[tuple[str, int]]) -> None:
     """Over any sequence of allocations, stages in each other and beside each other, and the host's own resets."""

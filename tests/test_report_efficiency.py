@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import median
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 
 from otel_rl import vocabulary as v
 from otel_rl.analysis.many_steps import stragglers
@@ -31,7 +31,7 @@ from tests import runs
 from tests.played import KINDS, Call, Game, PlayedStep, Start, Truth, games, play
 from tests.runs import BEGIN_NS, Plan, write_run
 
-unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=30)
+fewer = settings(max_examples=30)
 
 
 def found_in(game: Game) -> tuple[Efficiency, set[tuple[str, int]]]:
@@ -42,7 +42,7 @@ def found_in(game: Game) -> tuple[Efficiency, set[tuple[str, int]]]:
     return efficiency(found, averaged), steady
 
 
-@unhurried
+@fewer
 @given(games())
 def test_goodput_is_what_a_walk_through_the_run_says(game: Game) -> None:
     """Of every attempt and of all: the parts are true and add up to the wall time to the nanosecond."""
@@ -86,7 +86,7 @@ def _kinds(truth: Truth, is_redone: bool) -> Counter[str]:
     return kinds
 
 
-@unhurried
+@fewer
 @given(games())
 def test_what_a_rank_did_is_what_it_did(game: Game) -> None:
     """Mean per averaged step; whatever the clocks of the ranks say, the parts add up to the step."""
@@ -128,7 +128,7 @@ def test_what_a_rank_did_is_what_it_did(game: Game) -> None:
     }
 
 
-@unhurried
+@fewer
 @given(games())
 def test_the_slow_ranks_are_those_of_a_brute_force_search(game: Game) -> None:
     """Slow in half of the steps that have the stage, 2 % of the step, and what it costs."""

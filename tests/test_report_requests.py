@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from hypothesis import given as property_of
-from hypothesis import settings
 from hypothesis import strategies as st
 from rich.console import Console
 
@@ -176,7 +175,6 @@ def test_the_document_holds_them(recording: Recording) -> None:
     assert 600 == document["requests"]["rows"][0]["duration_s"]["count"]
 
 
-@settings(deadline=None)
 @property_of(st.lists(st.integers(0, 1000), min_size=1, max_size=50), st.floats(0, 1))
 def test_a_quantile_lies_in_the_bucket_of_the_exact_one(values: list[int], share: float) -> None:
     """And between the least and the greatest value."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_rl.requests import Request
@@ -49,7 +49,6 @@ def listed(derived: Any) -> dict[str, Any]:
 
 
 @pytest.mark.medium
-@settings(deadline=None)
 @given(rows())
 def test_numpy_derives_what_plain_python_derives(made: list[Request]) -> None:
     """Every column, every problem, every bucket and sum."""
@@ -67,7 +66,6 @@ def test_numpy_derives_what_plain_python_derives(made: list[Request]) -> None:
 
 
 @pytest.mark.medium
-@settings(deadline=None)
 @given(rows())
 def test_what_is_derived_is_what_the_definitions_say(made: list[Request]) -> None:
     """Of requests whose numbers are possible: differences, and TPOT over all tokens but the first."""
@@ -83,7 +81,6 @@ def test_what_is_derived_is_what_the_definitions_say(made: list[Request]) -> Non
             assert 0 <= exact - derived["tpot"][place] < 1
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(-1, 20), min_size=1, max_size=200), st.integers(-1, 20), st.integers(1, 8))
 def test_the_largest_are_among_those_that_are_found(values: list[int], floor: int, count: int) -> None:
     """Nothing at or below the floor, in the order of the column, the same by both."""
@@ -94,7 +91,6 @@ def test_the_largest_are_among_those_that_are_found(values: list[int], floor: in
     assert found == sorted(found)
 
 
-@settings(deadline=None)
 @given(st.lists(st.text(max_size=8), min_size=1, max_size=100), st.integers(0, (1 << 64) - 1))
 def test_scores_agree(ids: list[str], seed: int) -> None:
     """And fit a signed number of 64 bits."""
@@ -111,7 +107,6 @@ def test_scores_are_evenly_spread() -> None:
 
 
 @pytest.mark.medium
-@settings(deadline=None)
 @given(st.lists(rows(), min_size=1, max_size=4), st.booleans())
 def test_the_extremes_do_not_depend_on_slices(parts: list[list[Request]], is_fast: bool) -> None:
     """They are those that sorting everything gives; of equal ones the earliest."""

@@ -160,7 +160,7 @@ PARTS = st.one_of(
 
 
 @pytest.mark.medium
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     segments=st.lists(st.lists(PARTS, max_size=6), min_size=1, max_size=3),
     chunk=st.integers(1, 400),

@@ -191,7 +191,7 @@ def crowds(draw: st.DrawFn) -> tuple[list[Frame], dict[int, int]]:
 
 
 @pytest.mark.medium
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(crowds(), st.integers(2000, 40_000), st.integers(2, 60))
 def test_no_crowd_goes_beyond_the_bounds(crowd: tuple[list[Frame], dict[int, int]], most: int, siblings: int) -> None:
     """Neither in bytes nor in siblings, whatever fails, with the parents of all that is shipped."""
@@ -271,7 +271,7 @@ def trees(draw: st.DrawFn) -> tuple[list[list[FakeSpan]], int]:
 
 
 @pytest.mark.medium
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(trees())
 def test_every_shipped_span_has_its_parents(drawn: tuple[list[list[FakeSpan]], int]) -> None:
     """Whatever is written first and however it is cut into frames; errors always go, nothing goes twice or changed."""

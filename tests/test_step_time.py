@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry import trace
 
@@ -24,8 +24,6 @@ from otel_rl.runtime import Trace, state
 from otel_rl.spans import Stage, record_finished
 from otel_rl.step_time import StepTime
 from tests.fixtures import MS, WALL_NS, Recording
-
-unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 SET_UP_MS = 7.0
 """Between the start of the recording and the first step in the tests that record."""
@@ -432,7 +430,6 @@ def walk(rows: list[Drawn], begin: int, end: int) -> dict[tuple[str, str], int]:
     return found
 
 
-@unhurried
 @given(stage_trees(), times_of)
 def test_every_moment_counts_once(rows: list[Drawn], window: tuple[int, int]) -> None:
     """As what it is by the order of priority, and all of them add up to the step."""

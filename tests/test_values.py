@@ -194,7 +194,7 @@ def is_value(value: object, depth: int = 0) -> bool:
 
 
 @pytest.mark.medium
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(ANYTHING)
 def test_the_result_is_always_a_value(value: Any) -> None:
     """For whatever nesting of whatever plain things."""
@@ -202,7 +202,7 @@ def test_the_result_is_always_a_value(value: Any) -> None:
     assert found is None or is_value(found)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(ANYTHING)
 def test_cleaning_twice_changes_nothing(value: Any) -> None:
     """A cleaned value is clean."""
