@@ -70,6 +70,12 @@ def process_start_ns() -> int:
     return monotonic_ns() - max(age_ns, 0)
 
 
+@cache
+def first_start_ns() -> int:
+    """Say when the process started that otel_rl was loaded in, monotonic: a child that it forks inherits the answer."""
+    return process_start_ns()
+
+
 def _ticks_per_second() -> int:
     import os
 

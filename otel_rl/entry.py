@@ -23,7 +23,7 @@ from otel_rl import vocabulary
 from otel_rl.config import Config, ConfigurationError, unknown_variables
 from otel_rl.flusher import Flusher
 from otel_rl.guard import guard, say
-from otel_rl.integrations import MODULES, NEEDS
+from otel_rl.integrations import AUTO, MODULES, NEEDS, check_names
 from otel_rl.journal.wire import Request
 from otel_rl.patching import Patches
 from otel_rl.probes import deferred
@@ -32,6 +32,7 @@ from otel_rl.records import Count
 from otel_rl.runtime import state
 from otel_rl.spans import Stage
 from otel_rl.steps import Phase, open_setup, report_alone
+from otel_rl.workers import take_place, tell_no_more, tell_workers
 
 DEVICE_LIMIT_S = 1.0
 """So long the end of the program waits for numbers that are on their way from a device."""
@@ -42,7 +43,6 @@ BACKLOG_LIMIT_S = 30.0
 COLLECT_S = 10.0
 """How often metrics of other libraries are collected."""
 FORK_LIMIT_S = 0.05
-AUTO = "auto"
 
 
 class NotPossibleError(RuntimeError):
@@ -127,6 +127,7 @@ def _instrument(config: Config, integrations: tuple[str, ...] | None, *, is_aske
     state.phase = Phase()
     state.open_setup = open_setup
     use_memory_reader()
+    tell_workers()
     _hook_process()
     from otel_rl.providers import Providers
 
@@ -153,6 +154,7 @@ def uninstrument() -> None:
     if not state.on:
         return
     _finish()
+    tell_no_more()
     state.on = False
     _parts.patches.undo()
     _parts.providers.remove()
@@ -177,16 +179,22 @@ def flush(timeout_s: float = 2.0) -> bool:
     if flusher is None or flusher.pid != os.getpid():
         return not state.queue
     _parts.collected_at = -inf
-    return flusher.flush(timeout_s)
+    with guard("flush"):  # what is no time is no reason to raise
+        return flusher.flush(timeout_s)
+    return False
+
+
+def asked_for() -> tuple[str, ...]:
+    """Give the integrations that the settings ask for; they need not exist."""
+    try:
+        return Config.from_env().integrations
+    except ConfigurationError:
+        return (AUTO,)
 
 
 def integrations_status() -> list[Status]:
     """Say of every integration whether it applies here, and why not."""
-    try:
-        names = Config.from_env().integrations
-    except ConfigurationError:
-        names = (AUTO,)
-    chosen = _chosen(names)
+    chosen = _chosen(asked_for())
     return [_status(name, chosen) for name in MODULES]
 
 
@@ -199,11 +207,7 @@ def missing_targets() -> list[str]:
 
 
 def _wanted(names: tuple[str, ...], source: str = "") -> list[ModuleType]:
-    strangers = [name for name in names if name != AUTO and name not in MODULES]
-    if strangers:
-        raise ConfigurationError(
-            f"{source}no integration is called {strangers[0]!r}: there are {', '.join(MODULES)} and {AUTO}"
-        )
+    check_names(names, source)
     wanted = []
     chosen = _chosen(names)
     for name, path in MODULES.items():
@@ -244,6 +248,7 @@ def _status(name: str, chosen: dict[str, str]) -> Status:
 
 def _wake() -> None:
     """Start a flusher for this process."""
+    take_place()
     flusher = Flusher(_foreign)
     _parts.flusher = flusher
     flusher.start()

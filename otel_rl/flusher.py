@@ -133,7 +133,7 @@ class Flusher:
             self._refuse()
         elif not self._thread.is_alive():
             self._serve()
-        answer.wait(max(timeout_s, 0))
+        answer.wait(min(max(timeout_s, 0), threading.TIMEOUT_MAX))
         return answer
 
     def abandon(self) -> None:

@@ -113,9 +113,9 @@ def new_run_id(attempt: str) -> str:
 
 
 def folder_name(run_id: str) -> str:
-    """Make a run's name fit for a folder: no separator, no leading dot, 128 bytes; long names stay different."""
+    """Make a run's name fit for a folder: no separator, no leading dot, 128 bytes; names that differ stay different."""
     name = re.sub(r"[^\w.=@+-]", "_", run_id).lstrip(".") or "_"
-    if len(name.encode("utf-8", "replace")) <= MAX_FOLDER_BYTES:
+    if name == run_id and len(name.encode("utf-8")) <= MAX_FOLDER_BYTES:
         return name
     start = name.encode("utf-8", "replace")[: MAX_FOLDER_BYTES - 9].decode("utf-8", "ignore")
     return f"{start}-{hashlib.blake2b(run_id.encode('utf-8', 'replace'), digest_size=4).hexdigest()}"

@@ -293,12 +293,13 @@ def _wrap_gathered(target: str, look: Callable[[], object], original: Callable[.
 
 def _wrap_async(hook: Hook, original: Callable[..., Any]) -> Callable[..., Any]:
     target, capture, after = hook.target, hook.capture, hook.after
+    begins = hook.stage is not None or hook.before is not None
 
     @functools.wraps(original)
     async def around(*args: Any, **kwargs: Any) -> Any:
         if not state.on:
             return await original(*args, **kwargs)
-        span = attempt("begin", target, _begin, hook, args, kwargs)
+        span = attempt("begin", target, _begin, hook, args, kwargs) if begins else None
         try:
             result = await original(*args, **kwargs)
         except BaseException as error:

@@ -218,7 +218,7 @@ def _leave_out_content(message: ExportTraceServiceRequest) -> None:
     for part in message.resource_spans:
         for span in (span for scope in part.scope_spans for span in scope.spans):
             span.status.message = ""
-            for holder in (span, *span.events):
+            for holder in (span, *span.events, *span.links):
                 kept = [pair for pair in holder.attributes if not pair.key.startswith(CONTENT)]
                 if len(kept) < len(holder.attributes):
                     del holder.attributes[:]

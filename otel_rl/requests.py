@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
+from otel_rl import vocabulary as v
 from otel_rl.current import CURRENT, SPAN_KEY
 from otel_rl.guard import guard
 from otel_rl.records import Noted
 from otel_rl.runtime import QUEUE_LIMIT, state
+from otel_rl.spans import Stage
 
 UNKNOWN = -1
 """A count that the engine does not tell; a time that it does not tell is 0."""
 MOST_PIECES = 8 * QUEUE_LIMIT
 """Of finished requests that may wait: 200,000 whose readers take five arguments; more are dropped and counted."""
+SAYING: Final = frozenset((v.SAMPLE, v.EVALUATE, v.REWARD))
+"""Stages that say what the requests inside them are for; so does one with a mode."""
 
 
 class Request(NamedTuple):
@@ -62,7 +67,7 @@ class Load(NamedTuple):
     running: int
     waiting: int
     kv_usage: float | None
-    preemptions: int
+    preemptions: int = UNKNOWN
 
 
 class KvCache(NamedTuple):
@@ -84,10 +89,10 @@ def note(read: Callable[..., Iterable[Request]], *arguments: Any, parent: Any = 
     Args:
         read: makes the rows of ``arguments``, on the flusher's thread; what it is given must not change any more.
         arguments: the engine's own objects.
-        parent: the span they belong to, or its ``SpanContext``; where it is None the current span, else the step.
+        parent: the span they belong to, or its ``SpanContext``; where it is None that of ``place``.
     """
     if state.on:
-        parent = parent or CURRENT.get().get(SPAN_KEY) or state.container or _setup()
+        parent = parent or CURRENT.get().get(SPAN_KEY) or _around()
         noted = state.noted
         if 0 < len(noted) < MOST_PIECES or _may_wait(noted):
             noted += [read, parent, len(arguments), *arguments]  # in one piece: other threads add to it, too
@@ -110,8 +115,12 @@ def note_many(pieces: Sequence[Any], number: int) -> None:
 
 
 def place() -> Any:
-    """Say what a request belongs to of which nobody knows more: the current span, else the step."""
-    return CURRENT.get().get(SPAN_KEY) or state.container or _setup()
+    """Say what a request belongs to of which nobody knows more.
+
+    The current span; in a thread that has none (a pool's) the innermost open stage that says what requests are for; of
+    several side by side the innermost around all of them; else the step.
+    """
+    return CURRENT.get().get(SPAN_KEY) or _around()
 
 
 def _may_wait(noted: Noted, number: int = 1) -> bool:
@@ -130,7 +139,7 @@ def load(
     running: int,
     waiting: int,
     kv_usage: float | None,
-    preemptions: int = 0,
+    preemptions: int = UNKNOWN,
 ) -> None:
     """Say how busy an engine is; from any thread, as often as it likes. Cost: 0.5 us.
 
@@ -141,7 +150,7 @@ def load(
         running: requests that it works on.
         waiting: requests that wait in it.
         kv_usage: share of the KV cache in use, 0..1; None where the engine does not tell.
-        preemptions: since the last call.
+        preemptions: since the last call; left out where the engine does not tell.
 
     Emits: ``rl.engine.*`` (gauges: the last value of each half second, and the KV cache's peak of each step).
     """
@@ -163,6 +172,39 @@ def kv_cache(engine: str, replica: str, size: int | None, used: int | None) -> N
     """
     if state.on:
         state.add(KvCache(engine, replica, state.now(), size, used))
+
+
+def _around() -> Any:
+    """Find a place for requests of a thread that has no span.
+
+    Cost: 1 us, 0.1 us for each further open stage; of those that say what requests are for, 1 us for each further one.
+    """
+    stage = None
+    with guard("find a place for requests"):
+        opened = [one for one in tuple(state.open) if one.__class__ is Stage]
+        found = [one for one in opened if one.name in SAYING or (one.attributes and v.MODE in one.attributes)]
+        stage = _innermost(found, opened) if len(found) > 1 else next(iter(found), None)
+    return stage or state.container or _setup()
+
+
+def _innermost(found: list[Stage], opened: list[Stage]) -> Stage | None:
+    """Give of these stages the innermost one that each of the others is around, or inside of; None where none is."""
+    above = {one.span_id: one.parent_id for one in opened}
+    paths = [_upwards(one.span_id, above) for one in found]
+    outer = {span_id for path in paths for span_id in path[1:]}
+    inner = [path for path in paths if path[0] not in outer]
+    passed = Counter(span_id for path in inner for span_id in path)
+    by_id = {one.span_id: one for one in found}
+    return next((by_id[one] for one in inner[0] if one in by_id and passed[one] == len(inner)), None)
+
+
+def _upwards(span_id: int, above: dict[int, int]) -> list[int]:
+    """Give a stage and the open ones around it, the innermost first."""
+    path = []
+    while span_id in above:
+        path.append(span_id)
+        span_id = above[span_id]
+    return path
 
 
 def _setup() -> Any:

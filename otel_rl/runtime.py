@@ -14,7 +14,7 @@ from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
 from otel_rl import coordinates, guard, ids
-from otel_rl.clock import Clock, process_start_ns
+from otel_rl.clock import Clock, first_start_ns, process_start_ns
 from otel_rl.config import Config
 from otel_rl.identity import Identity, found_attempt, from_launcher
 from otel_rl.records import Attributes, Log, Noted
@@ -125,6 +125,8 @@ class Training:
     """By response of an API client, the stream that is being read from it."""
     staging: dict[int, Any] = field(default_factory=dict)
     """By thread, the asynchronous checkpoint that its call is staging."""
+    stepping: dict[int, Any] = field(default_factory=dict)
+    """By thread, the stage of the optimizer's step that it is in, or of one that raised, and what it is inside."""
     heard: dict[Any, bool] = field(default_factory=dict)
     """By an event of the framework and the classes of its callbacks, whether any listens to it."""
     observed: Any = None
@@ -170,7 +172,9 @@ class Runtime:
     config: Config = field(default_factory=Config)
     clock: Clock = field(default_factory=Clock)
     started_ns: int = field(default_factory=process_start_ns)
-    """When the process began, monotonic."""
+    """When the process began, monotonic; behind a recording that was stopped: when the next one was asked for."""
+    first_ns: int = field(default_factory=first_start_ns)
+    """When it began, or the first of those that it was forked from: no request was submitted before, monotonic."""
 
     identity: Identity = field(default_factory=Identity)
     frozen: bool = False
@@ -198,6 +202,8 @@ class Runtime:
 
     container: Any = None
     """The open container of this rank (of the step, else of set-up): parent of what has no parent."""
+    behind: Callable[[Any], None] | None = None
+    """Told of each stage that ends while the step goes on behind its block."""
     phase: Any = None
     """Set-up or tear-down: what is open while no step is."""
     open_setup: Callable[[], None] = _nothing
@@ -247,6 +253,7 @@ class Runtime:
         self.config = config
         self.identity = from_launcher(config)
         self.wake = wake
+        self.started_ns = self.started_ns or monotonic_ns()
         self.on = True
 
     def add(self, record: object) -> bool:
@@ -270,8 +277,8 @@ class Runtime:
             self.awake = False  # no thread could be started; the records wait
 
     def reset(self) -> None:
-        """Forget everything but when the process began."""
-        vars(self).update(vars(Runtime(started_ns=self.started_ns)))
+        """Forget everything, also when the process began: what was before is no set-up of the next recording."""
+        vars(self).update(vars(Runtime(started_ns=0)))
 
     def now(self) -> int:
         """The wall clock by the current anchor, ns since 1970."""
@@ -332,6 +339,7 @@ def after_fork_in_child() -> None:
     state.noted = Noted()
     state.open = set()
     state.dropped = Counter()
+    state.started_ns = monotonic_ns()
     state.identity = state.identity.in_child()
     state.identifying = threading.RLock()
     state.awake = False
@@ -339,6 +347,7 @@ def after_fork_in_child() -> None:
     if state.container is None and state.training.loop is not None:
         state.training.loop.resume()
     state.inherited = state.container and state.container.trace
+    state.behind = None
     _of_parents.append((state.training.deferred, state.device))
     state.device = None
     state.training = Training()

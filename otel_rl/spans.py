@@ -90,11 +90,11 @@ class Stage(Span):
     def __call__(self, function: Function) -> Function:
         """Decorate a function or a coroutine function: every call is a stage of its own."""
         name, attributes, coarse = self.name, self.attributes, self.coarse
-        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-            raise TypeError(
-                f"stage({name!r}) cannot decorate the generator {function.__name__}: open the stage inside it"
-            )
-        if inspect.iscoroutinefunction(function):
+        kinds = function, type(function).__call__  # the second of an object that can be called
+        if any(inspect.isgeneratorfunction(kind) or inspect.isasyncgenfunction(kind) for kind in kinds):
+            called = getattr(function, "__name__", type(function).__name__)
+            raise TypeError(f"stage({name!r}) cannot decorate the generator {called}: open the stage inside it")
+        if any(map(inspect.iscoroutinefunction, kinds)):
 
             @functools.wraps(function)
             async def in_stage_async(*args: Any, **kwargs: Any) -> Any:
@@ -157,6 +157,9 @@ class Stage(Span):
         if self not in state.open:
             return
         self.ended = end if end > self.began else self.began
+        behind = state.behind
+        if behind is not None:
+            behind(self)
         if isinstance(described, dict):
             if self.attributes:
                 described.update({key: value for key, value in self.attributes.items() if key not in described})
@@ -354,16 +357,6 @@ def current_stage() -> Stage | None:
     """Return the innermost open stage of this thread or task, else the container of this rank."""
     span = CURRENT.get().get(SPAN_KEY)
     return span if span.__class__ is Stage else cast("Stage | None", state.container)
-
-
-def record_finished(name: str, begin: int, end: int, attributes: dict[str, Value] | None = None) -> None:
-    """Record a stage that is already over (monotonic, ns), below the current one; it was never current itself."""
-    finished = Stage(name, attributes)
-    parent = CURRENT.get().get(SPAN_KEY)
-    above = parent if isinstance(parent, Stage) and not parent.ended else _stage_for(parent)
-    finished.trace, finished.parent_id, finished.span_id = above.trace, above.span_id, random_bits(64) or 1
-    finished.began, finished.ended = begin, max(begin, end)
-    state.add(finished)
 
 
 def _stage_for(parent: Any) -> Stage:

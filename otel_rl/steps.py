@@ -21,6 +21,7 @@ from otel_rl.probes.memory import Reading, host, peak_rss
 from otel_rl.records import Later, Noted, Point, Value
 from otel_rl.runtime import Trace, state
 from otel_rl.spans import Stage
+from otel_rl.workers import leave_place, take_place
 
 
 class Tree:
@@ -119,10 +120,10 @@ class Phase:
 
 
 def open_setup() -> None:
-    """Give what has no place one: the step that was left last, or set-up, which begins with the process."""
+    """Give what has no place one: the step that was left last, a worker's, or set-up, which begins with the process."""
     if state.training.loop is not None:
         state.training.loop.resume()
-    elif state.phase.tree is None:
+    elif state.phase.tree is None and not take_place():
         state.phase.open(vocabulary.SETUP, 0, state.started_ns)
 
 
@@ -133,6 +134,20 @@ def know_attempt(attempt_id: str = "", run_id: str = "") -> None:
     else:
         state.found_attempt()
     state.phase.attempt_known()
+
+
+def end_raised(now: int, error: BaseException | None = None) -> None:
+    """End the stage of an optimizer's step that raised, with what it is inside: torch does not tell that it is over."""
+    stage, above = state.training.stepping.pop(get_ident(), (None, None))
+    if stage is None:
+        return
+    if CURRENT.get().get(SPAN_KEY) is not stage:
+        stage.token = None  # what it is inside is over, and would be current again
+    if error is None:
+        stage.set_attribute(vocabulary.TRUNCATED, True)
+    else:
+        stage.fail(error)
+    stage.close((above.ended if above is not None else 0) or now)
 
 
 def report_alone() -> None:
@@ -146,6 +161,8 @@ class Loop:
     """One training loop of this process: ``train``, then ``train.2`` and so on."""
 
     def __init__(self) -> None:
+        if leave_place():
+            know_attempt()
         state.loops += 1
         self.name = "train" if state.loops == 1 else f"train.{state.loops}"
         self.tree: Tree | None = None
@@ -153,7 +170,9 @@ class Loop:
         """The step that began last, open or not."""
         self.number = -1
         self.left = 0
-        """When the open step was left (monotonic, ns); 0 while it goes on."""
+        """When the block of the open step ended (monotonic, ns); 0 while it goes on."""
+        self.until = 0
+        """When the last stage behind the block ended (monotonic, ns); 0 where none has."""
         self.began = 0
         """When the step that is not counted yet began (monotonic, ns); 0 where there is none."""
         self.thread = get_ident()
@@ -187,7 +206,7 @@ class Loop:
         state.phase.close(now)
         self.tree = self.last = tree
         tree.make_current()
-        self.number, self.began, self.left = number, now, 0
+        self.number, self.began, self.left, self.until = number, now, 0, 0
 
     def change_thread(self) -> None:
         """Follow a program that trains on another thread now, and say it once if the last step is still going on."""
@@ -200,19 +219,39 @@ class Loop:
     def leave(self, now: int) -> None:
         """Let what follows have its own context; the step lasts until the next one begins, or ends here as the last."""
         if self.tree is not None:
+            end_raised(now)
             self.tree.leave()
             self.left = now
 
     def resume(self) -> None:
         """Go on with the step that was left: evaluation and checkpoints behind it belong to it."""
         if self.last is not None and state.container is None:
-            self.left = 0
             state.container = self.last.container
+            state.behind = self.see
+
+    def see(self, stage: Stage) -> None:
+        """Take in that a stage has ended while the step goes on behind its block."""
+        if self.is_behind(stage):
+            self.until = max(self.until, stage.ended)
+
+    def is_behind(self, stage: object) -> bool:
+        """Whether a stage of the last step began behind its block."""
+        trace = None if self.last is None else self.last.container.trace
+        return isinstance(stage, Stage) and stage.trace is trace and stage.began >= self.left > 0
+
+    def over(self) -> int:
+        """When the open step ended if no other follows: with its block or the last stage behind; now if one goes on."""
+        if state.behind is None:
+            return self.left or monotonic_ns()
+        goes_on = any(self.is_behind(opened) for opened in tuple(state.open))
+        return monotonic_ns() if goes_on else self.until or monotonic_ns()
 
     def close(self, now: int, error: BaseException | None = None, peak: int = 0) -> None:
         """End the open step's spans; an error closes them with its status and leaves the step uncounted."""
         tree, self.tree = self.tree, None
+        state.behind = None
         if tree is not None:
+            end_raised(now, error)
             tree.close(now, error, peak)
             if error is not None:
                 self.began = 0
@@ -228,7 +267,7 @@ class Loop:
 
     def end(self, error: BaseException | None = None) -> None:
         """End the loop and its open step now; tear-down begins."""
-        now = self.left or monotonic_ns()
+        now = self.over()
         open_until_now = self.tree is not None
         self.close(now, error)
         self.count(now)
@@ -256,8 +295,8 @@ def _step_points(
 class step:
     """Hold one step of a loop without a framework: ``with otel_rl.step(7):``, on every rank.
 
-    Steps tile the loop: a step goes on behind its block until the next one begins (evaluation, a checkpoint), and only
-    the last one, and one that raises, end with theirs.
+    Steps tile the loop: a step goes on behind its block until the next one begins (evaluation, a checkpoint). Only the
+    last one of a loop ends with its block, or with the last stage behind it, and one that raises with its block.
     The step's trace has the same id on every rank. A span of somebody else that happens to be current is linked to. A
     number that does not rise begins another loop (``train.2``), since two steps of one loop must not share a trace.
 

@@ -66,7 +66,7 @@ class Recording:
     def start(self, *integrations: str) -> Recording:
         """Begin to record, with a memory probe that reads nothing."""
         state.clock.anchor = WALL_NS  # before anything takes a time from it: a test that came before had a real clock
-        state.started_ns = self.clock.ns
+        state.started_ns, state.first_ns = self.clock.ns, 0
         otel_rl.instrument(integrations)
         state.read_memory, state.reading = lambda: None, None
         return self

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from otel_rl import clock
-from otel_rl.clock import Clock, measure_anchor, perf_counter_shift, process_start_ns
+from otel_rl.clock import Clock, first_start_ns, measure_anchor, perf_counter_shift, process_start_ns
 
 
 def test_the_anchor_turns_monotonic_into_wall_time() -> None:
@@ -60,6 +60,17 @@ def test_the_start_of_the_process_is_known() -> None:
     begun = int(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, cwd=os.getcwd()).stdout)
     assert before - 2 * 10**7 < begun < time.monotonic_ns()
     assert process_start_ns() < before
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_knows_when_the_first_process_began() -> None:
+    """What it is told of may have begun in its parent; its own start is later."""
+    begun = first_start_ns()
+    child = os.fork()
+    if not child:
+        os._exit(first_start_ns() != begun)
+    assert 0 == os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert process_start_ns() - 10**9 < first_start_ns() < time.monotonic_ns()
 
 
 @pytest.mark.parametrize("error", [FileNotFoundError, PermissionError])

@@ -15,7 +15,7 @@ from otel_rl.probes.device import DeviceInUse
 from otel_rl.probes.memory import Device, use_memory_reader
 from otel_rl.runtime import after_fork_in_child, state
 from tests.fake_cuda import FakeCuda
-from tests.fixtures import Recording
+from tests.fixtures import Recording, described
 
 torch = pytest.importorskip("torch")
 
@@ -78,6 +78,8 @@ def test_an_optimizer_without_a_framework_is_timed(recording: Recording) -> None
     recording.start("torch")
     cuda = FakeCuda()
     state.device = DeviceInUse(cuda)
+    use_memory_reader(lambda: Device(0, 0, 0, 0))
+    recording.tick(20)
     weight = torch.nn.Parameter(torch.ones(1))
     optimizer = torch.optim.SGD([weight], lr=0.1)
     optimizer.register_step_pre_hook(lambda *_: cuda.launch(0.25))
@@ -86,7 +88,7 @@ def test_an_optimizer_without_a_framework_is_timed(recording: Recording) -> None
         optimizer.step()
         cuda.wait(1.0)
     found = recording.spans()[v.OPTIMIZER].attributes
-    assert {v.CLOCK: "host", v.DEVICE_TIME: 0.25} == dict(found)
+    assert {v.CLOCK: "host", v.DEVICE_TIME: 0.25} == described(found)
 
 
 @pytest.mark.usefixtures("recording")

@@ -57,6 +57,29 @@ def test_recording_can_be_switched_on_again(stubbed: Recording) -> None:
     assert 3 == len(run.journals) == sum(span.name == "rl.loop" for span in run.spans())
 
 
+@pytest.mark.parametrize("begin", [otel_rl.instrument, entry.autoload])
+def test_the_set_up_of_a_second_recording_begins_with_its_call(
+    stubbed: Recording, monkeypatch: pytest.MonkeyPatch, begin: Any
+) -> None:
+    """In a notebook: the run before it and the pause between them are none of it; who asks again changes nothing."""
+    monkeypatch.setenv("OTEL_RL_INTEGRATIONS", "")
+    stubbed.start()
+    with otel_rl.step(1):
+        stubbed.tick(700)
+    otel_rl.uninstrument()
+    stubbed.tick(5000)
+    monkeypatch.setenv("OTEL_RL_RUN_ID", "second")
+    begin()
+    stubbed.tick(30)
+    otel_rl.instrument()
+    stubbed.tick(4)
+    with otel_rl.step(1):
+        pass
+    otel_rl.uninstrument()
+    lengths = {span.name: (span.end_ns - span.start_ns) / 1e6 for span in stubbed.run("second").spans()}
+    assert 34 == lengths["rl.setup"]
+
+
 @pytest.mark.parametrize("variable", ["OTEL_RL_ENABLED", "OTEL_SDK_DISABLED"])
 def test_switched_off_nothing_happens(stubbed: Recording, monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
     """No patch, no thread, no file."""

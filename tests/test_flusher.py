@@ -475,6 +475,18 @@ def test_a_disk_that_hangs_holds_nobody_up(
     assert "tool" in {span.name for span in recording.run().spans()}
 
 
+@pytest.mark.parametrize(("timeout_s", "expected"), [(float("inf"), True), (1e300, True), (-1.0, False), (None, False)])
+def test_no_time_to_wait_raises(recording: Recording, disk: Disk, timeout_s: Any, expected: bool) -> None:
+    """Not even one that is none; as long as possible is possible."""
+    with otel_rl.step(1):
+        pass
+    if not expected:
+        disk.gate.clear()
+    assert expected == otel_rl.flush(timeout_s)
+    disk.gate.set()
+    guard.errors.clear()
+
+
 def test_who_asks_while_the_journal_is_closed_is_answered(
     recording: Recording, monkeypatch: pytest.MonkeyPatch
 ) -> None:

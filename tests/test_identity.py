@@ -85,18 +85,20 @@ def test_a_found_attempt_keeps_the_name_that_the_user_gave() -> None:
     ("run_id", "expected"),
     [
         ("run-1.a=b@c+d", "run-1.a=b@c+d"),
-        ("a/b\\c d", "a_b_c_d"),
-        ("../../etc", "_.._etc"),
-        ("...", "_"),
-        ("", "_"),
+        ("a/b\\c d", "a_b_c_d-09692e38"),
+        ("../../etc", "_.._etc-f470a0ab"),
+        ("...", "_-7456c252"),
+        ("", "_-1271cf25"),
         ("x" * 300, f"{'x' * 119}-b12499e1"),
         ("训" * 100, f"{'训' * 39}-99ba6f3d"),
         ("läuft", "läuft"),
-        ("\ud800\n", "__"),
+        ("\ud800\n", "__-ab8c1bc6"),
+        ("my run", "my_run-40c4e919"),
+        ("my/run", "my_run-416e8727"),
     ],
 )
 def test_a_run_has_a_folder(run_id: str, expected: str) -> None:
-    """Whatever its name, it is one folder below the root, and no hidden one."""
+    """Whatever its name, it is one folder below the root, no hidden one, and nobody else's."""
     assert expected == folder_name(run_id)
 
 

@@ -51,9 +51,11 @@ def test_workers_deliver_what_they_recorded(tmp_path: Path, program: str, method
     assert expected == Counter((node.attributes["rl.worker"], node.attributes["rl.number"]) for node in worked)
     assert 3 == len({node.span.resource[v.SERVICE_INSTANCE_ID] for node in worked})
     assert 3 == len({node.span.resource[v.PROCESS_PID] for node in worked})
-    if method == "fork" and program == "workers":
+    if program == "workers":
         (one,) = recorded
-        assert {f"{v.RANK_SPAN} 0"} == {one.by_id[node.span.parent_id].name for node in worked}
+        parents = [one.by_id[node.span.parent_id] for node in worked]
+        assert {(f"{v.RANK_SPAN} 0", 1)} == {(parent.name, parent.attributes[v.ITERATION]) for parent in parents}
+        assert 1 == len({node.span.resource[v.ATTEMPT_ID] for node in one.nodes})
 
 
 @pytest.mark.slow

@@ -178,6 +178,20 @@ def test_texts_of_exceptions_in_library_spans_are_content(
     assert (captured, True) == (b"a prompt" in payloads, b"ValueError" in payloads)
 
 
+def test_contents_in_library_spans_are_left_out_wherever_they_stand(recording: Recording) -> None:
+    """In attributes of the span, of its events and of its links; what else is there stays."""
+    said = {"gen_ai.prompt": "a prompt", "kept": 1}
+    with otel_rl.step(1), otel_rl.stage("reward") as ours:
+        link = trace.Link(ours.get_span_context(), said)
+        with trace.get_tracer("lib").start_as_current_span("x", attributes=said, links=[link]) as span:
+            span.add_event("e", said)
+    requests = [ExportTraceServiceRequest.FromString(frame.payload) for _, frame in recording.stop().frames("traces")]
+    scopes = [scope for request in requests for group in request.resource_spans for scope in group.scope_spans]
+    (found,) = [span for scope in scopes for span in scope.spans if span.name == "x"]
+    holders = (found, *found.events, *found.links)
+    assert [["kept"]] * 3 == [[pair.key for pair in holder.attributes] for holder in holders]
+
+
 def test_a_processor_of_the_user_can_be_added_to_ours(recording: Recording) -> None:
     """As to every provider of the SDK."""
     exporter = InMemorySpanExporter()

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from contextvars import copy_context
 from typing import Any
 
 import pytest
@@ -279,6 +282,72 @@ def test_an_evaluation_is_one_in_the_stages_below_it(recording: Recording) -> No
     assert ["", "eval"] == sorted(
         str(point.attributes.get(vocabulary.MODE, "")) for point in run.points(vocabulary.ROLLOUT_WALL)
     )
+
+
+PLACES = {
+    "a rollout": (["sample"], {"": 1}, "rl.sample", True),
+    "an evaluation": (["evaluate"], {"eval": 1}, "rl.evaluate", True),
+    "a rollout of an evaluation": (["evaluate", "mine", "sample"], {"eval": 1}, "rl.sample", True),
+    "a stage with a mode": (["mine mode=eval"], {"eval": 1}, "mine", True),
+    "a judge": (["sample", "reward"], {"": 1}, "rl.reward", False),
+    "below one's own": (["sample", "mine"], {"": 1}, "rl.sample", True),
+    "none": (["mine"], {"": 1}, "rl.rank 0", True),
+}
+
+
+@pytest.mark.parametrize("report", [note, otel_rl.request], ids=["note", "request"])
+@pytest.mark.parametrize(("stages", "modes", "parent", "is_told"), PLACES.values(), ids=PLACES)
+def test_a_thread_without_a_span_works_for_the_stage_that_is_open(
+    recording: Recording, report: Any, stages: list[str], modes: dict[str, int], parent: str, is_told: bool
+) -> None:
+    """A pool's, which knows no context: the innermost stage that says what requests are for, else the step."""
+    with otel_rl.step(1), ExitStack() as opened:
+        for name, _, mode in (stage.partition(" mode=") for stage in stages):
+            opened.enter_context(otel_rl.stage(name, **({"mode": mode} if mode else {})))
+        recording.tick(20)
+        with ThreadPoolExecutor(1) as pool:
+            if report is note:
+                pool.submit(note, given, [request(recording, 1)]).result()
+            else:
+                pool.submit(otel_rl.request, "engine", submitted=1.01, ended=1.02, id="r1", finish="stop").result()
+    run = recording.stop()
+    names = {span.span_id: span.name for span in run.spans()}
+    (found,) = (span for span in run.spans((vocabulary.RESPONSE_ID,)) if span.attributes)
+    assert (modes, parent, is_told) == (
+        counted(run, vocabulary.REQUESTS, vocabulary.MODE),
+        names[found.parent_id],
+        bool(list(run.points(vocabulary.ROLLOUT_WALL))),
+    )
+
+
+@pytest.mark.parametrize(
+    ("around", "modes", "parent"), [("evaluate", {"eval": 1}, "rl.evaluate"), ("mine", {"": 1}, "rl.rank 0")]
+)
+def test_of_stages_side_by_side_the_one_around_them_is_meant(
+    recording: Recording, around: str, modes: dict[str, int], parent: str
+) -> None:
+    """Nobody knows for which of them a thread without a span works."""
+    with otel_rl.step(1), otel_rl.stage(around), ThreadPoolExecutor(1) as pool:
+        contexts = [copy_context(), copy_context()]
+        opened = [context.run(otel_rl.stage("sample").__enter__) for context in contexts]
+        recording.tick(20)
+        pool.submit(note, given, [request(recording, 1)]).result()
+        for context, stage in zip(contexts, opened, strict=True):
+            context.run(stage.__exit__, None, None, None)
+    run = recording.stop()
+    names = {span.span_id: span.name for span in run.spans()}
+    (found,) = (span for span in run.spans((vocabulary.RESPONSE_ID,)) if span.attributes)
+    assert (modes, parent) == (counted(run, vocabulary.REQUESTS, vocabulary.MODE), names[found.parent_id])
+
+
+def test_a_context_that_is_handed_over_says_it_all(recording: Recording) -> None:
+    """Whatever else is open."""
+    with otel_rl.step(1), otel_rl.stage("sample"), ThreadPoolExecutor(1) as pool:
+        recording.tick(20)
+        mine = copy_context()
+        with otel_rl.stage("evaluate"):
+            pool.submit(mine.run, note, given, [request(recording, 1)]).result()
+    assert {"": 1} == counted(recording.stop(), vocabulary.REQUESTS, vocabulary.MODE)
 
 
 def test_exemplars_point_at_spans(recording: Recording) -> None:

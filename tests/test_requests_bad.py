@@ -5,10 +5,13 @@ from __future__ import annotations
 import gc
 import os
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from fractions import Fraction
 from math import inf, nan
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from opentelemetry.trace import SpanContext, TraceFlags
 
@@ -210,7 +213,8 @@ def test_what_comes_after_its_stage_but_in_its_step_is_a_span(recording: Recordi
         note(given, [request(recording, 1)], parent=stage)
         otel_rl.flush()
         assert (["r1"], {}) == (ids_of(recording.run()), recording.flusher.intake.requests._rollouts)
-    assert {} == bad(recording.stop())
+    run = recording.stop()
+    assert ({"after_rollout": 1}, []) == (bad(run), list(run.points(vocabulary.ROLLOUT_WALL)))
 
 
 @pytest.mark.guarded
@@ -325,6 +329,11 @@ def test_a_custom_engine_reports_in_seconds(recording: Recording) -> None:
         ({"output_tokens": "x"}, "not_a_number"),
         ({"submitted": inf}, "not_a_number"),
         ({"submitted": "now"}, "not_a_number"),
+        ({"submitted": "1.0"}, "not_a_number"),
+        ({"submitted": np.array([1.0, 1.1])}, "not_a_number"),
+        ({"submitted": SimpleNamespace(device=SimpleNamespace(type="cuda"), __float__=lambda: 1.0)}, "not_a_number"),
+        ({"submitted": 10**400}, "not_a_number"),
+        ({"submitted": 1e300}, "not_a_number"),
         ({"clock": "sundial"}, "unreadable"),
     ],
 )
@@ -335,6 +344,41 @@ def test_bad_values_of_a_custom_engine_are_counted(stubbed: Recording, values: d
     with otel_rl.step(1):
         otel_rl.request("mine", **{"submitted": 1.0, "ended": 1.5, **values})
     assert {reason: 1} == bad(stubbed.stop())
+
+
+@pytest.mark.parametrize(
+    "kind", [int, float, Fraction, np.int64, np.uint8, np.float32, lambda seconds: np.array(seconds, np.int16)]
+)
+def test_seconds_are_seconds_whatever_their_type(recording: Recording, kind: Callable[[int], Any]) -> None:
+    """Of any number that Python takes for a real one."""
+    recording.tick(5000)
+    with otel_rl.step(1):
+        otel_rl.request("mine", submitted=kind(2), ended=kind(5))
+    run = recording.stop()
+    (point,) = run.last_points(vocabulary.REQUEST_DURATION)
+    assert (3, {}) == (point.sum, bad(run))
+
+
+def test_a_time_before_the_process_is_none(recording: Recording) -> None:
+    """As one relative to the begin of the engine is: it would stretch the run by hours. Likewise of many at once.
+
+    A process that was forked knows of what began in the one that it comes from.
+    """
+    recording.tick(10_000)
+    state.first_ns = recording.clock.ns - 5000 * MS
+    with otel_rl.step(1), otel_rl.stage("sample"):
+        recording.tick(100)
+        otel_rl.request("mine", submitted=0.5, ended=recording.clock.ns / 1e9, id="relative", finish="abort")
+        otel_rl.request("mine", submitted=(state.first_ns + MS) / 1e9, ended=recording.clock.ns / 1e9, id="own")
+        note(given, [request(recording, number, submitted=MS * (number == 3)) for number in range(100)])
+    run = recording.stop()
+    lengths = {
+        span.attributes[vocabulary.RESPONSE_ID]: span.end_ns - span.start_ns
+        for span in run.spans((vocabulary.RESPONSE_ID,))
+        if span.attributes
+    }
+    assert ({"impossible_time": 2}, 0, 5099 * MS) == (bad(run), lengths["relative"], lengths["own"])
+    assert 5099 * MS == max(lengths.values())
 
 
 def test_an_error_of_a_custom_engine_is_its_class(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:

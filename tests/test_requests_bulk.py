@@ -49,14 +49,14 @@ def listed(derived: Any) -> dict[str, Any]:
 
 
 @pytest.mark.medium
-@given(rows())
-def test_numpy_derives_what_plain_python_derives(made: list[Request]) -> None:
+@given(rows(), st.sampled_from([0, 20, 5 * 10**12]))
+def test_numpy_derives_what_plain_python_derives(made: list[Request], begun: int) -> None:
     """Every column, every problem, every bucket and sum."""
     table = Table(made, [9] * len(made))
     whole = Table(made, table.parents, table.columns, _arrays(table.columns))
     assert [row.submitted for row in made] == list(whole.arrays["submitted"])
-    plain, fast = bulk_plain.derive(table, NOW), bulk_numpy.derive(table, NOW)
-    assert listed(plain) == listed(fast) == listed(bulk_numpy.derive(whole, NOW))
+    plain, fast = bulk_plain.derive(table, begun, NOW), bulk_numpy.derive(table, begun, NOW)
+    assert listed(plain) == listed(fast) == listed(bulk_numpy.derive(whole, begun, NOW))
     assert bulk_plain.finished(plain) == bulk_numpy.finished(fast)
     for _, column, bounds, _ in HISTOGRAMS:
         bins = bulk_numpy.histogram(getattr(fast, column), bounds)
@@ -66,12 +66,12 @@ def test_numpy_derives_what_plain_python_derives(made: list[Request]) -> None:
 
 
 @pytest.mark.medium
-@given(rows())
-def test_what_is_derived_is_what_the_definitions_say(made: list[Request]) -> None:
+@given(rows(), st.sampled_from([1, 20]))
+def test_what_is_derived_is_what_the_definitions_say(made: list[Request], begun: int) -> None:
     """Of requests whose numbers are possible: differences, and TPOT over all tokens but the first."""
-    derived = listed(bulk_plain.derive(Table(made, [9] * len(made)), NOW))
+    derived = listed(bulk_plain.derive(Table(made, [9] * len(made)), begun, NOW))
     for place, row in enumerate(made):
-        if not 0 < row.submitted <= row.scheduled <= row.first_token <= row.last_token <= row.ended <= NOW:
+        if not begun <= row.submitted <= row.scheduled <= row.first_token <= row.last_token <= row.ended <= NOW:
             continue
         assert row.ended - row.submitted == derived["duration"][place]
         assert row.first_token - row.submitted == derived["ttft"][place]
@@ -117,10 +117,10 @@ def test_the_extremes_do_not_depend_on_slices(parts: list[list[Request]], is_fas
     first = 0
     for part, made in enumerate(parts):
         table = Table([row._replace(id=f"{part}-{row.id}") for row in made], [9] * len(made))
-        derived = module.derive(table, NOW)
+        derived = module.derive(table, 0, NOW)
         candidates.add(module, table, derived, module.scores(table.columns.id, 1), first)
         first += len(made)
-    columns = listed(bulk_plain.derive(Table(together, [9] * len(together)), NOW))
+    columns = listed(bulk_plain.derive(Table(together, [9] * len(together)), 0, NOW))
     expected = set()
     for column in ("duration", "ttft", "output"):
         order = sorted(range(len(together)), key=lambda place: (-columns[column][place], place))
@@ -164,7 +164,7 @@ def test_what_is_as_good_as_a_number_is_one(count: int) -> None:
     for table in tables:
         assert table is not None
         assert (count < MANY) == (not table.arrays)
-        derived = bulk(count).derive(table, NOW)
+        derived = bulk(count).derive(table, 0, NOW)
         candidates = Candidates(Policy(failed=0, extreme=2, sample=0, total=9))
         candidates.add(bulk(count), table, derived, [0] * count, 0)
         kept.append([(one.row, one.numbers) for one in candidates.chosen(9)])

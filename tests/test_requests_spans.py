@@ -260,6 +260,74 @@ def test_a_judges_requests_are_no_rollout(recording: Recording) -> None:
     assert {"eval": 1, "": 1} == counted(run, vocabulary.REQUESTS, vocabulary.MODE)
 
 
+def test_requests_of_a_step_and_of_ones_own_stages_are_one_rollout(recording: Recording) -> None:
+    """From the first submission to the last finish; the step's container says what it was."""
+    with otel_rl.step(1):
+        recording.tick(20)
+        note(given, [request(recording, 1)])
+        with otel_rl.stage("mine"):
+            recording.tick(50)
+            note(given, [request(recording, 2)])
+        with otel_rl.stage("mine", mode="eval"):
+            recording.tick(20)
+            note(given, [request(recording, 3)])
+    run = recording.stop()
+    walls = {(point.attributes.get(vocabulary.MODE, ""), point.value) for point in run.points(vocabulary.ROLLOUT_WALL)}
+    (told,) = (span.attributes for span in run.spans((vocabulary.REQUEST_COUNT,)) if span.attributes)
+    assert ({("", 0.064), ("eval", 0.014)}, 2) == (walls, told[vocabulary.REQUEST_COUNT])
+
+
+@pytest.mark.parametrize("is_written", [False, True])
+def test_what_ends_after_its_rollout_is_no_rollout(recording: Recording, is_written: bool) -> None:
+    """As what over-sampling aborts while training: counted and a span, but the rollout was over without it.
+
+    Whether the flusher has come meanwhile makes no difference.
+    """
+    for number in (1, 2):
+        with otel_rl.step(number):
+            with otel_rl.stage("sample") as stage:
+                recording.tick(50)
+                note(given, [request(recording, one) for one in range(8)])
+            if is_written:
+                otel_rl.flush()
+            with otel_rl.stage("train"):
+                recording.tick(10)
+                note(given, [request(recording, 8)], parent=stage)
+                recording.tick(90)
+                note(given, [request(recording, one, finish="abort") for one in (9, 10)], parent=stage)
+    run = recording.stop()
+    walls = [point.value for point in run.points(vocabulary.ROLLOUT_WALL)]
+    ratios = [
+        point.value
+        for point in run.points(vocabulary.REQUEST_RATIO)
+        if point.attributes[vocabulary.OUTCOME_KIND] == "aborted"
+    ]
+    stages = [dict(span.attributes) for span in run.spans(None) if span.name == "rl.sample"]
+    assert ([0.05, 0.05], [0, 0], [8, 8]) == (walls, ratios, [one[vocabulary.REQUEST_COUNT] for one in stages])
+    assert {"0.1", "0.05", "0.01"} >= {point.attributes[vocabulary.SLOWEST] for point in run.points(vocabulary.TAIL)}
+    assert all(point.value <= 1 for point in run.points(vocabulary.TAIL))
+    assert ({"after_rollout": 6}, {"": 4}, {"stop": 18, "abort": 4}, 22) == (
+        bad(run),
+        counted(run, vocabulary.ABORTED),
+        counted(run, vocabulary.REQUESTS, vocabulary.FINISH),
+        len(ids_of(run)),
+    )
+    below = {span.parent_id for span in run.spans((vocabulary.SUBMISSION,)) if vocabulary.SUBMISSION in span.attributes}
+    assert below == {span.span_id for span in run.spans() if span.name == "rl.sample"}
+
+
+def test_what_ends_with_its_rollout_is_one_of_it(recording: Recording) -> None:
+    """Its end may be stamped by another clock, or be none."""
+    with otel_rl.step(1):
+        with otel_rl.stage("sample") as stage:
+            recording.tick(50)
+            note(given, [request(recording, 1)])
+        recording.tick(0.5)
+        note(given, [request(recording, 2), request(recording, 3, ended=10**15)], parent=stage)
+    run = recording.stop()
+    assert ({"impossible_time": 1}, 3) == (bad(run), sample_of(run)[vocabulary.REQUEST_COUNT])
+
+
 def test_a_client_of_a_server_is_a_client(recording: Recording) -> None:
     """The kind of its span says so."""
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest

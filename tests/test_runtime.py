@@ -58,14 +58,13 @@ def test_a_flusher_that_cannot_start_is_survived() -> None:
     assert ["a"] == list(ours.queue)
 
 
-def test_a_reset_forgets_everything_but_the_start(recording: Recording) -> None:
-    """Also what integrations remember."""
+def test_a_reset_forgets_everything(recording: Recording) -> None:
+    """Also what integrations remember, and when the process began: that is what the next recording's set-up ends."""
     state.training.losses.append(1)
-    begun = state.started_ns
     assert recording.flusher.stop(60, 60)
     kept = dict(vars(state))
     state.reset()
-    fresh = Runtime(started_ns=begun)
+    fresh = Runtime(started_ns=0)
     same = {"clock", "comm", "identifying", "in_collective", "training", "wake"}
     assert {k: v for k, v in vars(fresh).items() if k not in same} == {
         k: v for k, v in vars(state).items() if k not in same
@@ -145,6 +144,25 @@ def test_a_child_forked_between_two_steps_makes_no_set_up_of_its_own(recording: 
     (span,) = (span for span in run.spans() if span.name == "in child")
     assert container.span_id.to_bytes(8, "big") == span.parent_id
     assert 1 == sum(span.name == "rl.setup" for span in run.spans())
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_begins_with_the_fork(stubbed: Recording) -> None:
+    """As a process of a notebook's launcher, which inherits the notebook's modules and not its age."""
+
+    def work() -> None:
+        stubbed.tick(20)
+        otel_rl.instrument([])
+        stubbed.tick(3)
+        with otel_rl.step(1):
+            pass
+        otel_rl.uninstrument()
+
+    state.started_ns = stubbed.clock.ns
+    stubbed.tick(3_600_000)
+    in_child(work)
+    lengths = {span.name: (span.end_ns - span.start_ns) / 1e6 for span in stubbed.run().spans()}
+    assert 23 == lengths["rl.setup"]
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")

@@ -388,8 +388,27 @@ def test_a_decorated_coroutine_function_stays_one(recording: Recording) -> None:
     assert (Tree("rl.reward", 0, 4),) == step_of(recording.trees()).below
 
 
+def test_an_object_that_is_called_like_a_coroutine_function_is_one(recording: Recording) -> None:
+    """As judges are that keep a client."""
+
+    class Judge:
+        async def __call__(self, text: str) -> int:
+            await asyncio.sleep(0)
+            recording.tick(4)
+            return len(text)
+
+    score = otel_rl.stage("reward")(Judge())
+    with otel_rl.step(1):
+        assert 3 == asyncio.run(score("abc"))
+    assert (Tree("rl.reward", 0, 4),) == step_of(recording.trees()).below
+
+
 def test_generators_are_refused_with_a_reason() -> None:
     """The stage would end before the first value."""
+
+    class Called:
+        def __call__(self) -> Iterator[int]:
+            yield 1
 
     def plain() -> Iterator[int]:
         yield 1
@@ -397,7 +416,7 @@ def test_generators_are_refused_with_a_reason() -> None:
     async def awaited() -> Any:
         yield 1
 
-    for function in (plain, awaited):
+    for function in (plain, awaited, Called()):
         with pytest.raises(TypeError, match=r"cannot decorate the generator .*: open the stage inside it"):
             otel_rl.stage("reward")(function)
 

@@ -124,6 +124,44 @@ def test_the_last_step_ends_with_its_block(recording: Recording) -> None:
     assert Tree("rl.teardown", 35, 1035, (Tree(RANK, 35, 1035),)) in trees(run)
 
 
+def test_a_stage_behind_the_last_step_of_a_loop_does_not_stretch_it(recording: Recording) -> None:
+    """The step ends with the last stage behind its block; what comes between two loops, or behind, is tear-down."""
+    for _ in range(2):
+        for number in (1, 2):
+            with otel_rl.step(number):
+                recording.tick(10)
+        recording.tick(5)
+        with otel_rl.stage("evaluate"), otel_rl.stage("score"):
+            recording.tick(3)
+        recording.tick(1000)
+    found = recording.trees()
+    evaluated = [Tree("rl.evaluate", at, at + 3, (Tree("score", at, at + 3),)) for at in (25, 1053)]
+    assert [
+        step_tree(0, 10),
+        step_tree(10, 28, evaluated[0]),
+        step_tree(1028, 1038),
+        step_tree(1038, 1056, evaluated[1]),
+    ] == loop_trees(found)
+    assert [(28, 1028), (1056, 2056)] == [(tree.start, tree.end) for tree in found if tree.name == "rl.teardown"]
+
+
+def test_a_stage_behind_the_last_step_that_goes_on_keeps_it_open(recording: Recording) -> None:
+    """Until the loop ends, since its end is not known; one that began inside the block keeps nothing open."""
+    with otel_rl.step(1):
+        outer = otel_rl.stage("outlives").__enter__()
+        recording.tick(10)
+    with otel_rl.stage("score"):
+        recording.tick(3)
+    late = otel_rl.stage("evaluate").__enter__()
+    recording.tick(4)
+    with otel_rl.step(1):
+        recording.tick(1)
+    late.end()
+    outer.end()
+    first, second = loop_trees(recording.trees())
+    assert ((0, 17), (17, 18)) == ((first.start, first.end), (second.start, second.end))
+
+
 def test_step_time_is_from_begin_to_begin(recording: Recording) -> None:
     """One point per step, stamped when the next one began."""
     for number, ms in ((1, 10), (2, 20), (5, 30)):

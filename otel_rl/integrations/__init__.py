@@ -6,8 +6,13 @@ An integration has ``PACKAGE`` (the distribution), ``SUPPORTS`` (its versions), 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
+from otel_rl.config import ConfigurationError
+
+AUTO: Final = "auto"
+"""All of them, as what they hook is imported."""
 MODULES: Final = {
     "torch": "otel_rl.integrations.torch",
     "accelerate": "otel_rl.integrations.accelerate",
@@ -31,3 +36,20 @@ NEEDS: Final[dict[str, tuple[str, ...]]] = {
 }
 """Without which an integration records no whole step: who asks for it by name gets these too, where they apply. Engines
 below it (deepspeed, vllm) are asked for by their own names."""
+
+
+def check_names(names: Iterable[str], source: str = "") -> None:
+    """Refuse names of integrations that do not exist.
+
+    Args:
+        names: what a user asks for.
+        source: where they stand, for the message.
+
+    Raises:
+        ConfigurationError: there is none of such a name; the message says which there are.
+    """
+    strangers = [name for name in names if name != AUTO and name not in MODULES]
+    if strangers:
+        raise ConfigurationError(
+            f"{source}no integration is called {strangers[0]!r}: there are {', '.join(MODULES)} and {AUTO}"
+        )

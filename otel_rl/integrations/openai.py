@@ -47,8 +47,11 @@ class Call:
         self.body = {**(options.json_data or {}), **(options.extra_json or {})}
         self.server = client.base_url
         self._is_stream = is_stream
-        self._options, self._headers = options, options.headers
+        self._answer: Any = None
+        self._options, self._headers, self._parser = options, options.headers, options.post_parser
         options.headers = _with_context(options.headers, client)
+        if callable(self._parser) and not is_stream:
+            options.post_parser = self._parse
 
     def item(self, value: Any) -> None:
         """A call yields nothing; its stream does."""
@@ -56,7 +59,11 @@ class Call:
     def end(self, result: Any, error: BaseException | None) -> None:
         """Note what came back, or follow the stream that begins."""
         now = monotonic_ns()
-        self._options.headers = self._headers
+        self._options.headers, self._options.post_parser = self._headers, self._parser
+        answer, self._answer = self._answer, None
+        if error is not None and answer is not None:  # it came, and its caller cannot use it
+            note(finished, self, now, answer, parent=self.parent)
+            return
         if error is not None:
             note(failed, self, now, ending(error), parent=self.parent)
             return
@@ -68,6 +75,11 @@ class Call:
         state.training.streams[response] = stream = Stream(self, now)
         stream.is_parsed = raw is None
         weakref.finalize(response, stream.left).atexit = False  # it may run too late; the exit asks those still open
+
+    def _parse(self, answer: Any) -> Any:
+        """Keep what came, whole, until it is known whether its caller's own parser accepts it."""
+        self._answer = answer
+        return self._parser(answer)
 
 
 class Stream(Reading):

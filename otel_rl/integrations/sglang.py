@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from time import monotonic_ns
 from typing import Any
 
@@ -39,7 +39,7 @@ MAX_LEFT = 4096
 class Call:
     """One ``generate_request``: one prompt or a batch, each with n sequences."""
 
-    __slots__ = ("begun", "finished", "model", "obj", "parent", "sample", "submitted", "training")
+    __slots__ = ("finished", "model", "obj", "parent", "sample", "seen", "submitted", "training")
 
     def __init__(self, manager: Any, obj: Any, submitted: int, parent: Any = None, training: Any = None) -> None:
         self.submitted = submitted
@@ -49,8 +49,9 @@ class Call:
         self.obj = obj
         self.model = getattr(manager, "served_model_name", None) or getattr(manager, "model_path", None)
         self.sample = 0
-        self.begun: dict[Any, int] | None = {} if obj.stream else None
-        """By id, when the first output of a streamed sequence came."""
+        self.seen: dict[Any, tuple[int, Any, int | None]] | None = {} if obj.stream else None
+        """By id, of each streamed sequence that goes on: when its first token came, 0 before; its last output, and the
+        place of that among those that came with it."""
         self.finished = 0
         """How many of its sequences are over."""
 
@@ -62,21 +63,31 @@ class Call:
                 self._see(output, place, now)
         else:
             self._see(value, None, now)
-        return self.begun is None and self.finished > 0  # what is not streamed comes at once
+        return self.seen is None and self.finished > 0  # what is not streamed comes at once
 
     def _see(self, output: Any, place: int | None, now: int) -> None:
-        """See what is said of one sequence; nothing else of it is kept."""
-        told, first = output["meta_info"], 0
-        if self.begun is not None and told.get("completion_tokens"):
-            first = self.begun.setdefault(told["id"], now)
+        """See what is said of one sequence; of one that goes on its caller's last output, until the next one comes."""
+        told, seen, first = output["meta_info"], self.seen, 0
+        if seen is not None:
+            before = seen.get(told["id"])
+            first = before[0] if before is not None else 0
+            if not first and told.get("completion_tokens"):
+                first = now
+            seen[told["id"]] = first, output, place
         if told.get("finish_reason"):
+            if seen is not None:
+                del seen[told["id"]]
             self.finished += 1
             note(_finished, self, told.copy(), first, now, output.get("index", place), parent=self.parent)
 
     def end(self, result: Any, error: BaseException | None) -> None:
         """Note the sequences that were not finished: of a caller that left, of an error."""
         if error is not None and self.training is state.training:
-            note(_unfinished, self, self.finished, ending(error), monotonic_ns(), parent=self.parent)
+            left = [
+                (output["meta_info"].copy(), first, output.get("index", place))
+                for first, output, place in (self.seen or {}).values()
+            ]
+            note(_unfinished, self, left, self.finished, ending(error), monotonic_ns(), parent=self.parent)
 
 
 def _first(asked: Asked, value: Any, error: BaseException | None) -> Call | None:
@@ -139,37 +150,46 @@ def _answer(
 
 def _finished(call: Call, told: Mapping[str, Any], first: int, now: int, index: int | None) -> Iterable[Request]:
     """Give the row of one sequence."""
-    times = sys.modules.get(TIMES)
-    offset = getattr(times, "global_diff_realtime_monotonic", None)
     reason = told["finish_reason"]
-    received = _monotonic(told.get("request_received_ts"), offset) or call.submitted
+    row = _told(call, told, first, index)
     latency = None if first else told.get("e2e_latency")  # a batch comes when its last sequence is over
+    received = _monotonic(told, "request_received_ts") or call.submitted
     ended = min(received + round(latency * 1e9), now) if isinstance(latency, float) else now
-    start, end = _versions(told)
-    yield _row(call, index)._replace(
-        submitted=min(received, call.submitted),
+    yield row._replace(
         ended=ended,
-        scheduled=_monotonic(told.get("forward_entry_time"), offset),
-        first_token=_monotonic(told.get("prefill_finished_time"), offset) or first,
         last_token=ended if first or told.get("prefill_finished_time") else 0,
+        finish=str(reason.get("type") if isinstance(reason, Mapping) else reason),
+    )
+
+
+def _unfinished(
+    call: Call, left: Sequence[tuple[Mapping[str, Any], int, int | None]], finished: int, how: Ending, now: int
+) -> Iterable[Request]:
+    """Give the rows of the sequences that nobody waits for any more: first those of which something was seen."""
+    rows = [_told(call, *one) for one in left]
+    unseen = _row(call, None)
+    if isinstance(call.obj.rid, str):
+        unseen = unseen._replace(id=call.obj.rid)
+    rows += [unseen] * (min(_sequences(call.obj)[0], MAX_LEFT) - finished - len(left))
+    return [row._replace(ended=now, finish=how.finish, error=how.error) for row in rows]
+
+
+def _told(call: Call, told: Mapping[str, Any], first: int, index: int | None) -> Request:
+    """Give the row of a sequence that says something of itself, without its end."""
+    start, end = _versions(told)
+    return _row(call, index)._replace(
+        submitted=min(_monotonic(told, "request_received_ts") or call.submitted, call.submitted),
+        scheduled=_monotonic(told, "forward_entry_time"),
+        first_token=_monotonic(told, "prefill_finished_time") or first,
         input_tokens=_count(told, "prompt_tokens"),
         output_tokens=_count(told, "completion_tokens"),
         cached_tokens=_count(told, "cached_tokens"),
         preemptions=_count(told, "num_retractions"),
-        finish=str(reason.get("type") if isinstance(reason, Mapping) else reason),
         id=str(told["id"]),
         policy_start=start,
         policy_end=end,
         replica=str(told.get("dp_rank") if told.get("dp_rank") is not None else ""),
     )
-
-
-def _unfinished(call: Call, finished: int, how: Ending, now: int) -> Iterable[Request]:
-    """Give the rows of the sequences that nobody waits for any more."""
-    rid = call.obj.rid
-    for _ in range(min(_sequences(call.obj)[0], MAX_LEFT) - finished):
-        row = _row(call, None)._replace(ended=now, finish=how.finish, error=how.error)
-        yield row._replace(id=rid) if isinstance(rid, str) else row
 
 
 def _row(call: Call, index: int | None) -> Request:
@@ -215,8 +235,9 @@ def _count(told: Mapping[str, Any], name: str) -> int:
     return count if type(count) is int else UNKNOWN
 
 
-def _monotonic(wall_s: Any, offset_s: float | None) -> int:
+def _monotonic(told: Mapping[str, Any], name: str) -> int:
     """Turn a wall time of SGLang back into the monotonic one that it was made of, ns; 0 where there is none."""
+    wall_s, offset_s = told.get(name), getattr(sys.modules.get(TIMES), "global_diff_realtime_monotonic", None)
     return round((wall_s - offset_s) * 1e9) if isinstance(wall_s, float) and offset_s is not None else 0
 
 

@@ -10,7 +10,6 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from functools import partial
 from time import monotonic_ns
 from types import CodeType, ModuleType
 from typing import Any
@@ -21,16 +20,18 @@ from otel_rl import comm_buffers, ddp_wait, vocabulary
 from otel_rl.collective_calls import around_collective, around_method
 from otel_rl.coordinates import Layout
 from otel_rl.current import SPAN_KEY
-from otel_rl.guard import attempt, guard, say
+from otel_rl.guard import guard, say
 from otel_rl.integrations import torch_collectives
 from otel_rl.integrations.torch_memory import exact_peaks
+from otel_rl.integrations.torch_optimizers import time_optimizers
 from otel_rl.patching import Attachment, Hook
 from otel_rl.probes.device import DeviceInUse
 from otel_rl.probes.memory import cuda_reader, use_memory_reader
 from otel_rl.records import Value
 from otel_rl.runtime import state
-from otel_rl.spans import Stage, current_stage, record_finished
+from otel_rl.spans import Stage, current_stage
 from otel_rl.steps import know_attempt
+from otel_rl.workers import leave_place
 
 PACKAGE = "torch"
 SUPPORTS = ">=2.4"
@@ -198,6 +199,7 @@ def join_process_group() -> None:
     if world_size < 2:
         return
     store = dist.distributed_c10d._get_default_store()
+    leave_place()
     if rank == 0:
         if not state.identity.known:
             know_attempt()
@@ -324,38 +326,6 @@ def _know_device(kind: str, device: Any) -> Callable[[], object]:
     return leave
 
 
-def _time_optimizers(module: ModuleType) -> Callable[[], object]:
-    """Time optimizers that no framework wraps, by torch's global step hooks.
-
-    Fires once per optimizer step, 100 times per backward where the optimizer runs inside it (measured): those belong
-    to the backward, and those inside a framework's own optimizer stage to that.
-    """
-    begun = threading.local()
-
-    def begin(optimizer: Any, args: Any, kwargs: Any) -> None:
-        stage = current_stage()
-        inside = stage is not None and stage.name in (vocabulary.OPTIMIZER, vocabulary.BACKWARD)
-        begun.at = 0 if inside or not state.on or state.is_compiling() else monotonic_ns()
-        begun.on_device = state.device.clock.start() if begun.at and state.device is not None else None
-
-    def end(optimizer: Any, args: Any, kwargs: Any) -> None:
-        at, begun.at = getattr(begun, "at", 0), 0
-        if at:
-            ended = monotonic_ns()
-            described: dict[str, Value] | None = None
-            if state.device is not None:
-                described = {vocabulary.CLOCK: "host"}
-                if begun.on_device is not None:
-                    described = state.device.clock.stop(begun.on_device, described)
-            record_finished(vocabulary.OPTIMIZER, at, ended, described)
-
-    handles = (
-        module.register_optimizer_step_pre_hook(partial(attempt, "begin", "an optimizer step", begin)),
-        module.register_optimizer_step_post_hook(partial(attempt, "end", "an optimizer step", end)),
-    )
-    return lambda: [handle.remove() for handle in handles]
-
-
 def _join_existing(module: ModuleType) -> Callable[[], object]:
     """Where the process group was made before us, learn from it now."""
     if getattr(module, "GroupMember", None) is not None and module.GroupMember.WORLD is not None:
@@ -384,6 +354,6 @@ ATTACHMENTS = (
     Attachment("torch._dynamo.eval_frame", _pass_frames_over),
     Attachment("torch", _know_compiling),
     Attachment("torch_npu", _know_ascend),
-    Attachment("torch.optim.optimizer", _time_optimizers),
+    Attachment("torch.optim.optimizer", time_optimizers),
     Attachment("torch.distributed.distributed_c10d", _join_existing),
 )

@@ -6,8 +6,10 @@ serve``. Source: the wheels 0.8.5, 0.9.2, 0.10.2, 0.11.2, 0.14.1, 0.16, 0.24, 0.
 
 ``OutputProcessor._update_stats_from_finished`` is called once for every sequence that vLLM finishes, also where the
 engine collects no statistics. Aborts (of the caller, by cancellation or timeout) never get there; they pass through
-``abort_requests``. What vLLM's statistics hold is read; without them (``disable_log_stats``, the default of ``LLM``)
-the times of scheduling and of the first token are unknown, but for a caller that streams. Nothing is switched on.
+``abort_requests``. A request that is refused (its prompt is too long) passes through neither: it is counted where its
+caller gets the exception. What vLLM's statistics hold is read; without them (``disable_log_stats``, the default of
+``LLM``) the times of scheduling and of the first token are unknown, but for a caller that streams. Nothing is switched
+on.
 
 ``submission``: an ``AsyncLLM`` gets its requests one by one (``streamed``), each with a queue for its caller. ``LLM``
 and ``LLMEngine`` have no such queues: they are handed a batch of requests before they begin to work (``bulk``).
@@ -23,6 +25,7 @@ alone counts.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextvars import ContextVar
 from importlib.metadata import PackageNotFoundError, version
 from time import monotonic_ns
@@ -33,10 +36,11 @@ from opentelemetry.trace import INVALID_SPAN
 from otel_rl import context, requests, vocabulary
 from otel_rl.analysis.memory import cache_peak
 from otel_rl.current import CURRENT, SPAN_KEY
-from otel_rl.integrations.vllm_rows import Load, is_session, remembered, rows
+from otel_rl.integrations.vllm_rows import Engine, Load, is_inside, is_session, refused, remembered, rows
 from otel_rl.patching import Hook
 from otel_rl.probes.kv_cache import pool_bytes
 from otel_rl.records import Value
+from otel_rl.requests import Request
 from otel_rl.runtime import state
 
 Args = tuple[Any, ...]
@@ -148,6 +152,49 @@ def _shown(args: Args, kwargs: Kwargs) -> None:
             _fail(engine.processor(), args[1], queue)
     elif known.firsts and known.firsts.get(queue) == 0:
         known.firsts[queue] = monotonic_ns()
+
+
+def _refused(args: Args, kwargs: Kwargs, error: BaseException) -> None:
+    """Count a request that a frontend did not take; one that it had taken is counted when it ends."""
+    frontend = args[0]
+    request_id, prompt, params = (
+        _given(args, kwargs, *one) for one in ((1, "request_id"), (2, "prompt"), (3, "params"))
+    )
+    engine = remembered().engine(frontend.output_processor)
+    engine.has_refused = True
+    if hasattr(prompt, "__anext__") or is_inside(frontend.output_processor, request_id):
+        return  # a session, or taken
+    arrival, headers = kwargs.get("arrival_time"), kwargs.get("trace_headers")
+    parent = CURRENT.get().get(SPAN_KEY) or (context.named(headers) if headers else None)
+    submitted = int(arrival * 1e9) - state.clock.anchor if arrival else 0
+    is_streamed = not hasattr(frontend, "step")
+    rows = refused(engine, [params], error, str(request_id), submitted=submitted, is_streamed=is_streamed)
+    _note(engine, rows, parent)
+
+
+def _adding(args: Args, kwargs: Kwargs) -> None:
+    """``LLM`` begins to hand over the prompts of a call."""
+    processor = args[0].llm_engine.output_processor
+    if hasattr(processor, "request_states"):  # not the V0 engine's
+        remembered().engine(processor).has_refused = False
+
+
+def _not_added(args: Args, kwargs: Kwargs, error: BaseException) -> None:
+    """``LLM`` stops at a prompt that is refused: by the engine, or, since 0.11, before the engine is asked."""
+    processor = args[0].llm_engine.output_processor
+    if isinstance(error, Exception) and hasattr(processor, "request_states"):
+        engine, params = remembered().engine(processor), _given(args, kwargs, 2, "params")
+        if not engine.has_refused:
+            _note(engine, refused(engine, params if isinstance(params, Sequence) else [params], error))
+
+
+def _given(args: Args, kwargs: Kwargs, place: int, name: str) -> Any:
+    return args[place] if len(args) > place else kwargs.get(name)
+
+
+def _note(engine: Engine, rows: list[Request], parent: Any = None) -> None:
+    if rows and not engine.is_copy:
+        requests.note_many((list, parent or requests.place(), 1, rows), len(rows))
 
 
 def _leave(over: list[tuple[Any, ...]], error: str = "") -> None:
@@ -267,12 +314,13 @@ def _sync(method: str, *, is_optional: bool) -> tuple[Hook, ...]:
             capture=_version_set if method == "finish_weight_update" else None,
             optional=is_optional,
         )
-        for at in ("vllm.entrypoints.llm:LLM", f"{ASYNC}")
+        for at in (LLM, ASYNC)
     )
 
 
 PROCESSOR = "vllm.v1.engine.output_processor:OutputProcessor"
 ASYNC = "vllm.v1.engine.async_llm:AsyncLLM"
+LLM = "vllm.entrypoints.llm:LLM"
 HOOKS = (
     Hook(target=f"{PROCESSOR}.add_request", after=_taken),
     Hook(target=f"{PROCESSOR}._update_stats_from_finished", gathers=True),
@@ -281,6 +329,10 @@ HOOKS = (
     Hook(target=f"{PROCESSOR}.propagate_error", before=_engine_failed),
     Hook(target="vllm.v1.engine.output_processor:RequestOutputCollector.put", before=_shown),
     Hook(target="vllm.v1.engine.llm_engine:LLMEngine.step", failed=_step_failed),
+    Hook(target="vllm.v1.engine.llm_engine:LLMEngine.add_request", failed=_refused),
+    Hook(target=f"{ASYNC}.add_request", failed=_refused),
+    Hook(target=f"{LLM}._validate_and_add_requests", before=_adding, failed=_not_added, optional=True),  # until 0.16
+    Hook(target=f"{LLM}._render_and_add_requests", before=_adding, failed=_not_added, optional=True),
     Hook(target="vllm.v1.engine.llm_engine:LLMEngine.__init__", after=_built),
     Hook(target=f"{ASYNC}.__init__", after=_built),
     Hook(target="vllm.v1.worker.gpu_worker:Worker.initialize_from_config", after=_cache_made),

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from operator import attrgetter
+from time import monotonic_ns
 from typing import Any
 from weakref import ref
 
 from otel_rl.guard import errors
+from otel_rl.ids import random_bits
 from otel_rl.requests import UNKNOWN, Request
 from otel_rl.runtime import QUEUE_LIMIT, state
+from otel_rl.watching import ending
 
 SLACK_NS = 10_000_000
 """By so much may the wall clock have moved against the monotonic one since the anchor was measured."""
@@ -22,13 +25,16 @@ FIELDS = (
 """What is read of a sequence that is over, where its version of vLLM has it: nobody changes it any more."""
 SIGNS = ("is_child", "is_streamed", "is_session", "is_shown")
 """What its other fields say."""
+MOST_REFUSED = 4096
+"""A refused request counts as so many sequences at most, whatever it asked for."""
 
 
 class Engine:
     """One engine: how it was built, and what is inside."""
 
     __slots__ = (
-        "arrivals", "fields", "is_copy", "is_shared", "model", "names", "open", "parents", "processor", "replica",
+        "arrivals", "fields", "has_refused", "is_copy", "is_shared", "model", "names", "open", "parents", "processor",
+        "replica",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -40,6 +46,8 @@ class Engine:
         """Whether the engine core is on this host, so that its monotonic clock is ours."""
         self.is_copy = False
         """Whether another process counts all that is inside."""
+        self.has_refused = False
+        """Whether it has refused a request since an ``LLM`` began to hand the last batch over."""
         # Plain dicts: an object for each of 100,000 requests costs as much again in the collector.
         self.open: dict[str, Any] = {}
         """The sequences inside (vLLM's ``RequestState``) by request id, oldest first."""
@@ -171,6 +179,55 @@ def remembered() -> Remembered:
 def is_session(sequence: Any) -> bool:
     """Tell a session by its queue of further input: its last request is not ``resumable``, and may end it unseen."""
     return getattr(sequence, "input_chunk_queue", None) is not None
+
+
+def is_inside(processor: Any, request_id: Any) -> bool:
+    """Tell by the caller's id whether a processor has a request; since 0.14 its sequences have ids of their own."""
+    inside = getattr(processor, "external_req_ids", {}).get(request_id, (request_id,))
+    return request_id in processor.parent_requests or any(one in processor.request_states for one in inside)
+
+
+def refused(
+    engine: Engine,
+    wanted: Sequence[Any],
+    error: BaseException,
+    request_id: str = "",
+    *,
+    submitted: int = 0,
+    is_streamed: bool = False,
+) -> list[Request]:
+    """Make the rows of a prompt that was not taken: one for every sequence it asked for, none if nothing generates.
+
+    Args:
+        engine: the one that refused it.
+        wanted: vLLM's ``SamplingParams`` of the prompt, or of all among which it is.
+        error: what its caller gets.
+        request_id: the caller's, where there was one yet.
+        submitted: when its caller did, monotonic ns; 0 where he does not say.
+        is_streamed: whether its caller waits for it alone.
+    """
+    if not all(hasattr(one, "n") for one in wanted):
+        return []  # embeddings and the like
+    counts, limits = {one.n for one in wanted}, {one.max_tokens for one in wanted}
+    n, limit = (values.pop() if len(values) == 1 else None for values in (counts, limits))
+    finish, name = ending(error)
+    identity = request_id or f"{random_bits(64):016x}"
+    row = Request(
+        engine="vllm",
+        submitted=submitted,
+        ended=monotonic_ns(),
+        finish=finish,
+        error=name,
+        streamed=is_streamed,
+        model=engine.model,
+        id=identity,
+        sample=identity,
+        replica=engine.replica,
+        limit=UNKNOWN if limit is None else limit,
+    )
+    if n in (1, None):
+        return [row]
+    return [row._replace(id=f"{index}_{identity}") for index in range(min(n, MOST_REFUSED))]
 
 
 # --- rows, on the flusher's thread ------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from typing import Final
 
 from otel_rl.rollouts import bulk_plain
 from otel_rl.rollouts.columns import Derived, Table
+from otel_rl.runtime import state
 
 FEW: Final = 48
 """Below this numpy's calls cost more than what they save."""
@@ -31,6 +32,6 @@ def derive(table: Table) -> tuple[ModuleType, Derived]:
     """Derive what follows from each request now; says which module did."""
     module = bulk(len(table.rows))
     try:
-        return module, module.derive(table, monotonic_ns())
+        return module, module.derive(table, state.first_ns, monotonic_ns())
     except OverflowError:  # a number beyond 64 bits
-        return bulk_plain, bulk_plain.derive(table, monotonic_ns())
+        return bulk_plain, bulk_plain.derive(table, state.first_ns, monotonic_ns())

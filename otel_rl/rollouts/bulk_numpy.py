@@ -20,7 +20,7 @@ _LOW = 20
 """Bits that are summed apart, so that no sum leaves 64 bits."""
 
 
-def derive(source: Table, now: int) -> Derived:
+def derive(source: Table, begun: int, now: int) -> Derived:
     """Derive the times of each request and judge its numbers; see ``bulk_plain.derive``."""
     table = source.columns
     count = len(source.rows)
@@ -28,7 +28,7 @@ def derive(source: Table, now: int) -> Derived:
     times = {}
     for name in TIMES:
         given = _array(source, name)
-        impossible = (given < 0) | (given > now)
+        impossible = ((given < begun) & (given != 0)) | (given > now)
         wrong |= impossible
         times[name] = np.where(impossible, 0, given)
     problems = Counter(impossible_time=int(wrong.sum()), unfinished=table.ended.count(0))
@@ -121,9 +121,10 @@ def scores(ids: Sequence[str], seed: int) -> Column:
     return ((value ^ (value >> np.uint64(33))) >> np.uint64(1)).astype(np.int64)
 
 
-def total(column: Column) -> int:
-    """Add up the known values of a column."""
-    return int(column[column > 0].sum())
+def total(column: Column) -> int | None:
+    """Add up the known values of a column; None where no value is known."""
+    known = column[column >= 0]
+    return int(known.sum()) if known.size else None
 
 
 def finished(derived: Derived) -> tuple[bytes, int, int, int] | None:

@@ -28,20 +28,21 @@ class Bins(NamedTuple):
     high: int
 
 
-def derive(source: Table, now: int) -> Derived:
+def derive(source: Table, begun: int, now: int) -> Derived:
     """Derive the times of each request and judge its numbers.
 
     Args:
         source: clean rows.
+        begun: the begin of the process, monotonic ns: no time can be earlier, but 0, which is not known.
         now: the present, monotonic ns: no time can be later.
     """
     made = []
     impossible = backwards = wrong = 0
     for *told, prompt, response, reused, evicted, finish, error in zip(*_GIVEN(source.columns), strict=True):
         times = told
-        if min(told) < 0 or max(told) > now:
-            impossible += 1
-            times = [time if 0 <= time <= now else 0 for time in told]
+        if min(told) < begun or max(told) > now:
+            times = [time if begun <= time <= now else 0 for time in told]
+            impossible += times != told
         submitted, ended, started, first, last = times
         duration = _between(submitted, ended, SLACK_NS)
         ttft = _between(submitted, first, SLACK_NS)
@@ -113,9 +114,10 @@ def _mixed(value: int) -> int:
     return (value ^ (value >> 33)) >> 1
 
 
-def total(column: Column) -> int:
-    """Add up the known values of a column."""
-    return sum(value for value in column if value > 0)
+def total(column: Column) -> int | None:
+    """Add up the known values of a column; None where no value is known."""
+    known = [value for value in column if value >= 0]
+    return sum(known) if known else None
 
 
 def finished(derived: Derived) -> tuple[bytes, int, int, int] | None:

@@ -43,7 +43,7 @@ class Engines:
         self._last[labels] = load
         if load.kv_usage is not None:
             self._peaks[labels] = max(self._peaks.get(labels, 0.0), load.kv_usage)
-        if load.preemptions > 0:
+        if load.preemptions >= 0:
             self._fold.count(v.ENGINE_PREEMPTIONS, load.preemptions, labels)
 
     def take_cache(self, cache: KvCache) -> None:

@@ -20,7 +20,7 @@ from otel_rl.rollouts.columns import Derived, Numbers, Table, clean
 from otel_rl.rollouts.engine import Engines
 from otel_rl.rollouts.labels import Words
 from otel_rl.rollouts.measures import HISTOGRAMS, NS, OUTCOMES, SHARES
-from otel_rl.rollouts.place import CONTAINER, PURPOSES, ROLLOUTS, Bucket, Purpose, Stages, key_of, place_of
+from otel_rl.rollouts.place import CONTAINER, PURPOSES, ROLLOUTS, Bucket, Purpose, Stages, apart, key_of, place_of
 from otel_rl.rollouts.request_span import request_span
 from otel_rl.rollouts.rollout import Rollout
 from otel_rl.runtime import state
@@ -75,7 +75,8 @@ class RequestFold:
         self._bucket = Bucket(None, None)
         """and wait here."""
         self._rollouts: dict[Any, Rollout] = {}
-        """By the stage or step that they are, or what is held together for traces of others; and by their purpose."""
+        """By the stage or step that they are, or what is held together for traces of others; by their purpose; and by
+        whether they ended after the stage, which is no rollout of its own."""
         self.stages = Stages()
         """All that were seen."""
         self._used: OrderedDict[int, int] = OrderedDict()
@@ -197,13 +198,17 @@ class RequestFold:
             purposes = self.stages.purposes(set(table.parents))
             for purpose in sorted(set(purposes.values())):
                 with guard("count requests"):
-                    self._count_purpose(bucket, table.below(purposes, purpose), purpose, problems)
+                    rows = table.below(purposes, purpose)
+                    for part, is_after in apart(bucket.key, rows):
+                        self._count_purpose(bucket, part, purpose, problems, is_after=is_after)
         self._bad(problems)
 
-    def _count_purpose(self, bucket: Bucket, rows: Table, purpose: Purpose, problems: Counter[str]) -> None:
+    def _count_purpose(
+        self, bucket: Bucket, rows: Table, purpose: Purpose, problems: Counter[str], *, is_after: bool
+    ) -> None:
         """Count rows of one place and purpose."""
         table: Table | None = rows
-        rollout = self._rollout(bucket, purpose)
+        rollout = self._rollout(bucket, purpose, is_after=is_after)
         if rollout is not None:
             table = rollout.fresh(rows, problems)
         else:
@@ -224,7 +229,7 @@ class RequestFold:
         found = outcomes(table)
         self._count_outcomes(table, found, labels)
         preemptions = module.total(derived.preemptions)
-        if preemptions:
+        if preemptions is not None:
             self._fold.count(v.PREEMPTIONS, preemptions, labels)
         if rollout is not None:
             for kind, number in found.items():
@@ -252,11 +257,11 @@ class RequestFold:
 
     # --- rollouts -----------------------------------------------------------------------------------------------------
 
-    def _rollout(self, bucket: Bucket, purpose: Purpose) -> Rollout | None:
+    def _rollout(self, bucket: Bucket, purpose: Purpose, *, is_after: bool) -> Rollout | None:
         """Find the rollout of requests; None where they have none, or where its step is over."""
         if bucket.trace is None or bucket.problem == "late":
             return None
-        key = bucket.key, purpose
+        key = bucket.key, purpose, is_after
         rollout = self._rollouts.get(key)
         now = monotonic_ns()
         if rollout is None:
@@ -279,11 +284,10 @@ class RequestFold:
         self._count_waiting()
         told = NOTHING
         wall = 0 if is_step else stage.ended - stage.began
-        for rollout in self._taken(stage):
-            told = self._close(rollout, spans, stage.end_ns, wall) or told
+        for rollout in self._taken(stage.trace if is_step else stage):  # the training's is the first
+            found = self._close(rollout, spans, stage.end_ns, wall)
+            told = told or found
         if is_step and stage.trace is not None:
-            for rollout in self._taken(stage.trace):
-                self._close(rollout, spans, stage.end_ns, 0)
             if v.ITERATION in (stage.attributes or {}):
                 self._engines.step_over(stage.end_ns)
             _remember(self._over, stage.trace.trace_id, None)
@@ -291,7 +295,7 @@ class RequestFold:
 
     def _taken(self, key: Any) -> list[Rollout]:
         """Take out the rollouts of a stage or a step, of every purpose."""
-        found = [self._rollouts.pop((key, purpose), None) for purpose in PURPOSES]
+        found = [self._rollouts.pop((key, purpose, False), None) for purpose in PURPOSES]
         return [rollout for rollout in found if rollout is not None]
 
     def sweep(self, opened: Collection[Any], late: Collection[Any], spans: list[Span], *, is_last: bool) -> None:
@@ -310,9 +314,13 @@ class RequestFold:
         quiet = sorted(self._rollouts, key=lambda key: self._rollouts[key].touched)
         surplus = set(quiet[: max(len(quiet) - MOST_ROLLOUTS, 0)])
         for key, rollout in list(self._rollouts.items()):
-            if is_last or key in surplus or _is_over(key[0], rollout, opened, late, now):
+            is_after = isinstance(key[0], Stage) and key[0].ended and key[0] not in opened and key[0] not in late
+            if is_last or is_after or key in surplus or _is_over(key[0], rollout, now):
                 with guard("close a rollout"):
                     del self._rollouts[key]
+                    if is_after:  # its stage has told what the rollout was
+                        rollout.is_told = False
+                        self._bad(Counter(after_rollout=rollout.count))
                     self._close(rollout, spans, rollout.touched + rollout.trace.anchor, 0)
                     if not rollout.has_end:
                         self._engines.rollout_over(state.now())
@@ -373,11 +381,12 @@ class RequestFold:
                     self._fold.exemplar(name, labels, exemplar)
 
 
-def _is_over(key: Any, rollout: Rollout, opened: Collection[Any], late: Collection[Any], now: int) -> bool:
-    """Whether no stage will close a rollout: its stage was counted before its requests came, or it has none here."""
-    if isinstance(key, Stage) and key.ended:
-        return key not in opened and key not in late
-    if rollout.has_end and (key in state.open or (state.container is not None and state.container.trace is key)):
+def _is_over(key: Any, rollout: Rollout, now: int) -> bool:
+    """Whether a rollout is over that no stage of this process closes: none has come for long."""
+    if isinstance(key, Stage) and key.ended:  # it will be counted in a moment
+        return False
+    container = state.container
+    if rollout.has_end and (key in state.open or (container in state.open and container.trace is key)):
         return False
     return now - rollout.touched > QUIET_NS or now - rollout.begun > LONG_NS
 

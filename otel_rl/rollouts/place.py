@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from time import monotonic_ns
 from typing import Any, Final, NamedTuple
 
 from opentelemetry.trace import SpanContext
@@ -11,6 +12,7 @@ from otel_rl import vocabulary as v
 from otel_rl.guard import guard
 from otel_rl.records import Labels
 from otel_rl.requests import Request
+from otel_rl.rollouts.columns import SLACK_NS, Table
 from otel_rl.runtime import Trace, state
 from otel_rl.spans import Stage
 
@@ -96,9 +98,24 @@ def key_of(place: Stage | Place | None) -> Any:
     """Say which rollout a place belongs to: a stage that is one, else its step; all traces of others are together."""
     if place is None or place.trace is None:
         return None
-    if isinstance(place, Stage) and (place.name in ROLLOUTS or place.name.startswith(CONTAINER)):
+    if isinstance(place, Stage) and place.name in ROLLOUTS:
         return place
     return place.trace if place.trace.step else place.trace.sampled
+
+
+def apart(key: Any, rows: Table) -> Iterator[tuple[Table, bool]]:
+    """Part the rows of a rollout from those that ended after its stage, where there are any; says which they are."""
+    after: list[int] = []
+    if isinstance(key, Stage) and key.name in ROLLOUTS and key.ended:
+        end, now = key.ended + SLACK_NS, monotonic_ns()
+        after = [place for place, ended in enumerate(rows.columns.ended) if end < ended <= now]
+    if not after:
+        yield rows, False
+        return
+    yield rows.only(after), True
+    within = sorted(set(range(len(rows.rows))).difference(after))
+    if within:
+        yield rows.only(within), False
 
 
 class Stages:

@@ -10,6 +10,7 @@ from otel_rl.ids import random_bits
 from otel_rl.records import Value
 from otel_rl.rollouts.candidates import Kept
 from otel_rl.rollouts.labels import submission
+from otel_rl.runtime import state
 from otel_rl.spans import Stage
 
 REMOTE: Final = frozenset(("openai",))
@@ -68,8 +69,9 @@ def request_span(kept: Kept) -> Stage:
     span = Stage(f"{row.operation} {row.model}".strip(), _attributes(kept))
     span.trace, span.parent_id, span.span_id = kept.parent.trace, kept.parent.span_id, random_bits(64) or 1
     span.ended = ended = kept.numbers.ended
+    begun = max(state.first_ns, 1)  # as where the times were judged
     for time in (row.submitted, row.scheduled, row.first_token):
-        if 0 < time <= ended:
+        if begun <= time <= ended:
             span.began = time
             break
     else:

@@ -19,7 +19,7 @@ IDLE_REASON: Final = attribute(
     "string",
     "span",
     "for what: `data`, the data loader; `queue`, samples, a slot or an answer; `pipeline`, what a neighbour computes; "
-    "`skew`, slower peers",
+    "`skew`, slower peers; a reason of one's own, which in metrics of bubbles is `other`, as is none",
 )
 LOGPROB_KIND: Final = attribute(
     "rl.logprob.kind", "string", "span", "`old` (policy at rollout) or `ref` (reference model)"

@@ -30,5 +30,5 @@ MFU: Final = metric(
     "the same by the device's peak, only where that is known; one point per step and scope",
 )
 FLOPS_NOTE: Final = event(
-    "rl.flops.note", "what the operations of a model assume, or why they cannot be known; once for each model"
+    "rl.flops.note", "what the operations of a model assume, or why they are not known or not counted; each once"
 )

@@ -38,8 +38,9 @@ OUTCOME: Final = attribute(
     "string",
     "metric",
     "of records: `shipped`, `rejected` (partial success), `refused`, `left_out` (beyond the share of a trace, or the "
-    "end of a stage that had been closed) or `damaged`; of retries: `later`, or `blocked` until somebody mends the "
-    "settings; of steps: `derived`, or why not: a word of docs/failures.md",
+    "end of a stage that had been closed), `fetched` (of these, sent after all since a child was: it counts as one of "
+    "the former, too) or `damaged`; of retries: `later`, or `blocked` until somebody mends the settings; of steps: "
+    "`derived`, or why not: a word of docs/failures.md",
 )
 
 OPEN: Final = event("rl.stage.open", "a stage that was open when the journal was written; its end, if any, is its span")

@@ -15,6 +15,7 @@ import pytest
 pytest.importorskip("openai")
 
 import openai
+import pydantic
 from opentelemetry.trace import get_current_span
 
 import otel_rl
@@ -190,6 +191,49 @@ def test_an_answer_that_is_never_read_nor_closed_has_no_end(
     del response, manager
     gc.collect()
     assert [(0, "", "")] * 2 == [(found.ended, found.finish, found.error) for found in notes.rows]
+
+
+class Answer(pydantic.BaseModel):
+    """What a caller wants to be answered; the server says something else."""
+
+    number: int
+
+
+CHAT = {"response_format": Answer, **ASK}
+UNUSABLE = [("length", "LengthFinishReasonError"), ("content_filter", "ContentFilterFinishReasonError"), ("stop", "")]
+
+
+async def parse(server: Server, endpoint: str, asked: dict[str, Any]) -> None:
+    """Ask for an answer of a given form."""
+    async with openai.AsyncOpenAI(base_url=server.url, api_key="k", max_retries=0) as client:
+        chat = getattr(client.chat.completions, "parse", None) or client.beta.chat.completions.parse
+        await (chat if endpoint == "chat" else client.responses.parse)(**asked)
+
+
+@pytest.mark.parametrize(("finish", "error"), UNUSABLE)
+@pytest.mark.parametrize("is_async", [False, True])
+def test_an_answer_that_its_caller_cannot_use_came(
+    client: openai.OpenAI, server: Server, notes: Notes, finish: str, error: str, is_async: bool
+) -> None:
+    """Cut, or of another form than he wanted: with its tokens and the server's own end; he gets his exception."""
+    server.answer = whole(completion({"finish_reason": finish}, usage=usage(5, 3, 4)))
+    with pytest.raises(getattr(openai, error) if error else pydantic.ValidationError):
+        if is_async:
+            asyncio.run(parse(server, "chat", CHAT))
+        else:
+            (getattr(client.chat.completions, "parse", None) or client.beta.chat.completions.parse)(**CHAT)
+    assert [ONE._replace(finish=finish)] == notes.untimed()
+
+
+def test_a_response_that_its_caller_cannot_use_came(server: Server, notes: Notes) -> None:
+    """The same of the responses API."""
+    text = {"type": "output_text", "text": "a", "annotations": []}
+    message = {"type": "message", "id": "m-1", "role": "assistant", "status": "completed", "content": [text]}
+    server.answer = whole(api.response("completed", output=[message], usage={"input_tokens": 5, "output_tokens": 3}))
+    with pytest.raises(pydantic.ValidationError):
+        asyncio.run(parse(server, "responses", {"model": "tiny", "input": "x", "text_format": Answer}))
+    said = [(row.id, row.input_tokens, row.output_tokens, row.finish, row.error) for row in notes.rows]
+    assert [("r-1", 5, 3, "stop", "")] == said
 
 
 def test_repetitions_of_the_client_are_one_request(client: openai.OpenAI, server: Server, notes: Notes) -> None:

@@ -286,6 +286,47 @@ def test_a_caller_that_leaves_aborts(notes: Notes) -> None:
     assert [("a", "abort", "")] == [(found.id, found.finish, found.error) for found in notes.rows]
 
 
+@pytest.mark.parametrize(
+    ("error", "finish", "name"),
+    [
+        (asyncio.CancelledError(), "abort", ""),
+        (TimeoutError(), "timeout", "TimeoutError"),
+        (Refusal(), "error", "Refusal"),
+    ],
+)
+def test_what_was_seen_of_a_stream_that_is_cut_stays(
+    notes: Notes, error: BaseException, finish: str, name: str
+) -> None:
+    """Its first token, and the tokens so far, by its last output; its last token is unknown."""
+    got: list[int] = []
+    parts = [out(finish_reason=None, completion_tokens=count) for count in (0, 1, 2)]
+
+    async def wait() -> None:
+        async for _ in Manager(*parts, error).generate_request(Input(stream=True)):
+            got.append(monotonic_ns())
+
+    with pytest.raises(type(error)):
+        asyncio.run(wait())
+    (found,) = notes.rows
+    assert got[0] <= found.first_token <= got[1] < got[2] <= found.ended
+    assert [row(output_tokens=2, first_token=found.first_token, finish=finish, error=name)] == untimed(notes)
+
+
+def test_of_a_batch_that_is_cut_all_are_told(notes: Notes) -> None:
+    """One was over, one is named by what was seen of it, of two nothing came."""
+    outputs = [
+        {**out(id="x", finish_reason=None, completion_tokens=1), "index": 0},
+        {**out(id="y", finish_reason=None, completion_tokens=2), "index": 1},
+        {**out(id="x"), "index": 0},
+    ]
+    with pytest.raises(Refusal):
+        read(*outputs, Refusal(), obj=Input(prompts=2, n=2, stream=True, rid=["x", "y"]))
+    assert [("x", 3, "stop"), ("y", 2, "error"), ("", UNKNOWN, "error"), ("", UNKNOWN, "error")] == [
+        (found.id, found.output_tokens, found.finish) for found in notes.rows
+    ]
+    assert [True, True, False, False] == [found.first_token > 0 for found in notes.rows]
+
+
 def test_a_stream_that_a_child_inherits_is_the_parents(notes: Notes) -> None:
     """Though it is gone there, too."""
     stream = Manager(out(finish_reason=None), out()).generate_request(Input(stream=True))

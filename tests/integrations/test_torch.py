@@ -8,6 +8,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,11 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
+from opentelemetry.context import get_current
 
 import otel_rl
 from otel_rl import vocabulary as v
+from otel_rl.current import SPAN_KEY
 from otel_rl.runtime import state
 from tests.programs.launch import HERE, launcher, run
 from tests.programs.recorded import COLLECTIVE, Node, Recorded
@@ -91,6 +94,129 @@ def test_an_optimizer_inside_the_backward_belongs_to_it(recorded: Callable[[], R
     with otel_rl.step(1):
         layers(torch.ones(4, 8)).sum().backward()
     assert [v.BACKWARD] == recorded().steps()[1].outline()
+
+
+def test_what_a_closure_does_is_inside_the_step_of_its_optimizer(recorded: Callable[[], Recorded]) -> None:
+    """Several forwards and backwards: they lie below the update, and not beside it."""
+    layers = model()
+    optimizer = torch.optim.LBFGS(layers.parameters(), max_iter=1)
+
+    def closure() -> Any:
+        optimizer.zero_grad()
+        loss = layers(torch.ones(4, 8)).sum()
+        loss.backward()
+        return loss
+
+    with otel_rl.step(1):
+        optimizer.step(closure)
+    (step,) = recorded().steps().values()
+    assert [v.OPTIMIZER, f"  {v.BACKWARD}"] == step.outline()
+
+
+class Both(torch.optim.Optimizer):
+    """An optimizer made of two, one of them of a class that calls the step of its base."""
+
+    def __init__(self, layers: Any) -> None:
+        super().__init__(layers.parameters(), {})
+        first, last = layers[0], layers[2]
+        self.parts = [torch.optim.SGD(first.parameters(), lr=0.1), Derived(last.parameters(), lr=0.1)]
+
+    def step(self, closure: Any = None) -> None:
+        """Step both, and do something before and behind."""
+        with otel_rl.stage("scale"):
+            pass
+        for part in self.parts:
+            part.step()
+        with otel_rl.stage("average"):
+            pass
+
+
+class Derived(torch.optim.SGD):
+    """Both its own step and that of its base have torch's hooks."""
+
+    def step(self, closure: Any = None) -> Any:
+        """Step as the base does."""
+        return super().step(closure)
+
+
+def test_an_optimizer_made_of_optimizers_is_one_stage(recorded: Callable[[], Recorded]) -> None:
+    """From its own begin to its own end; what is behind it is not inside."""
+    layers = model()
+    both, derived = Both(layers), Derived(layers.parameters(), lr=0.1)
+    with otel_rl.step(1):
+        layers(torch.ones(4, 8)).sum().backward()
+        for optimizer in (both, derived):
+            optimizer.step()
+            with otel_rl.stage("behind"):
+                pass
+    (step,) = recorded().steps().values()
+    expected = [v.BACKWARD, v.OPTIMIZER, "  scale", "  average", "behind", v.OPTIMIZER, "behind"]
+    assert expected == step.outline()
+
+
+class Raising(torch.optim.SGD):
+    """Raises when it is told to."""
+
+    error: Exception | None = None
+
+    def step(self, closure: Any = None) -> Any:
+        """Step, or raise."""
+        if self.error is not None:
+            raise self.error
+        return super().step(closure)
+
+
+def test_a_step_of_an_optimizer_that_raises_ends_with_the_next_one(recorded: Callable[[], Recorded]) -> None:
+    """Torch does not tell that it is over; what is around it, and the next step of any optimizer, do."""
+    layers = model()
+    optimizer = Raising(layers.parameters(), lr=0.1)
+    layers(torch.ones(4, 8)).sum().backward()
+    with otel_rl.step(1):
+        optimizer.error = ValueError("gone")
+        with pytest.raises(ValueError, match="gone"), otel_rl.stage("update"):
+            optimizer.step()
+        optimizer.error = None
+        optimizer.step()
+        with otel_rl.stage("behind"):
+            pass
+    (step,) = recorded().steps().values()
+    assert ["update", f"  {v.OPTIMIZER}", v.OPTIMIZER, "behind"] == step.outline()
+    update, optimized, _ = step.children
+    (raised,) = update.children
+    assert (True, None) == (raised.attributes[v.TRUNCATED], optimized.attributes.get(v.TRUNCATED))
+    assert raised.span.end_ns == update.span.end_ns
+
+
+@pytest.mark.parametrize("is_caught", [True, False])
+def test_a_step_of_an_optimizer_that_raises_ends_with_the_step_of_the_training(
+    recorded: Callable[[], Recorded], is_caught: bool
+) -> None:
+    """Nothing stays open or current: neither where the error ends the step nor where the program goes on."""
+    optimizer = Raising(model().parameters(), lr=0.1)
+    optimizer.error = ValueError("gone")
+
+    def train() -> None:
+        with otel_rl.step(1):
+            with suppress(ValueError if is_caught else KeyError):
+                optimizer.step()
+            with otel_rl.stage("behind"):
+                pass
+
+    with suppress(ValueError):
+        train()
+    assert (True, []) == (
+        get_current().get(SPAN_KEY) is None,
+        [one.name for one in state.open if one.name == v.OPTIMIZER],
+    )
+    (step,) = recorded().steps().values()
+    (raised,) = step.children
+    expected = (None, True, ["behind"]) if is_caught else ("ValueError", None, [])
+    assert (v.OPTIMIZER, *expected) == (
+        raised.name,
+        raised.attributes.get(v.ERROR_TYPE),
+        raised.attributes.get(v.TRUNCATED),
+        raised.outline(),
+    )
 
 
 def test_an_error_in_the_backward_is_the_hosts_own(recorded: Callable[[], Recorded]) -> None:

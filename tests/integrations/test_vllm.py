@@ -20,49 +20,25 @@ from otel_rl.integrations.vllm_rows import remembered
 from otel_rl.patching import wrap
 from otel_rl.requests import UNKNOWN, KvCache, Load, Request
 from otel_rl.runtime import state
-from tests.fixtures import MS, WALL_NS, Recording
-from tests.integrations.vllm_shapes import HOOKS, VERSIONS, FinishReason, Kind, Parent, Processor, Queue
+from tests.fixtures import MS, Recording
+from tests.integrations.vllm_shapes import (
+    HOOKS,
+    VERSIONS,
+    FinishReason,
+    Frontend,
+    Kind,
+    Parent,
+    Processor,
+    Queue,
+    S,
+    at,
+    config,
+    monotonic,
+    wall,
+)
 from tests.noted import take
 
-S = 1_000_000_000
 every_version = pytest.mark.parametrize("version", VERSIONS)
-
-
-def wall(monotonic_s: float) -> float:
-    """Give the wall clock's time, s, at one of the monotonic clock."""
-    return (WALL_NS + monotonic_s * S) / S
-
-
-def monotonic(wall_s: float) -> int:
-    """Give the monotonic time, ns, of one of the wall clock, which is rounded to a quarter of a microsecond."""
-    return int(wall_s * 1e9) - WALL_NS
-
-
-def at(recording: Recording, seconds: float) -> None:
-    """Set the monotonic clock."""
-    recording.clock.ns = round(seconds * S)
-
-
-def config(**parallel: Any) -> Any:
-    """Make what is read of a VllmConfig; 0.8.5 has no more of it than this."""
-    settings = {"data_parallel_size": 1, "data_parallel_rank": 0, "data_parallel_rank_local": None, **parallel}
-    model = SimpleNamespace(served_model_name="/models/tiny", model="/models/tiny")
-    return SimpleNamespace(model_config=model, parallel_config=SimpleNamespace(**settings))
-
-
-class Frontend:
-    """What is used of an LLMEngine or AsyncLLM."""
-
-    def __init__(self, vllm_config: Any, processor: Processor) -> None:
-        self.output_processor = processor
-
-    __init__ = wrap(HOOKS["LLMEngine.__init__"], __init__)  # type: ignore[misc]
-
-    def step(self, error: BaseException) -> None:
-        """Fail."""
-        raise error
-
-    step = wrap(HOOKS["LLMEngine.step"], step)
 
 
 class EngineDeadError(Exception):

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import Enum, IntEnum
+from types import SimpleNamespace
 from typing import Any
 
 from otel_rl.integrations import vllm as integration
 from otel_rl.patching import wrap
+from tests.fixtures import WALL_NS, Recording
 
+S = 1_000_000_000
 HOOKS = {hook.target.rpartition(":")[2]: hook for hook in integration.HOOKS}
 VERSIONS = {
     "0.8.5": (0, 8),
@@ -135,7 +138,8 @@ class Processor:
         self.log_stats = log_stats
         self.request_states: dict[str, Sequence] = {}
         self.parent_requests: dict[str, Parent] = {}
-        self.external_req_ids: dict[str, list[str]] = {}
+        if self.version >= (0, 14):
+            self.external_req_ids: dict[str, list[str]] = {}
         self.requests: dict[str, Request] = {}
         """All that were submitted, for tests to look at."""
 
@@ -217,3 +221,43 @@ class Processor:
     _update_stats_from_finished = wrap(
         HOOKS["OutputProcessor._update_stats_from_finished"], _update_stats_from_finished
     )
+
+
+# --- frontends --------------------------------------------------------------------------------------------------------
+
+
+def wall(monotonic_s: float) -> float:
+    """Give the wall clock's time, s, at one of the monotonic clock."""
+    return (WALL_NS + monotonic_s * S) / S
+
+
+def monotonic(wall_s: float) -> int:
+    """Give the monotonic time, ns, of one of the wall clock, which is rounded to a quarter of a microsecond."""
+    return int(wall_s * 1e9) - WALL_NS
+
+
+def at(recording: Recording, seconds: float) -> None:
+    """Set the monotonic clock."""
+    recording.clock.ns = round(seconds * S)
+
+
+def config(**parallel: Any) -> Any:
+    """Make what is read of a VllmConfig; 0.8.5 has no more of it than this."""
+    settings = {"data_parallel_size": 1, "data_parallel_rank": 0, "data_parallel_rank_local": None, **parallel}
+    model = SimpleNamespace(served_model_name="/models/tiny", model="/models/tiny")
+    return SimpleNamespace(model_config=model, parallel_config=SimpleNamespace(**settings))
+
+
+class Frontend:
+    """What is used of an LLMEngine or AsyncLLM."""
+
+    def __init__(self, vllm_config: Any, processor: Processor) -> None:
+        self.output_processor = processor
+
+    __init__ = wrap(HOOKS["LLMEngine.__init__"], __init__)  # type: ignore[misc]
+
+    def step(self, error: BaseException) -> None:
+        """Fail."""
+        raise error
+
+    step = wrap(HOOKS["LLMEngine.step"], step)

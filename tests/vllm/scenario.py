@@ -24,8 +24,9 @@ ENVIRONMENT = {
     "VLLM_NO_USAGE_STATS": "1",
     "OTEL_RL_RUN_ID": "run",
 }
-ENGINE = {"dtype": "bfloat16", "enforce_eager": True, "max_model_len": 2048, "max_num_seqs": 8}
+ENGINE: dict[str, Any] = {"dtype": "bfloat16", "enforce_eager": True, "max_model_len": 2048, "max_num_seqs": 8}
 PROMPTS = [{"prompt_token_ids": [5, 6, 7, 8] * (3 + number % 4)} for number in range(8)]
+TOO_LONG = {"prompt_token_ids": [5] * (ENGINE["max_model_len"] + 1)}
 
 
 @dataclass

@@ -16,7 +16,7 @@ import pytest
 import otel_rl
 from otel_rl import vocabulary as v
 from otel_rl.requests import UNKNOWN, Request
-from tests.vllm.scenario import ENGINE, PROMPTS, Seen, outputs, recorded
+from tests.vllm.scenario import ENGINE, PROMPTS, TOO_LONG, Seen, outputs, recorded
 
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
 
@@ -51,6 +51,8 @@ class Session:
     stages: dict[str, Any] = field(default_factory=dict)
     recorded: list[Any] = field(default_factory=list)
     plain: list[Any] = field(default_factory=list)
+    refused: Seen | None = None
+    """A recording of one prompt that is too long, of which two sequences are wanted."""
     inside: int = -1
     """Requests that the integration still remembered at the end."""
 
@@ -134,6 +136,8 @@ async def served(model: Path, *, has_statistics: bool, **arguments: Any) -> Asyn
 
 async def run(session: Session, model: Path, root: Path) -> None:
     """Send everything, once recorded; then the prompts of which the answers are compared, not recorded."""
+    from vllm.exceptions import VLLMValidationError
+
     from otel_rl.integrations.vllm_rows import remembered
 
     async with contextlib.AsyncExitStack() as stack:
@@ -149,6 +153,9 @@ async def run(session: Session, model: Path, root: Path) -> None:
                 await caller.abort_all()
             session.inside = sum(len(engine.open) for engine in remembered().engines.values())
             assert {} == remembered().firsts
+        too_long = pytest.raises(VLLMValidationError, match="maximum context length")
+        with recorded(root / "refused") as session.refused, otel_rl.step(2), too_long:
+            await caller.watch("refused", TOO_LONG, n=2, temperature=1)
         session.plain = await caller.greedy("plain")
 
 
@@ -168,7 +175,7 @@ def test_answers_are_the_same(session: Session) -> None:
 
 def test_every_request_is_there_once(session: Session) -> None:
     """Whatever became of it, and every one of n; nothing is remembered for longer."""
-    names = [name for name in session.watched if not name.startswith("plain")]
+    names = [name for name in session.watched if not name.startswith(("plain", "refused"))]
     expected = {name: 3 if name in ("three", "two of three") else 1 for name in names}
     assert expected == {name: len(session.seen.sample(name)) for name in names}
     assert sum(expected.values()) == len(session.seen.rows) == len({row.id for row in session.seen.rows})
@@ -196,6 +203,14 @@ def test_aborts_are_counted(session: Session, name: str) -> None:
     assert all(row.submitted < row.ended for row in rows)
     if session.has_statistics:
         assert all(row.first_token > 0 for row in rows)
+
+
+def test_a_refused_request_is_an_error(session: Session) -> None:
+    """Of each sequence that was wanted, below the stage of the caller."""
+    assert session.refused is not None
+    said = [(row.id, row.sample, row.finish, row.error, row.limit, row.streamed) for row in session.refused.rows]
+    assert [(f"{n}_refused", "refused", "error", "VLLMValidationError", 32, True) for n in range(2)] == said
+    assert {f"{n}_refused": session.stages["refused"] for n in range(2)} == session.refused.parents
 
 
 def test_the_parent_is_the_stage_of_the_caller(session: Session) -> None:

@@ -12,7 +12,7 @@ import pytest
 import otel_rl
 from otel_rl import vocabulary as v
 from otel_rl.requests import UNKNOWN, Request
-from tests.vllm.scenario import ENGINE, PROMPTS, Seen, outputs, recorded
+from tests.vllm.scenario import ENGINE, PROMPTS, TOO_LONG, Seen, outputs, recorded
 
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
 
@@ -30,12 +30,16 @@ class Bulk:
     children: list[Any]
     texts: list[Any]
     plain: list[Any]
+    refused: Seen
+    """Recordings of a prompt that is too long among others, and of one that the engine itself finds wrong."""
+    wrong: Seen
 
 
 @pytest.fixture(scope="module", params=[True, False], ids=["statistics", "plain"])
 def bulk(request: pytest.FixtureRequest, model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bulk]:
     """An engine with and one without statistics."""
     from vllm import LLM, SamplingParams
+    from vllm.exceptions import VLLMValidationError
 
     greedy = SamplingParams(max_tokens=32, temperature=0, logprobs=2)
     with recorded(tmp_path_factory.mktemp("runs")) as seen:
@@ -47,7 +51,12 @@ def bulk(request: pytest.FixtureRequest, model: Path, tmp_path_factory: pytest.T
                 children = llm.generate(PROMPTS[:2], params, use_tqdm=False)
             texts = llm.generate(["one", "two and more"], greedy, use_tqdm=False)
     plain = llm.generate(PROMPTS, greedy, use_tqdm=False)
-    yield Bulk(seen, request.param, stage, outside, first, children, texts, plain)
+    seens = []
+    for prompt in (TOO_LONG, {"prompt_token_ids": [99_999]}):
+        with recorded(tmp_path_factory.mktemp("runs")) as refused, otel_rl.step(1), pytest.raises(VLLMValidationError):
+            llm.generate([PROMPTS[0], prompt, PROMPTS[1]], SamplingParams(n=2, max_tokens=8), use_tqdm=False)
+        seens.append(refused)
+    yield Bulk(seen, request.param, stage, outside, first, children, texts, plain, *seens)
     llm.llm_engine.engine_core.shutdown()
 
 
@@ -67,6 +76,14 @@ def test_every_sequence_is_a_request(bulk: Bulk) -> None:
     assert sorted(expected) == sorted(rows)
     assert len(rows) == len({row.id for row in bulk.seen.rows})
     assert {3} == {len(bulk.seen.sample(result.request_id)) for result in bulk.children}
+
+
+def test_a_refused_prompt_is_an_error(bulk: Bulk) -> None:
+    """Wherever it is refused, once for each sequence; those before it are aborted, those behind it never submitted."""
+    for seen in (bulk.refused, bulk.wrong):
+        said = [(row.finish, row.error, row.limit, row.streamed) for row in seen.rows]
+        assert sorted([("abort", "", 8, False)] * 2 + [("error", "VLLMValidationError", 8, False)] * 2) == sorted(said)
+        assert [1, 1] == [len({row.sample for row in seen.rows if row.finish == end}) for end in ("abort", "error")]
 
 
 def test_tokens_are_those_of_the_tokenizer(bulk: Bulk, model: Path) -> None:
