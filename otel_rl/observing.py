@@ -34,14 +34,15 @@ def observe(*, model: Any = None, batch: Mapping[str, Any] | None = None) -> Non
     """Show a model, and the batch that the current stage handles: ``otel_rl.observe(model=m, batch=b)``.
 
     Call it inside of a step, in the stage that handles the batch: ``sample``, ``logprob``, ``value``, ``reward``,
-    ``train.forward`` (or ``train``), with whatever of the batch that stage has. FLOPs are counted of the batches of
-    ``logprob``, ``value`` and ``train``; the ledger compares the batches of all stages of a step. Never raises for what
-    it cannot use: that is counted (docs/failures.md). Without ``instrument()`` it does nothing.
+    ``train.forward`` (or ``train``), or in a stage of your own inside of it, with whatever of the batch that stage has.
+    FLOPs are counted of the batches of ``logprob``, ``value`` and ``train``; the ledger compares the batches of all
+    stages of a step. Never raises for what it cannot use: that is counted (docs/failures.md). Without ``instrument()``
+    it does nothing.
 
     Args:
         model: a module of torch (of transformers, also under PEFT, DDP, FSDP, DeepSpeed) or its configuration as a
-            mapping. It is read when it is first shown, and not kept alive. Batches without a model belong to the one
-            that was shown last.
+            mapping; equal ones are one model. It is read when it is first shown, and not kept alive. Batches without a
+            model belong to the one that was shown last.
         batch: tensors of the host or a device, numpy arrays or lists, by these keys, of which each may be absent:
 
             - ``input_ids`` (B, T), ``attention_mask`` (B, T): whole sequences and their real tokens;
@@ -60,8 +61,10 @@ def observe(*, model: Any = None, batch: Mapping[str, Any] | None = None) -> Non
         seen = None if model is None else show(model)
         if model is not None and seen is None:
             refuse("no_model", "otel_rl.observe: a model is a module or a configuration, not %s", type(model).__name__)
-        if batch is not None and not _is_evaluation():
-            take(batch, seen=seen)
+        if batch is not None:
+            stages = _stages()
+            if not any(map(_is_evaluation, stages)):
+                take(batch, stage=_stage_of_ours(stages), seen=seen, boundary=_boundary())
 
 
 def book() -> Book:
@@ -75,12 +78,9 @@ def book() -> Book:
 def show(model: Any) -> models.Seen | None:
     """Read a model, the first time that it is shown; None of what is none."""
     known = book()
+    seen: models.Seen | None
     if isinstance(model, Mapping):
-        seen = known.configurations.get(id(model))
-        if seen is None or seen.config != model:
-            if len(known.configurations) >= LIMIT_CONFIGURATIONS:
-                known.configurations.clear()
-            seen = known.configurations[id(model)] = models.read(model)
+        seen = _of_configuration(known, dict(model))
     elif not hasattr(model, "named_parameters"):
         return None
     else:
@@ -91,12 +91,25 @@ def show(model: Any) -> models.Seen | None:
     return seen
 
 
-def take(batch: Any, *, stage: str = "", seen: models.Seen | None = None, **how: Any) -> None:
+def _of_configuration(known: Book, config: dict[str, Any]) -> models.Seen:
+    """Find the model of a configuration: many programs make a mapping for each call, so what is in it decides."""
+    for seen in known.configurations:
+        try:
+            if seen.config == config:
+                return seen
+        except (TypeError, ValueError, RuntimeError):  # of two arrays nothing says that they are equal
+            continue
+    seen = models.read(config)
+    known.configurations = [seen, *known.configurations[: LIMIT_CONFIGURATIONS - 1]]
+    return seen
+
+
+def take(batch: Any, *, stage: str, seen: models.Seen | None = None, **how: Any) -> None:
     """Take a batch in that is not one of an evaluation.
 
     Args:
         batch: as ``observe`` takes it.
-        stage: that handles it; by default the current one.
+        stage: of ours that handles it.
         seen: the model that handles it; by default the one that was shown last.
         how: further fields of ``Shown``.
     """
@@ -163,7 +176,7 @@ def _shown(stage: str, seen: models.Seen | None, how: Mapping[str, Any]) -> Show
         refuse("outside_step", "otel_rl.observe: a batch outside of a step is not used")
         return None
     return Shown(
-        stage=stage or _boundary(),
+        stage=stage,
         trace=container.trace,
         step=attributes[vocabulary.ITERATION],
         loop=attributes[vocabulary.LOOP_NAME],
@@ -180,15 +193,24 @@ def _fits(known: Book, size: int) -> bool:
     return False
 
 
-def _is_evaluation() -> bool:
-    """Whether the current stage lies in an evaluation: what is around it is still open."""
+def _stages() -> list[Stage]:
+    """Give the current stage and what is around it, innermost first: that is still open."""
     opened = {one.span_id: one for one in tuple(state.open) if one.__class__ is Stage}
-    stage = current_stage()
+    stage, found = current_stage(), []
     while stage is not None:
-        if stage.name == vocabulary.EVALUATE or (stage.attributes or {}).get(vocabulary.MODE) == "eval":
-            return True
+        found.append(stage)
         stage = opened.pop(stage.parent_id, None)
-    return False
+    return found
+
+
+def _is_evaluation(stage: Stage) -> bool:
+    return stage.name == vocabulary.EVALUATE or (stage.attributes or {}).get(vocabulary.MODE) == "eval"
+
+
+def _stage_of_ours(stages: list[Stage]) -> str:
+    """Name the nearest stage of the vocabulary, of which the user's own are parts; directly in a step, the step."""
+    names = (stage.name.partition(" ")[0] for stage in stages if stage is not state.container)
+    return next((name for name in names if name in vocabulary.STAGES), vocabulary.LOOP)
 
 
 def _boundary() -> str:

@@ -250,6 +250,11 @@ NONE = {"attention": False, "mlp": False, "logits": False}
             id="attention and head: the MLP passes gradients on",
         ),
         pytest.param(
+            Trained(attention=4 * 802_816, mlp=2 * 4_358_144, logits=False, first_layer=20),
+            Passes(FORWARD, 4 * sum(LAYER) + HEAD, 4 * LAYER[2] + 2 * TOKENS * (4 * 896 * 14 * 64 + 2 * 896 * 4864)),
+            id="of the last four layers the queries, of two of them one matrix of the MLP",
+        ),
+        pytest.param(
             Trained(**NONE, adapters=1_000_000),
             Passes(
                 FORWARD + 2 * TOKENS * 1_000_000,

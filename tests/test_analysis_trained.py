@@ -68,6 +68,16 @@ def model(is_trained: Callable[[str], bool], **more: tuple[int, ...]) -> list[Pa
             id="the embedding, tied: as a head too, and through all layers",
         ),
         pytest.param(lambda name: name == "model.norm.weight", Trained(**NONE, first_layer=3), id="the final norm"),
+        pytest.param(
+            lambda name: "q_proj" in name,
+            Trained(attention=3 * 64, mlp=0, logits=False),
+            id="one of the matrices of attention, in all layers",
+        ),
+        pytest.param(
+            lambda name: ".0.self_attn" in name or ".2.mlp.down_proj" in name,
+            Trained(attention=2 * 64, mlp=128, logits=False),
+            id="other parts in other layers",
+        ),
     ],
 )
 def test_parts_and_the_lowest_layer(is_trained: Callable[[str], bool], expected: Trained) -> None:
@@ -82,7 +92,22 @@ def test_a_head_of_its_own() -> None:
     assert Trained(**NONE, first_layer=0) == trained(model(lambda name: "embed" in name), untied)
     assert Trained(attention=False, mlp=False, first_layer=3) == trained(model(lambda name: False, **head), untied)
     gpt2 = {"transformer.h.1.attn.c_attn.weight": (8, 24), "score.weight": (1, 8)}
-    assert Trained(mlp=False, first_layer=1) == trained(model(lambda name: False, **gpt2), untied)
+    assert Trained(attention=8 * 24, mlp=0, first_layer=1) == trained(model(lambda name: False, **gpt2), untied)
+
+
+def test_a_model_without_a_head_has_its_layers_at_the_top() -> None:
+    """As AutoModel names them."""
+    bare = [Parameter(one.name.removeprefix("model."), one.shape, one.is_trained) for one in model(lambda name: True)]
+    assert FULL == trained(bare, DENSE)
+
+
+@pytest.mark.parametrize("name", ["prompt_encoder.default.embedding.weight", "soft_prompt"])
+def test_what_lies_nobody_knows_where_is_not_taken_to_lie_above(name: str) -> None:
+    """A prompt that is learned lies below all layers; where all gradients are needed anyway it does not matter."""
+    prompt = {name: (4, 8)}
+    with pytest.raises(Unknown, match=f"^where {name!r} lies in the model$"):
+        trained(model(lambda one: ".1." in one, **prompt), DENSE)
+    assert Trained(logits=False) == trained(model(lambda one: ".layers." in one, **prompt), DENSE)
 
 
 def test_adapters_are_counted_and_their_base_is_not() -> None:
@@ -94,6 +119,19 @@ def test_adapters_are_counted_and_their_base_is_not() -> None:
         for half in "AB"
     } | {f"{base}.2.self_attn.q_proj.lora_magnitude_vector.default.weight": (8,)}
     assert Trained(**NONE, first_layer=1, adapters=64) == trained(model(lambda name: False, **lora), DENSE)
+
+
+def test_vectors_of_adapters_are_no_matrices() -> None:
+    """Those of AdaLoRA and of (IA)^3 scale activations, as norms do, whatever shape they are kept in."""
+    layer = "base_model.model.model.layers.1"
+    adalora = {
+        f"{layer}.mlp.up_proj.lora_A.default": (2, 8),
+        f"{layer}.mlp.up_proj.lora_B.default": (16, 2),
+        f"{layer}.mlp.up_proj.lora_E.default": (2, 1),
+    }
+    assert Trained(**NONE, first_layer=1, adapters=48) == trained(model(lambda name: False, **adalora), DENSE)
+    ia3 = {f"{layer}.self_attn.k_proj.ia3_l.default": (8, 1), f"{layer}.mlp.down_proj.ia3_l.default": (1, 16)}
+    assert Trained(**NONE, first_layer=1) == trained(model(lambda name: False, **ia3), DENSE)
 
 
 def test_a_tied_head_is_trained_by_its_own_weight_alone() -> None:
@@ -115,7 +153,7 @@ def test_adapters_of_experts_count_for_the_active_ones() -> None:
     }
     assert Trained(**NONE, first_layer=1, adapters=32) == trained(model(lambda name: False, **lora), MOE)
     fused = {"model.layers.2.mlp.experts.gate_up_proj": (4, 8, 8), "model.layers.2.mlp.experts.down_proj_bias": (4, 8)}
-    assert Trained(**NONE | {"mlp": True}, first_layer=2) == trained(model(lambda name: False, **fused), MOE)
+    assert Trained(**NONE | {"mlp": 128}, first_layer=2) == trained(model(lambda name: False, **fused), MOE)
 
 
 @pytest.mark.parametrize(

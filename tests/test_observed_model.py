@@ -86,6 +86,51 @@ def test_frozen_layers_and_adapters_are_seen() -> None:
     assert 2 * 10 * 2 * 4 * 16 == counts[0] - counts[1]
 
 
+def test_of_a_part_only_the_matrices_that_are_trained_count() -> None:
+    """Beside norms, which need the gradients of inputs alone."""
+    model = qwen()
+    model.requires_grad_(False)
+    for layer in model.model.layers:
+        layer.input_layernorm.weight.requires_grad_(True)
+    norms = total(read(model), [4, 6])
+    for layer in model.model.layers[:2]:
+        layer.self_attn.q_proj.weight.requires_grad_(True)
+        layer.mlp.down_proj.weight.requires_grad_(True)
+    assert 2 * 10 * 2 * (16 * 16 + 32 * 16) == total(read(model), [4, 6]) - norms
+
+
+@pytest.mark.medium
+@pytest.mark.filterwarnings("ignore:Unsupported layer type")  # PEFT's, of norms
+@pytest.mark.parametrize(
+    ("kind", "options", "expected"),
+    [
+        ("Lora", {"r": 2, "target_modules": ["q_proj"]}, 3 * 2 * (16 + 16)),
+        ("AdaLora", {"init_r": 2, "total_step": 9, "target_modules": ["q_proj"]}, 3 * 2 * (16 + 16)),
+        ("IA3", {"target_modules": ["k_proj", "down_proj"], "feedforward_modules": ["down_proj"]}, 0),
+        ("LNTuning", {"target_modules": ["input_layernorm"]}, 0),
+        ("TrainableTokens", {"target_modules": ["embed_tokens"], "token_indices": [1]}, 0),
+        ("OFT", {"target_modules": ["q_proj"], "oft_block_size": 8, "r": 0}, "OFT"),
+        ("LoHa", {"target_modules": ["q_proj"], "r": 2}, "LOHA"),
+        ("LoKr", {"target_modules": ["q_proj"], "r": 2}, "LOKR"),
+        ("Vera", {"target_modules": ["q_proj"], "r": 2}, "VERA"),
+        ("PromptTuning", {"num_virtual_tokens": 4}, "PROMPT_TUNING"),
+        ("PrefixTuning", {"num_virtual_tokens": 4}, "PREFIX_TUNING"),
+    ],
+)
+def test_adapters_of_peft_are_small_matrices_or_not_counted(
+    kind: str, options: dict[str, Any], expected: int | str
+) -> None:
+    """Those of LoRA, and vectors that cost nothing; what is computed otherwise is not guessed."""
+    peft = pytest.importorskip("peft")
+    with torch.random.fork_rng():
+        model = peft.get_peft_model(qwen(), getattr(peft, f"{kind}Config")(task_type="CAUSAL_LM", **options))
+    found = formula_of(read(Wrapper(model)))
+    if isinstance(expected, str):
+        assert (None, f"adapter type {expected!r}") == (found.architecture, found.reason)
+    else:
+        assert Trained(attention=0, mlp=0, logits=False, first_layer=0, adapters=expected) == found.trained
+
+
 def test_a_head_of_its_own_takes_the_place_of_the_vocabulary() -> None:
     """A critic has one output, by its parameters or by what its configuration says."""
     critic = qwen("Qwen2ForSequenceClassification", num_labels=1)

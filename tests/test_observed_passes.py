@@ -131,6 +131,29 @@ def test_two_models_at_one_boundary_are_not_joined(field: str) -> None:
     assert [("train -> train", Fault.PERMUTED_BATCH)] == faults(call("rollout", [0, 1, 2, 3]), *parts)
 
 
+@pytest.mark.parametrize("times", [1, 2, 3])
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_micro_batches_that_are_shown_again_at_once_are_passes_of_their_own(times: int, epochs: int) -> None:
+    """Two models of one configuration, a loop that updates several times by each micro-batch."""
+
+    def passes(*parts: list[int]) -> list[Call]:
+        return [call("train", rows) for _ in range(epochs) for rows in parts for _ in range(times)]
+
+    rollout = call("rollout", [0, 1, 2, 3])
+    assert [] == faults(rollout, *passes([0, 1], [2, 3]))
+    assert [("rollout -> train", Fault.PERMUTED_BATCH)] == faults(rollout, *passes([0, 1], [3, 2]))
+    assert [] == faults(call("rollout", [0, 0, 1, 1]), *passes([0], [0], [1], [1]))
+    assert [] == faults(rollout, *passes([0, 1, 2], [3]))
+
+
+@pytest.mark.parametrize("parts", [[[0, 1]], [[0, 1], [0, 1]], [[0], [1]]])
+def test_micro_batches_in_the_place_of_others_are_a_fault(parts: list[list[int]]) -> None:
+    """Each twice, and so many that they could be the batch."""
+    rollout = call("rollout", [0, 1, 2, 3])
+    shown = [call("train", rows) for rows in parts for _ in range(2)]
+    assert [("rollout -> train", Fault.OTHER_MASK)] == faults(rollout, *shown)[:1]
+
+
 def test_other_samples_are_not_compared() -> None:
     """As many, but other numbers: half of them twice, a rollout of another step; values are judged all the same."""
     rollout = call("rollout", [0, 1, 2, 3], "number", samples=(6, 60))

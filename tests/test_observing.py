@@ -5,7 +5,10 @@ from __future__ import annotations
 import math
 import random
 import threading
+from collections import UserDict
 from collections.abc import Callable
+from contextlib import ExitStack
+from copy import deepcopy
 from types import SimpleNamespace
 from typing import Any
 
@@ -28,6 +31,7 @@ from tests.test_analysis_flops import DEEPSEEK_V2_LITE, QWEN_0_5B, QWEN_7B, QWEN
 
 H100 = 989.4e12
 """FLOP/s."""
+COUNTED = "rl.logprob, rl.train, rl.train.forward, rl.value, or in a stage of your own inside of these"
 
 
 @pytest.fixture
@@ -142,6 +146,58 @@ def test_a_model_whose_flops_cannot_be_known_has_no_number(recording: Recording)
     notes = [(log.severity, log.body) for log in run.logs(v.FLOPS_NOTE)]
     assert [(13, "the FLOPs of this model cannot be known: model type 'mamba'")] == notes
     assert ({"rl.train.forward"}, {"update"}) == (set(numbers(run, v.FLOPS)), set(numbers(run, v.FLOPS_RATE)))
+
+
+@pytest.mark.parametrize(
+    ("stages", "counted", "passes"),
+    [
+        (["train.forward", "my loss"], "rl.train.forward", 3),
+        (["train", "epoch", "micro batch"], "rl.train", 3),
+        (["logprob", "reference"], "rl.logprob", 1),
+        (["train", "logprob", "mine"], "rl.logprob", 1),
+    ],
+)
+def test_a_stage_of_your_own_is_a_part_of_the_one_around_it(
+    recording: Recording, stages: list[str], counted: str, passes: int
+) -> None:
+    """FLOPs are those of the nearest stage of ours; the ledger's boundary has the name of where it was shown."""
+    with otel_rl.step(1), ExitStack() as around:
+        for name in stages:
+            around.enter_context(otel_rl.stage(name))
+        otel_rl.observe(model=QWEN_0_5B, batch={"lengths": [2048], "loss": torch.tensor(math.nan)})
+        recording.tick(1000)
+    run = recording.stop()
+    assert ({counted: [passes * 2_203_653_767_168]}, []) == (numbers(run, v.FLOPS), list(run.logs(v.FLOPS_NOTE)))
+    assert [(1, stages[-1], "values that are NaN or infinite")] == mismatches(run)
+
+
+@pytest.mark.parametrize("stages", [["train.forward critic"], ["mine", "inner"], ["train.backward"], []])
+def test_operations_that_no_stage_counts_are_said_once(recording: Recording, stages: list[str]) -> None:
+    """However many such stages there are; a step alone is none either."""
+    for number in (1, 2):
+        with otel_rl.step(number), ExitStack() as around:
+            for name in stages:
+                around.enter_context(otel_rl.stage(name if number == 1 else f"{name} again"))
+            otel_rl.observe(model=QWEN_0_5B, batch={"lengths": [2048]})
+            recording.tick(1000)
+    run = recording.stop()
+    shown = {"train.backward": "rl.train.backward", "": "rl.loop"}.get("".join(stages), "".join(stages[-1:]))
+    text = f"FLOPs are counted of batches that are shown in {COUNTED}: not in {shown}"
+    assert ({}, [(9, text)]) == (
+        numbers(run, v.FLOPS),
+        [(log.severity, log.body) for log in run.logs(v.FLOPS_NOTE)],
+    )
+
+
+@pytest.mark.parametrize("stages", [["sample"], ["sample", "mine"], ["train", "sample", "mine"], ["train", "reward"]])
+def test_what_is_no_pass_of_a_model_is_silently_not_counted(recording: Recording, stages: list[str]) -> None:
+    """Rollouts and rewards, whatever is around them."""
+    with otel_rl.step(1), ExitStack() as around:
+        for name in stages:
+            around.enter_context(otel_rl.stage(name))
+        otel_rl.observe(model=QWEN_0_5B, batch={"lengths": [2048]})
+    run = recording.stop()
+    assert ({}, []) == (numbers(run, v.FLOPS), list(run.logs(v.FLOPS_NOTE)))
 
 
 def test_stages_of_set_up_are_not_kept(recording: Recording) -> None:
@@ -282,6 +338,49 @@ def test_a_call_of_its_own_hides_no_fault(recording: Recording, key: str, micro:
     assert [(1, *fault) for fault in faults] == mismatches(recording.stop())
 
 
+NESTED: dict[str, Any] = {**QWEN_0_5B, "rope": {"factors": [1.0, 2.0]}, "labels": {0: "a"}, "types": {"x", "y"}}
+"""Values that have no hash."""
+
+
+@pytest.mark.parametrize("kind", ["object", "equal", "other mapping"])
+def test_a_configuration_is_known_by_what_is_in_it(recording: Recording, kind: str) -> None:
+    """As ``policy.config.to_dict()``, which makes a new mapping for each micro-batch."""
+    kept: list[Any] = []  # so that no address is used twice
+
+    def shown() -> Any:
+        made = {"object": lambda: NESTED, "equal": lambda: deepcopy(NESTED), "other mapping": lambda: UserDict(NESTED)}
+        kept.append(made[kind]())
+        return kept[-1]
+
+    ids = np.arange(1, 25).reshape(4, 6) ** 2
+    with otel_rl.step(1):
+        with otel_rl.stage("sample"):
+            otel_rl.observe(batch={"completion_ids": ids})
+        with otel_rl.stage("train.forward"):
+            for rows in (slice(0, 2), slice(2, 4)):
+                otel_rl.observe(model=shown(), batch={"completion_ids": np.roll(ids, 1, 1)[rows]})
+    assert [(1, f"rl.sample -> {FORWARD}", "tokens shifted by one")] == mismatches(recording.stop())
+
+
+def test_known_configurations_are_few(recording: Recording) -> None:
+    """Those that were made last, of which each is found again."""
+    most = observing.LIMIT_CONFIGURATIONS
+    seen = [observing.show({"layers": number}) for number in range(most + 2)]
+    assert most == len(observing.book().configurations)
+    assert seen[2:] == [observing.show({"layers": number}) for number in range(2, most + 2)]
+    assert seen[0] is not observing.show({"layers": 0})
+
+
+def test_what_cannot_be_compared_is_another_configuration(recording: Recording) -> None:
+    """An array has no truth; the batch is taken all the same."""
+    config = {**QWEN_0_5B, "scales": np.ones(2)}
+    one, again, copied = (observing.show(made) for made in (config, config, deepcopy(config)))
+    assert (True, False) == (one is again, one is copied)
+    with otel_rl.step(1), otel_rl.stage("train.forward"):
+        otel_rl.observe(model=deepcopy(config), batch={"lengths": [2048]})
+    assert {"rl.train.forward": [3 * 2_203_653_767_168]} == numbers(recording.stop(), v.FLOPS)
+
+
 @pytest.mark.medium
 def test_a_thousand_clean_steps_raise_nothing(recording: Recording) -> None:
     """3,000 rows, no mismatch, nothing dropped."""
@@ -301,6 +400,7 @@ def test_a_thousand_clean_steps_raise_nothing(recording: Recording) -> None:
     ("stage", "key", "expected"),
     [
         ("logprob", "logprobs", ["logprobs of rollout and training far apart"]),
+        ("logprob > mine", "logprobs", ["logprobs of rollout and training far apart"]),
         ("logprob", "old_logprobs", ["logprobs of rollout and training far apart"]),
         ("train.forward", "old_logprobs", ["logprobs of rollout and training far apart"]),
         ("train.forward", "logprobs", []),
@@ -313,7 +413,9 @@ def test_a_policy_that_learns_goes_away_from_its_rollout(
     draw = torch.Generator().manual_seed(0)
     rolled = -torch.rand(4, 24, generator=draw) * 4 - 0.2
     batch = {"completion_ids": torch.ones(4, 24), "rollout_logprobs": rolled}
-    with otel_rl.step(1), otel_rl.stage(stage):
+    with otel_rl.step(1), ExitStack() as around:
+        for name in stage.split(" > "):
+            around.enter_context(otel_rl.stage(name))
         otel_rl.observe(batch={**batch, key: rolled + torch.rand(4, 24, generator=draw) - 0.5})
     assert expected == [fault for _, _, fault in mismatches(recording.stop())]
 

@@ -94,6 +94,16 @@ def two_models() -> None:
                 see(stage, model, input_ids=X[rows])
 
 
+def two_of_one_configuration() -> None:
+    """Policy and reference by turns, each with a mapping of its own, and with one that is made for each call."""
+    see("sample", input_ids=X)
+    kept = dict(QWEN_0_5B), dict(QWEN_0_5B)
+    for stage in ("logprob", "value"):
+        for rows in (slice(0, 4), slice(4, 8)):
+            for model in kept:
+                see(stage, model if stage == "logprob" else dict(model), input_ids=X[rows])
+
+
 def two_kinds() -> None:
     """One model with and without its adapters."""
     see("sample", input_ids=X)
@@ -132,7 +142,7 @@ def evaluating() -> None:
     "program",
     [
         filtered, packed, packed_once, exchanged, off_policy, trimmed, padded_otherwise, with_lengths, two_models,
-        two_kinds, one_prediction_less, without_a_batch, learning, evaluating,
+        two_of_one_configuration, two_kinds, one_prediction_less, without_a_batch, learning, evaluating,
     ],
 )  # fmt: skip
 def test_nothing_is_said(recording: Recording, program: Callable[[], None]) -> None:

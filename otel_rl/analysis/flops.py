@@ -103,7 +103,10 @@ def passes(
         if number >= trained.first_layer:
             into += attention + mlp + core
             # both operands of the attention itself are activations: its two gradients are always needed
-            weights += core + attention * trained.attention + mlp * trained.mlp
+            weights += core
+            weights += attention if trained.attention is None else 0
+            weights += mlp if trained.mlp is None else 0
+    weights += 2 * tokens * ((trained.attention or 0) + (trained.mlp or 0))
     return Passes(forward, into, weights)
 
 

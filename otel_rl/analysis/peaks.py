@@ -24,7 +24,6 @@ USER: Final = "given by the user"
 _HALVED: Final = "with sparsity, halved"
 
 _TABLE: Final[tuple[tuple[str, float, str], ...]] = (
-    # A part that is sold in variants: the variants first.
     ("GB300", 2500.0, f"NVIDIA GB300 NVL72 data sheet, 5 PFLOPS per GPU {_HALVED}"),
     ("GB200", 2500.0, f"NVIDIA GB200 NVL72 data sheet, 5 PFLOPS per GPU {_HALVED}"),
     ("B300", 2250.0, f"NVIDIA HGX B300 data sheet, 36 PFLOPS for 8 GPUs {_HALVED}"),
@@ -37,9 +36,9 @@ _TABLE: Final[tuple[tuple[str, float, str], ...]] = (
     ("H100", 989.4, "NVIDIA H100 architecture white paper, SXM5"),
     ("H800 PCIe", 756.0, "NVIDIA H100 architecture white paper, PCIe; the H800 differs in its links"),
     ("H800", 989.4, "NVIDIA H100 architecture white paper, SXM5; the H800 differs in its links"),
-    ("H20", 148.0, "NVIDIA H20 data sheet"),
-    ("A100", 312.0, "NVIDIA A100 data sheet"),
-    ("A800", 312.0, "NVIDIA A100 data sheet; the A800 differs in its links"),
+    ("H20(?: 3e)?", 148.0, "NVIDIA H20 data sheet"),
+    ("A100(?: PCIe| PG509 200)?", 312.0, "NVIDIA A100 data sheet"),
+    ("A800(?: PCIe| Active)?", 312.0, "NVIDIA A100 data sheet; the A800 differs in its links"),
     ("A40", 149.7, "NVIDIA A40 data sheet"),
     ("A30", 165.0, "NVIDIA A30 data sheet"),
     ("A10", 125.0, "NVIDIA A10 data sheet"),
@@ -56,28 +55,33 @@ _TABLE: Final[tuple[tuple[str, float, str], ...]] = (
     ("MI325X", 1307.4, "AMD Instinct MI325X data sheet"),
     ("MI300X", 1307.4, "AMD Instinct MI300X data sheet"),
     ("MI250X", 191.5, "AMD Instinct MI250X data sheet, 383 TFLOPS for two dies; each is a device"),
-    ("Ascend ?910B[1-4]?", 354.0, "the table of verl for every Ascend 910B; Huawei publishes no peak by variant"),
+    ("Ascend ?910B(?:[1-4]|4 1)?", 354.0, "table of verl for every Ascend 910B; Huawei publishes no peak by variant"),
 )
-"""Device name as torch reports it (a word of it, a regular expression), TFLOPS, source."""
+"""The card (a regular expression of all that is left of its name without `_ASIDE`), TFLOPS, source."""
 
 _KNOWN: Final = tuple(
-    (re.compile(rf"\b{pattern}\b", re.IGNORECASE), Peak(tera * 1e12, source)) for pattern, tera, source in _TABLE
+    (re.compile(pattern, re.IGNORECASE), Peak(tera * 1e12, source)) for pattern, tera, source in _TABLE
 )
-_SLICE: Final = re.compile(r"\bMIG\b", re.IGNORECASE)
+_ASIDE: Final = re.compile(
+    r"NVIDIA|GeForce|AMD|Instinct|(?:40|80|94|96|120|144|480)GB?|HBM3e?|SXM\d?|OAM|AC", re.IGNORECASE
+)
+"""Words of a name that do not say which card it is: vendor, memory, module, cooling.
+
+Sizes are those of the cards of the table: one with another size is another card (the A100 of 64 GB).
+"""
 
 
 def peak(device: str, given: float | None = None) -> Peak | None:
     """Look up a device's peak.
 
     Args:
-        device: its name as torch reports it.
+        device: its name as torch reports it; every word of it counts, since one more is another card or a part of one.
         given: operations per second, if the user says so; it wins.
 
     Returns:
-        None for a device without a row (a CPU among them) and for a slice of one (MIG): no MFU then, only FLOP/s.
+        None for a device without a row (a CPU, a variant, a slice by MIG or vGPU): no MFU then, only FLOP/s.
     """
     if given is not None:
         return Peak(given, USER)
-    if _SLICE.search(device):
-        return None
-    return next((found for pattern, found in _KNOWN if pattern.search(device)), None)
+    card = " ".join(word for word in re.findall("[^ -]+", device) if not _ASIDE.fullmatch(word))
+    return next((found for pattern, found in _KNOWN if pattern.fullmatch(card)), None)

@@ -10,18 +10,26 @@ from typing import Final
 
 from otel_rl.analysis.architecture import Config, Unknown, architecture
 
-LAYER: Final = re.compile(r"\.(?:layers|h)\.(\d+)\.")
+LAYER: Final = re.compile(r"(?:^|\.)(?:layers|h)\.(\d+)\.")
 """A decoder layer and its number, as models of transformers name it."""
 ATTENTION: Final = re.compile(r"\.(?:self_attn|attn|attention)\.")
 EXPERTS: Final = re.compile(r"\.experts\.")
 ADAPTER: Final = re.compile(r"\.lora_(?:A|B|embedding_A|embedding_B)\b")
 """As PEFT names the matrices of LoRA."""
+ADAPTERS: Final = frozenset({"LORA", "ADALORA", "IA3", "LN_TUNING", "TRAINABLE_TOKENS"})
+"""Kinds of PEFT that are known: such matrices, vectors, norms, rows of an embedding.
+
+Others multiply matrices of another size than those that they train, or add tokens.
+"""
 HEAD: Final = re.compile(r"(?:^|\.)(?:lm_head|embed_out|score|v_head)\.")
+NORM: Final = re.compile(r"(?:^|\.)(?:norm|ln_f|final_layer_?norm)\.")
+"""The one above all layers."""
 EMBEDDING: Final = re.compile(r"(?:^|\.)(?:embed_tokens|wte|wpe|embed_in)\.")
 TOKENS: Final = re.compile(r"(?:^|\.)(?:embed_tokens|wte|embed_in)\.")
 """Embeddings that are the head too where they are tied; positions (`wpe`) never are."""
-UNCOUNTED: Final = re.compile(r"\.(?:gate|router|shared_expert_gate|lora_embedding_A)\.|bias")
-"""Routers of a MoE, biases, and the half of an embedding's adapter that is a lookup: FLOPs leave them out."""
+UNCOUNTED: Final = re.compile(r"\.(?:gate|router|shared_expert_gate|lora_embedding_A|lora_E|ia3_l)\.|bias")
+"""What FLOPs leave out: routers of a MoE, biases, the half of an embedding's adapter that is a lookup, and vectors that
+adapters (AdaLoRA, IA3) keep as matrices."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +44,14 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trained:
-    """Which weights get gradients; by default all of them."""
+    """Which weights get gradients; by default all of them.
 
-    attention: bool = True
-    mlp: bool = True
+    Of attention and MLP it is the number of weights that one token passes, all layers together; None: all of them from
+    the first layer on.
+    """
+
+    attention: int | None = None
+    mlp: int | None = None
     logits: bool = True
     first_layer: int = 0
     """The lowest layer that needs any gradient; below it there is no backward. The number of layers: none needs it."""
@@ -53,42 +65,58 @@ FULL: Final = Trained()
 def trained(parameters: Iterable[Parameter], config: Config) -> Trained:
     """Read which matrices are trained. Norms and biases need gradients to reach them and cost nothing by themselves.
 
-    A trained embedding needs the gradient of the whole model above it. Where a part is trained in some of the layers
-    above the first trained one, it counts as trained in all of them.
+    A trained embedding needs the gradient of the whole model above it.
 
     Args:
         parameters: of the model, adapters among them.
         config: of the base model.
 
     Raises:
-        Unknown: a configuration that cannot be read.
+        Unknown: a configuration that cannot be read, a trained weight whose place in the model is not known.
     """
     layers = len(architecture(config).layers)
-    wanted = [parameter for parameter in parameters if parameter.is_trained]
-    counted = [one for one in wanted if len(one.shape) > 1 and not UNCOUNTED.search(one.name)]
+    parameters = list(parameters)
+    first = _first_layer([one.name for one in parameters if one.is_trained], layers)
+    counted = [one for one in parameters if len(one.shape) > 1 and not UNCOUNTED.search(one.name)]
     matrices = [one for one in counted if not ADAPTER.search(one.name)]
-    inside = [one for one in matrices if LAYER.search(one.name)]
-    has_embedding = any(EMBEDDING.search(one.name) for one in wanted)
+    inside = [one for one in matrices if _layer(one.name, -1) >= first]
     heads = (HEAD, TOKENS) if config.get("tie_word_embeddings") else (HEAD,)
     return Trained(
-        attention=any(ATTENTION.search(one.name) for one in inside),
-        mlp=any(not ATTENTION.search(one.name) for one in inside),
-        logits=any(head.search(one.name) for head in heads for one in matrices),
-        first_layer=0 if has_embedding else min([layers, *map(_layer, wanted)]),
-        adapters=sum(_passed(one, config) for one in counted if ADAPTER.search(one.name)),
+        attention=_weights([one for one in inside if ATTENTION.search(one.name)], config),
+        mlp=_weights([one for one in inside if not ATTENTION.search(one.name)], config),
+        logits=any(one.is_trained and head.search(one.name) for head in heads for one in matrices),
+        first_layer=first,
+        adapters=sum(_passed(one, config) for one in counted if one.is_trained and ADAPTER.search(one.name)),
     )
 
 
-def _layer(parameter: Parameter) -> int:
-    """Give the number of a parameter's layer; one above all layers (the final norm, the head) has the highest."""
-    found = LAYER.search(parameter.name)
-    return int(found[1]) if found else 1 << 30
+def _first_layer(names: list[str], layers: int) -> int:
+    """Find the lowest layer that needs a gradient, by the names of what is trained."""
+    if any(EMBEDDING.search(name) for name in names):
+        return 0
+    first = min([layers, *(_layer(name, layers) for name in names)])
+    strange = [name for name in names if not any(known.search(name) for known in (LAYER, NORM, HEAD))]
+    if first and strange:
+        raise Unknown(f"where {strange[0]!r} lies in the model")
+    return first
 
 
-def _passed(adapter: Parameter, config: Config) -> int:
-    """Count the weights of an adapter that one token passes: of experts, the share that is active."""
-    weights = math.prod(adapter.shape)
-    if not EXPERTS.search(adapter.name):
+def _layer(name: str, outside: int) -> int:
+    """Give the number of a parameter's layer, or what is given for one that is in none."""
+    found = LAYER.search(name)
+    return int(found[1]) if found else outside
+
+
+def _weights(part: list[Parameter], config: Config) -> int | None:
+    """Count the weights of a part that are trained and that one token passes; None where that is all of them."""
+    wanted = [one for one in part if one.is_trained]
+    return None if wanted and len(wanted) == len(part) else sum(_passed(one, config) for one in wanted)
+
+
+def _passed(parameter: Parameter, config: Config) -> int:
+    """Count the weights of a matrix that one token passes: of experts, the share that is active."""
+    weights = math.prod(parameter.shape)
+    if not EXPERTS.search(parameter.name):
         return weights
     active = config.get("num_experts_per_tok")
     if not isinstance(active, int):

@@ -30,6 +30,9 @@ MOST_STEPS: Final = 16
 MOST_GROUPS: Final = 4
 """Batches beside those of a step that may wait for the rest of them."""
 CONTAINER: Final = f"{v.RANK_SPAN} "
+COUNTED: Final = TRAINING | FORWARD_ONLY
+PASSLESS: Final = frozenset({v.SAMPLE, v.SAMPLE_PROCESS, v.REWARD, v.ADVANTAGE})
+"""Stages that handle batches, of which nobody expects FLOPs: an engine's, and what is no pass of a model."""
 Made = Iterator[Count | Point | Log]
 
 
@@ -37,10 +40,13 @@ class Shown(NamedTuple):
     """One batch that was shown, and where."""
 
     stage: str
+    """Of ours: the nearest one around the call."""
     trace: Trace
     step: int
     loop: str
     seen: Seen | None
+    boundary: str = ""
+    """Name of the stage itself, where that is a user's own: what the ledger calls the place on every rank."""
     kind: str = ""
     """Of log-probabilities: `old` or `ref`."""
     has_adapters: bool = True
@@ -77,7 +83,8 @@ class Book:
         """When the ledger looked at a trainer's rollout last, monotonic."""
         self.looked_at = ""
         """The rollout that is being consumed, if the ledger looks at it."""
-        self.configurations: dict[int, Seen] = {}
+        self.configurations: list[Seen] = []
+        """Models that were shown as mappings, the last one that was made first."""
         self.last: Seen | None = None
         """The model that was shown last: it handles the batches that come without one."""
         self.device = ""
@@ -116,7 +123,9 @@ class Book:
         part = read(values)
         yield from self._count(step.work, shown, part)
         if shown.parts:
-            step.group.take(ledger.call(part, shown.stage, shown.parts, model=shown.seen, lenient=shown.lenient))
+            where, seen = shown.boundary or shown.stage, shown.seen
+            call = ledger.call(part, where, shown.parts, model=seen, lenient=shown.lenient, stage=shown.stage)
+            step.group.take(call)
         if shown.group:
             call = ledger.call(part, shown.stage, frozenset({"tokens"}), model=shown.seen, numbering="none")
             self._group(shown).take(call)
@@ -207,7 +216,14 @@ class Book:
 
     def _count(self, work: Work, shown: Shown, part: Part) -> Made:
         """Count the FLOPs of a batch, of this device's share."""
-        if shown.seen is None or part.lengths is None or shown.stage not in TRAINING | FORWARD_ONLY:
+        if shown.seen is None or part.lengths is None or shown.stage in PASSLESS:
+            return
+        if shown.stage not in COUNTED:
+            where, counted = shown.boundary or shown.stage, ", ".join(sorted(COUNTED))
+            text = (
+                f"FLOPs are counted of batches that are shown in {counted}, or in a stage of your own inside of these"
+            )
+            yield from self._tell(f"{text}: not in {where}", 9, about="stages")
             return
         formula = formula_of(shown.seen)
         yield from self._note(shown.seen, formula)
@@ -233,8 +249,13 @@ class Book:
             text, severity = f"{seen.shared_by} ranks compute the model ({name}) together; each counts its share", 9
         else:
             return
-        if text not in self._noted and len(self._noted) < MOST_STEPS:
-            self._noted.add(text)
+        yield from self._tell(text, severity)
+
+    def _tell(self, text: str, severity: int, about: str = "") -> Iterator[Log]:
+        """Say something once, or the first thing `about` something."""
+        key = about or text
+        if key not in self._noted and len(self._noted) < MOST_STEPS:
+            self._noted.add(key)
             yield Log(v.FLOPS_NOTE, state.now(), {v.FLOPS_FORMULA: FORMULA}, text, severity)
 
 

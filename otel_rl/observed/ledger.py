@@ -30,6 +30,7 @@ def call(
     model: object = None,
     lenient: frozenset[str] = frozenset(),
     numbering: str = "",
+    stage: str = "",
 ) -> Call:
     """Compute what one batch adds to the ledger.
 
@@ -40,6 +41,7 @@ def call(
         model: that handles it.
         lenient: keys in which NaN means that there is no value.
         numbering: by what samples are ordered; by default by their own number, if they have one.
+        stage: of ours in which the boundary lies; by default the boundary itself.
     """
     ids, mask = part.ids_BT, part.mask_BT
     is_counted, is_compared = "numbers" in parts, "tokens" in parts and not part.is_packed
@@ -59,7 +61,7 @@ def call(
         nonfinite=_nonfinite(part, lenient) if is_counted else 0,
         misfit=len(part.misfit) if is_counted else 0,
         pairs=pairs,
-        is_updated=pairs is not None and "logprobs" in part.floats and boundary not in NOT_UPDATED,
+        is_updated=pairs is not None and "logprobs" in part.floats and (stage or boundary) not in NOT_UPDATED,
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from otel_rl.analysis.architecture import Architecture, Unknown, architecture
 from otel_rl.analysis.flops import passes
-from otel_rl.analysis.trained import FULL, Parameter, Trained, trained
+from otel_rl.analysis.trained import ADAPTERS, FULL, Parameter, Trained, trained
 
 SHARING: Final = ("tp", "pp", "cp")
 """Dimensions of a mesh whose ranks compute one model together; each rank of the others has tokens of its own."""
@@ -30,6 +30,8 @@ class Seen:
     """Name of its device; empty for a CPU and where it is not known."""
     shared_by: int = 0
     """Ranks that compute one model together; 0: not known, each is taken to work for itself."""
+    adapters: tuple[str, ...] = ()
+    """Kinds of its adapters, as PEFT calls them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +107,13 @@ def read(model: Any) -> Seen:
     if isinstance(model, Mapping):
         return Seen(dict(model))
     named = list(model.named_parameters())
+    inner = _unwrapped(model)
     return Seen(
-        config=_config(_unwrapped(model)),
+        config=_config(inner),
         parameters=tuple(_parameters(model, named)),
         device=next((name for _, one in named if (name := device_name(one))), ""),
         shared_by=_shared_by(one for _, one in named),
+        adapters=_adapters(inner),
     )
 
 
@@ -131,6 +135,8 @@ def formula_of(seen: Seen) -> Formula:
         if not seen.parameters:
             outputs = _outputs_by_name(seen.config)
             return Formula(found, outputs=outputs, costs=_costs(found, FULL, outputs))
+        if strange := set(seen.adapters) - ADAPTERS:
+            raise Unknown(f"adapter type {min(strange)!r}")
         flat = [one for one in seen.parameters if one.name.rpartition(".")[2].startswith("_flat_param")]
         if flat and any(one.is_trained != flat[0].is_trained for one in flat):
             raise Unknown("FSDP has flattened frozen and trained parameters: show the model before it is wrapped")
@@ -152,6 +158,13 @@ def _config(model: Any) -> dict[str, Any]:
     config: Any = getattr(model, "config", None)
     found = config.to_dict() if hasattr(config, "to_dict") else config
     return dict(found) if isinstance(found, Mapping) else {}
+
+
+def _adapters(model: Any) -> tuple[str, ...]:
+    """Ask PEFT for the kinds of a model's adapters; it notes them in the model that it changes."""
+    noted: Any = getattr(model, "peft_config", None)
+    kinds = [getattr(one, "peft_type", None) for one in noted.values()] if isinstance(noted, Mapping) else []
+    return tuple(str(getattr(kind, "value", kind)) for kind in kinds)
 
 
 def _parameters(model: Any, named: list[tuple[str, Any]]) -> Iterator[Parameter]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import reduce
+from itertools import groupby
+from math import gcd
 from typing import Any, Final
 
 from otel_rl.analysis.checksums import LogprobSums, MaskSums, TokenSums, shape_checksum, wrap
@@ -123,7 +125,26 @@ def _is_comparable(call: Call) -> bool:
 
 
 def _passes(calls: list[Call], size: int) -> tuple[list[list[Call]], bool]:
-    """Cut calls into parts that are the whole batch each; says whether they end with one."""
+    """Cut calls into parts that are the whole batch each; says whether they end with one.
+
+    Where each micro-batch is shown several times, one behind the other, two models take turns of which nothing tells
+    them apart, or one passes over each again: those are passes side by side, if they are all alike then.
+    """
+    times = gcd(*(len(list(run)) for _, run in groupby(calls, _content)))
+    for turns in range(1, times + 1):
+        if times % turns == 0:
+            passes, is_complete = _cut(calls[::turns], size)
+            if is_complete and len({tuple(map(_content, one)) for one in passes}) == 1:
+                return [one for one in passes for _ in range(turns)], True
+    return _cut(calls, size)
+
+
+def _content(call: Call) -> tuple[object, ...]:
+    """Say what tells a micro-batch from the next one, however it is padded."""
+    return call.rows, call.samples, call.tokens or call.mask
+
+
+def _cut(calls: list[Call], size: int) -> tuple[list[list[Call]], bool]:
     passes: list[list[Call]] = []
     part: list[Call] = []
     for call in calls:
