@@ -130,8 +130,10 @@ def train(policy: torch.nn.Module, prompt: Iterator[torch.Tensor]) -> float:
             gain_B = advantage(reward_B)
             with otel_rl.stage("logprob", **{"logprob.kind": "old"}), torch.no_grad():
                 old_BR = logprobs(policy, batch)
+            tokens = int(batch["attention_mask"].sum())
+            padding = batch["attention_mask"].numel() - tokens
             for _ in range(UPDATES):
-                with otel_rl.stage("train.forward", tokens=int(batch["attention_mask"].sum())):
+                with otel_rl.stage("train.forward", tokens=tokens, **{"tokens.padding": padding}):
                     ratio_BR = (logprobs(policy, batch) - old_BR).exp()
                     loss = clipped(ratio_BR, gain_B, batch["completion_mask"])
                 loss.backward()

@@ -73,6 +73,12 @@ def label(name: str, attributes: Mapping[str, Value]) -> str:
     return f"{name} {qualifier}" if qualifier else name
 
 
+def call_of(name: str, attributes: Mapping[str, Value]) -> str:
+    """Say what else a call may be measured by: a step's container, of milliseconds, not by set-up's, of minutes."""
+    is_phase = is_container(name) and iteration_of(attributes) is None
+    return f"{v.SETUP} {name}" if is_phase else label(name, attributes)
+
+
 def is_container(name: str) -> bool:
     """Whether a span is the container of one rank."""
     return name.startswith(f"{v.RANK_SPAN} ")

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 from otel_rl import vocabulary as v
-from otel_rl.analysis.bubbles import bubbles
+from otel_rl.analysis.bubbles import bubbles, reason_of
 from otel_rl.analysis.goodput import Kind, kind_of
 from otel_rl.analysis.intervals import Interval
 from otel_rl.analysis.partition import partition
@@ -42,8 +42,6 @@ Row: TypeAlias = tuple[int, int, int, int, str]
 SPECIAL: Final = (-1, -1)
 """Layers of a name whose stages have to be looked at."""
 CONTAINER: Final = f"{v.RANK_SPAN} "
-REASONS: Final = ("data", "queue", "pipeline")
-"""Waits that a rank sees by itself."""
 
 KIND_LABELS: Final[tuple[Labels, ...]] = tuple(((v.GOODPUT_KIND, kind.value),) for kind in KINDS)
 ACTIVITY_LABELS: Final[tuple[Labels, ...]] = tuple(((v.ACTIVITY, name),) for name in ACTIVITIES)
@@ -79,7 +77,9 @@ class StepTime:
         self._until = 0
         """End of the last container, monotonic, ns."""
         self._seen: set[str] = set()
-        """Activities and reasons to wait that have occurred: later steps have a point of each, of 0 too."""
+        """Activities that have occurred: later steps have a point of each, of 0 too."""
+        self._waited: set[str] = set()
+        """Reasons to wait, likewise."""
 
     def take(self, records: Iterator[Any]) -> None:
         """Take in the stages and collectives among what has ended; a container emits the numbers of its step."""
@@ -158,7 +158,8 @@ class StepTime:
         attributes = stage.attributes or {}
         kind, activity, reason = OTHER, ACTIVE, ""
         if stage.name == v.IDLE:
-            kind, activity, reason = KINDS.index(Kind.IDLE), IDLE, str(attributes.get(v.IDLE_REASON, ""))
+            kind, activity = KINDS.index(Kind.IDLE), IDLE
+            reason = reason_of(str(attributes.get(v.IDLE_REASON, "")))
         elif stage.name == v.CHECKPOINT:
             if attributes.get(v.CHECKPOINT_ASYNC) is True:
                 return  # it is written in the background; what holds training up is a stage of its own
@@ -198,8 +199,8 @@ class StepTime:
         self._count(partition(spent, *window), window)
         if is_step:
             self._activity(layers, window, container.end_ns)
-            self._seen.update(waits.keys() & REASONS)
-            if not self._seen.isdisjoint(REASONS):
+            self._waited.update(waits)
+            if self._waited:
                 self._bubbles(waits, window, container.end_ns)
 
     def _count(self, parts_ns: Sequence[int], window: Interval) -> None:
@@ -221,10 +222,8 @@ class StepTime:
                 self._fold.point(Point(v.ACTIVITY_TIME, part_ns / 1e9, time_ns, labels))
 
     def _bubbles(self, waits: Mapping[str, list[Interval]], window: Interval, time_ns: int) -> None:
-        data, queue, pipeline = (waits.get(reason, ()) for reason in REASONS)
-        found = bubbles(window, stages=(), data=data, queue=queue, pipeline=pipeline)
-        for reason, share in found.shares.items():
-            if reason in self._seen:
+        for reason, share in bubbles(window, stages=(), waits=waits).shares.items():
+            if reason in self._waited:
                 labels: Labels = ((v.IDLE_REASON, reason), (v.BUBBLE_DENOMINATOR, share.denominator))
                 self._fold.point(Point(v.BUBBLE_RATIO, share.value, time_ns, labels))
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_rl.analysis.bubbles import Bubbles, Share, bubbles, schedule_bubble, skew
+from otel_rl.analysis.bubbles import Bubbles, Share, bubbles, reason_of, schedule_bubble, skew
 from otel_rl.analysis.stragglers import activity
 from tests.timelines import Timeline, timelines
 
@@ -20,42 +20,50 @@ def has(intervals: list[tuple[int, int]], tick: int) -> bool:
 
 
 steps = st.tuples(times, times)
-waits = st.tuples(spans, spans, spans)
+waits = st.tuples(spans, spans, spans, spans)
 
 
 @given(steps, spans, waits, st.booleans())
 def test_a_tick_is_one_bubble_at_most(
     step: tuple[int, int], stages: list[tuple[int, int]], found: tuple[list[tuple[int, int]], ...], is_driven: bool
 ) -> None:
-    """Data before queue before pipeline, each also inside a stage; under nothing it is one of a driven rank only."""
-    data, queue, pipeline = found
+    """Data, queue, pipeline, other, in this order, also inside a stage; under nothing it is a driven rank's only."""
+    data, queue, pipeline, other = found
     window = range(*step)
-    nothing = sum(not has(stages + data + queue + pipeline, tick) for tick in window)
+    nothing = sum(not has(stages + data + queue + pipeline + other, tick) for tick in window)
     waited = sum(has(pipeline, tick) and not has(data + queue, tick) for tick in window)
     expected = Bubbles(
         step_ns=len(window),
         data_ns=sum(has(data, tick) for tick in window),
         queue_ns=sum(has(queue, tick) and not has(data, tick) for tick in window),
         pipeline_ns=waited + (nothing if is_driven else 0),
+        other_ns=sum(has(other, tick) and not has(data + queue + pipeline, tick) for tick in window),
         skew_ns=3,
     )
-    assert expected == bubbles(
-        step, stages=stages, data=data, queue=queue, pipeline=pipeline, skew_ns=3, is_driven=is_driven
-    )
+    waits = {"data": data, "queue": queue, "pipeline": pipeline, "other": other}
+    assert expected == bubbles(step, stages=stages, waits=waits, skew_ns=3, is_driven=is_driven)
+
+
+def test_a_reason_of_ones_own_is_other() -> None:
+    """So is none, and one that only readers of several ranks can give: reasons are labels, so they are few."""
+    reasons = ("data", "queue", "pipeline", "other", "", "my lock", "skew")
+    assert ["data", "queue", "pipeline", "other", "other", "other", "other"] == list(map(reason_of, reasons))
 
 
 def test_shares_name_their_denominator() -> None:
     """Each bubble of the step it lies in; a step without time has none."""
-    found = bubbles((0, 200), stages=[(20, 120)], data=[(0, 20)], queue=[(100, 110)], skew_ns=50, is_driven=True)
+    waits = {"data": [(0, 20)], "queue": [(100, 110)], "other": [(50, 60)]}
+    found = bubbles((0, 200), stages=[(20, 120)], waits=waits, skew_ns=50, is_driven=True)
     assert {
         "data": Share(0.1, "step"),
         "queue": Share(0.05, "step"),
         "pipeline": Share(0.4, "step"),
+        "other": Share(0.05, "step"),
         "skew": Share(0.25, "step"),
     } == found.shares
-    assert {} == bubbles((5, 5), stages=[]).shares
-    assert Bubbles(1, 0, 0, 0, 0) == bubbles((5, 6), stages=[])
-    assert 1.0 == bubbles((5, 6), stages=[], data=[(5, 6)]).shares["data"].value
+    assert {} == bubbles((5, 5), stages=[], waits={}).shares
+    assert Bubbles(1, 0, 0, 0, 0, 0) == bubbles((5, 6), stages=[], waits={})
+    assert 1.0 == bubbles((5, 6), stages=[], waits={"data": [(5, 6)]}).shares["data"].value
 
 
 @given(timelines())

@@ -76,3 +76,6 @@ def test_fsdp2_grpo(tmp_path: Path) -> None:
     assert {vocabulary.LOGPROB, vocabulary.FORWARD} <= stages
     assert [] == list(run.logs(vocabulary.LEDGER_MISMATCH))
     assert [] == [point.attributes for point in run.points(vocabulary.SELF_ERRORS)]
+    tokens = vocabulary.TOKENS, vocabulary.TOKENS_PADDING
+    forwards = [span.attributes for span in run.spans(set(tokens)) if span.name == vocabulary.FORWARD]
+    assert [320] * 200 == [sum(int(str(one[name])) for name in tokens) for one in forwards]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
+import itertools
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from otel_rl import vocabulary as v
 from otel_rl.journal.read import open_run
@@ -24,7 +27,10 @@ from otel_rl.report.model import (
     StageRow,
     WorkRow,
 )
-from tests.runs import BEGIN_NS, GIB, MIB, MS, SETUP_MS, Plan, write_run
+from otel_rl.report.terminal import render
+from tests.peers import Did, Peer
+from tests.runs import BEGIN_NS, GIB, MIB, MS, SETUP_MS, Attributes, Plan, write_run
+from tests.watched import DEAD
 
 NOW_NS = BEGIN_NS + 3_600_000 * MS
 
@@ -114,6 +120,44 @@ def test_evaluation_is_no_training_work(healthy: Report) -> None:
         for rank in (0, 1)
     ]
     assert expected == healthy.work
+
+
+SAID, UNSAID = {v.TOKENS: 90, v.TOKENS_PADDING: 10}, {v.TOKENS: 90}
+
+
+@pytest.mark.parametrize(
+    ("forwards", "padding", "share", "shown"),
+    [
+        ([SAID, SAID], 80, 0.1, " 10 % of the trained positions are padding.\n"),
+        ([{**SAID, v.TOKENS_PADDING: 0}], 0, 0.0, " 0.0 % of the trained positions are padding.\n"),
+        ([SAID, {}], 40, 0.1, " 10 % of the trained positions are padding.\n"),
+        ([SAID, UNSAID], None, None, "in none.\n"),
+        ([UNSAID], None, None, "in none.\n"),
+        ([{}], None, None, "in none.\n"),
+    ],
+    ids=["all", "zero", "one without numbers", "one without padding", "none", "no numbers"],
+)
+def test_padding_that_is_not_said_is_not_known(
+    tmp_path: Path, forwards: list[Attributes], padding: int | None, share: float | None, shown: str
+) -> None:
+    """None is no zero, in four steps of two ranks. A forward that says nothing, as one cut off, counts nowhere."""
+    ranks = [Peer(tmp_path, rank, identity=DEAD) for rank in range(2)]
+    for number, rank in itertools.product(range(1, 5), ranks):
+        rank.step(
+            number, [Did(v.SAMPLE, 5, more={v.TOKENS_RESPONSE: 7}), *(Did(v.FORWARD, 5, more=one) for one in forwards)]
+        )
+    for rank in ranks:
+        rank.die()
+    report = build_report(open_run(tmp_path), NOW_NS)
+    found = [row.padding_tokens for row in report.work], [row.padding_share for row in report.efficiency.goodput]
+    assert ([padding] * 2, [share] * 2) == found
+    out = io.StringIO()
+    render(report, Console(file=out, width=400))
+    lines = out.getvalue().splitlines()
+    _, rank_0, *_ = lines[next(place for place, line in enumerate(lines) if line.startswith("in all steps")) :]
+    trained = 4 * 90 * sum(v.TOKENS in one for one in forwards)
+    assert ["-" if padding is None else str(padding), str(trained)] == rank_0.split()[-2:]
+    assert shown in out.getvalue()
 
 
 def test_rates_add_the_ranks_up(healthy: Report) -> None:
@@ -261,6 +305,19 @@ def test_a_living_run_says_how_long_a_stage_is_open(tmp_path: Path) -> None:
     assert report.state == "alive"
     assert [(NOW_NS - one.since_ns) / 1e9 for one in report.open_stages] == [one.open_s for one in report.open_stages]
     assert [(True, True)] * 2 == [(one.is_alive, one.is_hanging) for one in report.open_stages]
+    assert ((NOW_NS - BEGIN_NS) / 1e9, NOW_NS, [NOW_NS]) == (
+        report.duration_s, report.end_ns, [one.end_ns for one in report.attempts],
+    )  # fmt: skip
+
+
+def test_of_the_attempts_of_a_run_the_living_one_lasts_until_now(tmp_path: Path) -> None:
+    """Those before it, and a run whose processes are gone, end with their last record."""
+    died_ns = BEGIN_NS + (SETUP_MS + 11 * 100 + 2 * 30 + 200 + 1_500) * MS
+    killed = report_of(tmp_path, Plan(killed_in=v.SAMPLE))
+    assert (died_ns, [died_ns]) == (killed.end_ns, [one.end_ns for one in killed.attempts])
+    resumed = Plan(attempt="b" * 32, first_step=6, shift_ms=60_000, killed_in=v.SAMPLE, is_alive=True)
+    found = report_of(tmp_path, resumed)
+    assert (NOW_NS, [died_ns, NOW_NS]) == (found.end_ns, [one.end_ns for one in found.attempts])
 
 
 def test_a_run_without_a_finished_step_is_still_reported(tmp_path: Path) -> None:
@@ -281,6 +338,29 @@ def test_a_resumed_run_has_two_attempts(tmp_path: Path) -> None:
     reward = next(one for one in report.series if one.name == v.REWARD_SCORE and one.qualifiers[v.STATISTIC] == "mean")
     assert list(range(1, 16)) == reward.steps
     assert pytest.approx(0.2) == reward.values[5]
+
+
+@pytest.mark.parametrize(("begin_ms", "setup_ms"), [(100, 500), (-3_000, 10_000)], ids=["helper", "launcher"])
+def test_a_process_beside_the_training_is_no_attempt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, healthy: Report, begin_ms: int, setup_ms: int
+) -> None:
+    """It makes no step while another attempt does: that one has the state of the run, and the wall time."""
+    monkeypatch.setattr("tests.runs.SETUP_MS", setup_ms)
+    report = report_of(tmp_path, Plan(attempt="b" * 32, steps=0, ranks=1, shift_ms=begin_ms))
+    assert (healthy.state, healthy.attempts, healthy.efficiency.goodput) == (
+        report.state,
+        report.attempts,
+        report.efficiency.goodput,
+    )
+    assert report.begin_ns == min(healthy.begin_ns, BEGIN_NS + begin_ms * MS)
+
+
+def test_an_attempt_that_died_before_its_first_step_is_one(tmp_path: Path, healthy: Report) -> None:
+    """A restart comes behind the attempt of before: the run did not finish."""
+    behind_ms = (healthy.end_ns - BEGIN_NS) // MS + 1
+    report = report_of(tmp_path, Plan(attempt="b" * 32, steps=0, shift_ms=behind_ms))
+    assert [("a" * 32, 12), ("b" * 32, 0)] == [(one.id, one.steps) for one in report.attempts]
+    assert len(report.efficiency.goodput) == 3
 
 
 def test_what_processes_dropped_is_added_up(tmp_path: Path) -> None:

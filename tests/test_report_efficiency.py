@@ -28,8 +28,10 @@ from otel_rl.report.efficiency_model import (
     StragglerRow,
 )
 from tests import runs
+from tests.peers import Did, Peer
 from tests.played import KINDS, Call, Game, PlayedStep, Start, Truth, games, play
-from tests.runs import BEGIN_NS, Plan, write_run
+from tests.runs import BEGIN_NS, MS, Plan, write_run
+from tests.watched import DEAD
 
 fewer = settings(max_examples=30)
 
@@ -42,6 +44,7 @@ def found_in(game: Game) -> tuple[Efficiency, set[tuple[str, int]]]:
     return efficiency(found, averaged), steady
 
 
+@pytest.mark.medium
 @fewer
 @given(games())
 def test_goodput_is_what_a_walk_through_the_run_says(game: Game) -> None:
@@ -128,6 +131,7 @@ def test_what_a_rank_did_is_what_it_did(game: Game) -> None:
     }
 
 
+@pytest.mark.medium
 @fewer
 @given(games())
 def test_the_slow_ranks_are_those_of_a_brute_force_search(game: Game) -> None:
@@ -214,6 +218,20 @@ def test_a_slow_rank_from_the_journal_to_the_document(tmp_path: Path) -> None:
         BubbleRow(kind="data", denominator="step", share=pytest.approx(0.001 / step_s), ranks=data),
         BubbleRow(kind="skew", denominator="step", share=pytest.approx(0.005 / step_s), ranks=skew),
     ]
+
+
+def test_whatever_a_rank_waits_for_is_a_bubble(tmp_path: Path) -> None:
+    """For a reason of one's own, or for none: all of `rl.idle` is in one; what lies under no stage is in none."""
+    rank = Peer(tmp_path, 0, 1, identity=DEAD)
+    reasons = ((10, {v.IDLE_REASON: "queue"}), (5, {v.IDLE_REASON: "a lock"}), (15, {}))
+    for number in range(1, 5):
+        rank.step(number, [Did(v.REWARD, 70), *(Did(v.IDLE, ms, more=more) for ms, more in reasons)])
+        rank.now_ns += 100 * MS
+    rank.die()
+    found = build_report(open_run(tmp_path), BEGIN_NS).efficiency
+    expected = {kind: pytest.approx(3 * ms / (3 * 100 + 2 * 100)) for kind, ms in (("queue", 10), ("other", 20))}
+    assert expected == {row.kind: row.share for row in found.bubbles}
+    assert pytest.approx(sum(row.share for row in found.bubbles)) == sum(row.idle_s / row.step_s for row in found.ranks)
 
 
 def test_ranks_of_two_roles_are_no_peers(tmp_path: Path) -> None:

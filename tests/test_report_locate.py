@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from otel_rl.identity import folder_name
 from otel_rl.journal.read import JournalNotFound
 from otel_rl.report.locate import find_run, is_fallback, runs_below
 from tests.runs import Plan, write_run
@@ -31,6 +32,13 @@ def test_a_run_is_found_by_path_by_name_and_by_age(root: Path) -> None:
         find_run("old", root),
         find_run(None, root),
     ]
+
+
+@pytest.mark.parametrize("name", ["my run", "my/run", "x" * 300])
+def test_a_run_is_found_by_the_name_that_its_user_gave(tmp_path: Path, name: str) -> None:
+    """Also where its folder cannot be called like that."""
+    made = write_run(tmp_path, Plan(steps=1, run_id=folder_name(name)))
+    assert [made, made] == [find_run(name, tmp_path), find_run(folder_name(name), tmp_path)]
 
 
 def test_only_directories_with_a_journal_are_runs(root: Path) -> None:

@@ -15,8 +15,10 @@ from otel_rl.collectives import Collective
 from otel_rl.groups import Group
 from otel_rl.journal.read import open_run
 from otel_rl.report.build import build_report
+from otel_rl.report.collect import collect
 from otel_rl.report.model import OpenCollective
 from otel_rl.report.open_lines import open_lines
+from otel_rl.report.pieces import KEYS
 from otel_rl.report.terminal import render
 from tests.fixtures import Recording
 from tests.runs import BEGIN_NS, MS, SETUP_MS, Plan, write_run
@@ -67,6 +69,13 @@ def test_a_rank_between_its_stages_is_in_its_step(tmp_path: Path, name: str) -> 
     """A container is no stage."""
     expected = "rank 0 is in step 12, under no stage"
     assert expected == first_line(tmp_path, Plan(killed_in=name, is_alive=True), 900)
+
+
+def test_a_step_is_not_measured_by_the_set_up(tmp_path: Path) -> None:
+    """Both are a container of the rank, but loading a model takes minutes: a hang would be named after three of it."""
+    run = open_run(write_run(tmp_path, Plan(killed_in=f"{v.RANK_SPAN} 0", is_alive=True)))
+    longest_ns = collect(run.closed_spans(KEYS)).longest_ns
+    assert [SETUP_MS * MS, 300 * MS] == [longest_ns[f"{name}{v.RANK_SPAN} 0"] for name in (f"{v.SETUP} ", "")]
 
 
 @pytest.mark.parametrize(

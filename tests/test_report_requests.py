@@ -24,7 +24,7 @@ from otel_rl.report import request_rows
 from otel_rl.report.build import build_report
 from otel_rl.report.document import to_json
 from otel_rl.report.model import Report
-from otel_rl.report.request_model import BadRequests, Quantiles, RequestRow, Tail
+from otel_rl.report.request_model import BadRequests, EnginePreemptions, Quantiles, RequestRow, Tail
 from otel_rl.report.request_rows import RequestPoints
 from otel_rl.report.request_table import request_table
 from otel_rl.report.terminal import render
@@ -70,8 +70,9 @@ def test_requests_are_summed_up(recording: Recording) -> None:
         row.duration_s.median,
         row.duration_s.longest,
     )
-    assert (0, 0, 0, 0, 0, 0.5, []) == (
-        row.aborted, row.timed_out, row.clipped, row.errors, row.preemptions, found.kv_cache_peak, found.bad,
+    assert (0, 0, 0, 0, None, [], 0.5, []) == (
+        row.aborted, row.timed_out, row.clipped, row.errors, row.preemptions, found.engine_preemptions,
+        found.kv_cache_peak, found.bad,
     )  # fmt: skip
     tails = {0.01: 0.4, 0.05: 0.4, 0.1: 0.4}
     assert tails == {tail.slowest: pytest.approx(tail.share) for tail in found.tails}
@@ -146,6 +147,34 @@ def test_what_became_of_them_and_what_is_wrong_is_said(recording: Recording) -> 
     first = "engine m, streamed: 8 requests, 1 aborted (12 %), 1 clipped (12 %) and 2 \npreemptions\n"
     for line in (first, "engine m, evaluation: 1 request\n", "1 request with a number of tokens that cannot be\n"):
         assert line in text, text
+
+
+def test_preemptions_are_told_by_requests_or_by_their_engine(recording: Recording) -> None:
+    """By kind where the requests tell them; that there were none is not the same as that nobody says so."""
+    with otel_rl.step(1):
+        with otel_rl.stage("sample"):
+            recording.tick(20)
+            for engine, preemptions in (("both", 0), ("engine", -1), ("zero", -1)):
+                note(given, [request(recording, 1, engine=engine, preemptions=preemptions)])
+        with otel_rl.stage("evaluate"):
+            recording.tick(20)
+            note(given, [request(recording, 1, engine="both", preemptions=2)])
+            note(given, [request(recording, 1, engine="engine")])
+        for engine, told in (("both", (2,)), ("engine", (3, 0, 4)), ("zero", (0,))):
+            requests.load(engine, "", recording.clock.ns, 1, 2, 0.5)
+            for number in told:
+                requests.load(engine, "", recording.clock.ns, 1, 2, 0.5, preemptions=number)
+    report = build_report(recording.stop(), recording.clock.ns)
+    assert {
+        ("both", False): 0, ("both", True): 2, ("engine", False): None, ("engine", True): None,
+        ("zero", False): None,
+    } == {(row.engine, row.is_evaluation): row.preemptions for row in report.requests.rows}  # fmt: skip
+    told = [EnginePreemptions(engine="engine", count=7), EnginePreemptions(engine="zero", count=0)]
+    assert told == report.requests.engine_preemptions
+    text = shown(report)
+    assert "both m, evaluation: 1 request, 2 preemptions\n" in text, text
+    assert "engine: 7 preemptions of all its requests together\n" in text, text
+    assert 2 == text.count(" preemptions")
 
 
 def test_a_run_without_requests_says_nothing_of_them(recording: Recording) -> None:

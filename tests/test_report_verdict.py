@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from otel_rl import vocabulary as v
+from otel_rl.report.awaited import Awaited
 from otel_rl.report.efficiency_model import BubbleRow, Efficiency, RankTime, SlowCommunication, StragglerRow
 from otel_rl.report.model import LongStep, Rank, StageRow, StepTimes
 from otel_rl.report.verdict import verdict
@@ -154,7 +155,44 @@ def test_ranks_that_wait_for_each_other_in_turn() -> None:
         "Collectives hold the run back: the ranks spend 36 % of the step time in them: 36 % inside rl.train.backward"
     )
     waiting = f"{expected}; 20 % is waiting for the slowest, now one rank, now another."
-    assert [waiting, f"{expected}."] == [verdict(STEPS, rows, skewed(share)).sentence for share in (0.2, 0.1)]
+    waits = Awaited(is_spread=True)
+    assert [waiting, f"{expected}."] == [
+        verdict(STEPS, rows, skewed(share), waits=waits).sentence for share in (0.2, 0.1)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("waits", "expected"),
+    [
+        (Awaited(), " for the slowest."),
+        (Awaited([Rank("trainer", 2)]), ", mostly for rank 2."),
+        (
+            Awaited([Rank("trainer", 2)], "write samples", 0.1),
+            ", mostly for rank 2, which spends 100 ms per step more than the others inside write samples.",
+        ),
+        (
+            Awaited([Rank("trainer", 1), Rank("trainer", 0)], v.OTHER, 0.1),
+            ", mostly for ranks 1 and 0, which spend 100 ms per step more than the others under no stage.",
+        ),
+    ],
+)
+def test_ranks_that_wait_for_the_same_again_and_again(waits: Awaited, expected: str) -> None:
+    """No stage says that it is slow, its waits do."""
+    found = verdict(STEPS, [stage(v.BACKWARD, 0.9, comm=0.4)], skewed(0.3), waits=waits)
+    start = "Collectives hold the run back: the ranks spend 36 % of the step time in them: 36 % inside "
+    assert (f"{start}rl.train.backward; 30 % is waiting{expected}", next(iter(waits.ranks), None)) == (
+        found.sentence,
+        found.rank,
+    )
+
+
+def test_collectives_under_no_stage_are_listed() -> None:
+    """As large as others, under a name that is no stage of the reader's."""
+    rows = [stage(v.COMM, 0.3, comm=1.0), stage(v.BACKWARD, 0.4, comm=0.5), stage(v.SAMPLE, 0.3)]
+    assert (
+        "Collectives hold the run back: the ranks spend 50 % of the step time in them: 30 % under no stage, 20 % "
+        "inside rl.train.backward." == verdict(STEPS, rows, NOBODY).sentence
+    )
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from otel_rl.journal.read import Run
 from otel_rl.metrics import Fold
 from otel_rl.records import Late, Point
 from otel_rl.runtime import Trace, state
-from otel_rl.spans import Stage, record_finished
+from otel_rl.spans import Stage
 from otel_rl.step_time import StepTime
 from tests.fixtures import MS, WALL_NS, Recording
 
@@ -126,6 +126,18 @@ def test_what_has_occurred_once_has_a_point_in_every_later_step(recording: Recor
         (20.0, "active", 5),
     ] == activities(run)
     assert [("queue", "step", 0.5), ("queue", "step", 0.0)] == ratios(run)
+
+
+def test_whatever_a_rank_waits_for_is_a_bubble(recording: Recording) -> None:
+    """Reasons of one's own are one label, and it is none of those of the time under no stage, which came first."""
+    for number, reasons in enumerate(([], [{}, {"IDLE_REASON": "a lock"}, {"IDLE_REASON": "data"}], [])):
+        with otel_rl.step(number):
+            for reason in reasons:
+                timed(recording, "idle", 2, **reason)
+            recording.tick(4)
+    assert [("data", "step", 0.2), ("other", "step", 0.4), ("data", "step", 0.0), ("other", "step", 0.0)] == ratios(
+        recording.stop()
+    )
 
 
 def test_the_kinds_add_up_to_the_time_since_the_process_began(recording: Recording) -> None:
@@ -344,7 +356,7 @@ def test_an_error_takes_no_span_along(recording: Recording, monkeypatch: pytest.
 
     monkeypatch.setattr(StepTime, "_stage", fail)
     with otel_rl.step(1):
-        record_finished(v.OPTIMIZER, recording.clock.ns, recording.clock.ns + 5)
+        timed(recording, v.OPTIMIZER, 0)
         timed(recording, "reward", 3)
     run = recording.stop()
     assert {"rl.loop", "rl.rank 0", v.OPTIMIZER, v.REWARD} <= {span.name for span in run.spans()}
@@ -371,12 +383,13 @@ NAMES = (
     v.SYNC, "mine",
 )  # fmt: skip
 TICKS = 60
-REASONS = ("data", "queue", "pipeline", "elsewhere")
+REASONS = ("data", "queue", "pipeline")
 
 times_of = st.tuples(st.integers(0, TICKS), st.integers(0, TICKS))
 Drawn = tuple[str, int, int, str, bool]
 """Name, begin, end, reason, and whether it hides collectives; ``comm`` is a collective."""
-one = st.tuples(st.sampled_from((*NAMES, "comm")), times_of, st.sampled_from(REASONS), st.booleans())
+SAID = (*REASONS, "elsewhere", "")
+one = st.tuples(st.sampled_from((*NAMES, "comm")), times_of, st.sampled_from(SAID), st.booleans())
 
 
 @st.composite
@@ -392,7 +405,7 @@ def stage_trees(draw: st.DrawFn) -> list[Drawn]:
             name = draw(st.sampled_from((*NAMES, "comm")))
             if depth < 3 and name != "comm":
                 found += inside(low, high, depth + 1)
-            found.append((name, low, high, draw(st.sampled_from(REASONS)), draw(st.booleans())))
+            found.append((name, low, high, draw(st.sampled_from(SAID)), draw(st.booleans())))
             at = high
         return found
 
@@ -424,7 +437,7 @@ def walk(rows: list[Drawn], begin: int, end: int) -> dict[tuple[str, str], int]:
             activity = "inseparable"
         else:
             activity = "active" if stages else "other"
-        reason = next((reason for reason in REASONS if reason in reasons), "")
+        reason = next((reason for reason in REASONS if reason in reasons), "other" if reasons else "")
         for key in ((v.GOODPUT_TIME, kind), (v.ACTIVITY_TIME, activity), (v.BUBBLE_RATIO, reason)):
             found[key] = found.get(key, 0) + 1
     return found
@@ -444,15 +457,14 @@ def test_every_moment_counts_once(rows: list[Drawn], window: tuple[int, int]) ->
             collective.stage, collective.began, collective.ended = container, low, high
             hand(times, collective)
         else:
-            attributes: dict[str, Any] = {v.IDLE_REASON: reason} if name == v.IDLE else {}
+            attributes: dict[str, Any] = {v.IDLE_REASON: reason} if name == v.IDLE and reason else {}
             hand(times, made(name, low, high, step, {**attributes, **({v.COMM_HIDDEN: True} if is_hidden else {})}))
     hand(times, container)
     found = found_in(fold)
     expected = walk(rows, begin, end)
     scale = {v.GOODPUT_TIME: 1e9, v.ACTIVITY_TIME: 1e9, v.BUBBLE_RATIO: end - begin}
     counted = {key: round(value * scale[key[0]], 6) for key, value in found.items() if value}
-    bubbles = {(v.BUBBLE_RATIO, reason) for reason in ("", "elsewhere")}
-    assert {key: value for key, value in expected.items() if key not in bubbles} == counted
+    assert {key: value for key, value in expected.items() if key != (v.BUBBLE_RATIO, "")} == counted
     assert [end - begin] * 2 == [
         round(sum(value for (metric, _), value in found.items() if metric == name) * 1e9)
         for name in (v.GOODPUT_TIME, v.ACTIVITY_TIME)

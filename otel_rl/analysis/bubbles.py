@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import Final, Literal, TypeVar
 
 from otel_rl.analysis.intervals import Interval
 from otel_rl.analysis.partition import partition
 
 Denominator = Literal["step", "ideal"]
 """The rank's step time; the time that the work would take without the bubble."""
+
+REASONS: Final = ("data", "queue", "pipeline", "other")
+"""For what a rank waits, as far as it sees that by itself; a moment that waits for several is the first of them."""
 
 RankT = TypeVar("RankT", bound=Hashable)
 
@@ -40,6 +43,8 @@ class Bubbles:
     pipeline_ns: int
     """Waiting for a neighbour's activations or gradients, or under no stage because what the next one needs is not
     there yet."""
+    other_ns: int
+    """Waiting for anything else, or nobody said for what."""
     skew_ns: int
     """What slower peers made it wait: an amount by the peers' durations, which may lie inside its stages."""
 
@@ -48,37 +53,39 @@ class Bubbles:
         """Each bubble of the step; nothing of a step without time."""
         if self.step_ns <= 0:
             return {}
-        parts = {"data": self.data_ns, "queue": self.queue_ns, "pipeline": self.pipeline_ns, "skew": self.skew_ns}
-        return {name: Share(value / self.step_ns, "step") for name, value in parts.items()}
+        own = zip(REASONS, (self.data_ns, self.queue_ns, self.pipeline_ns, self.other_ns), strict=True)
+        return {name: Share(value / self.step_ns, "step") for name, value in (*own, ("skew", self.skew_ns))}
+
+
+def reason_of(said: str) -> str:
+    """Say which of ``REASONS`` a wait counts as, by what its stage says, which may be anything or nothing."""
+    return said if said in REASONS else "other"
 
 
 def bubbles(
     step: Interval,
     *,
     stages: Iterable[Interval],
-    data: Iterable[Interval] = (),
-    queue: Iterable[Interval] = (),
-    pipeline: Iterable[Interval] = (),
+    waits: Mapping[str, Iterable[Interval]],
     skew_ns: int = 0,
     is_driven: bool = False,
 ) -> Bubbles:
     """Find the bubbles in one rank's own intervals, all by its own clock.
 
-    A moment counts once: as data before queue before pipeline, and as each of them also inside a stage.
+    A moment counts once, as the first of ``REASONS`` that it waits for, also inside a stage.
 
     Args:
         step: begin and end, ns.
         stages: everything the rank worked on, collectives included.
-        data: waits for the data loader.
-        queue: waits for a queue.
-        pipeline: waits of a pipeline schedule to receive from a neighbour.
+        waits: by ``reason_of`` what they are for.
         skew_ns: from ``skew`` or from the waits of its collectives.
         is_driven: a driver calls the stages of this rank (verl, ROLL), so time under none is a pipeline bubble; where
             the rank runs the loop by itself, that time is merely unnamed (`rl.other`).
     """
     begin, end = step
-    data_ns, queue_ns, pipeline_ns, _, rest_ns = partition([data, queue, pipeline, stages], begin, end)
-    return Bubbles(max(0, end - begin), data_ns, queue_ns, pipeline_ns + is_driven * rest_ns, skew_ns)
+    layers = [waits.get(reason, ()) for reason in REASONS]
+    data_ns, queue_ns, pipeline_ns, other_ns, _, rest_ns = partition([*layers, stages], begin, end)
+    return Bubbles(max(0, end - begin), data_ns, queue_ns, pipeline_ns + is_driven * rest_ns, other_ns, skew_ns)
 
 
 def skew(own_ns: Mapping[str, Mapping[RankT, int]]) -> dict[RankT, int]:

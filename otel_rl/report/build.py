@@ -11,6 +11,7 @@ from otel_rl.journal.read import OpenStage as OpenView
 from otel_rl.journal.read import Run
 from otel_rl.report.all_ranks import work_of_all
 from otel_rl.report.average import Averaged, average, step_times
+from otel_rl.report.awaited import awaited
 from otel_rl.report.balance_rows import balance_rows
 from otel_rl.report.collect import Bounds, Collected, collect
 from otel_rl.report.comm_rows import comm_rows
@@ -44,7 +45,7 @@ def build_report(run: Run, now_ns: int) -> Report:
 
     Args:
         run: an open run; it may be running.
-        now_ns: the present, ns since 1970: how long open stages last so far.
+        now_ns: the present, ns since 1970: how long what lives, and its open stages, last so far.
 
     Cost: three passes over the spans, one over metrics and logs; keeps 2 KB of each step of a rank, and 12 bytes of
     each point of a series.
@@ -52,6 +53,10 @@ def build_report(run: Run, now_ns: int) -> Report:
     opened = run.open_stages()
     found = collect(run.closed_spans({*KEYS, *MEMORY_KEYS}))
     _add_open(found, opened)
+    alive = {journal.identity.writer for journal in run.journals if journal.alive()}
+    _add_now(found, alive, now_ns)
+    begin_ns, end_ns = _bounds(found.attempts.values())
+    _leave_out_helpers(found)
     averaged = average(found.steps)
     stages = stage_rows(averaged)
     times = efficiency(found, averaged)
@@ -61,8 +66,7 @@ def build_report(run: Run, now_ns: int) -> Report:
     losses = loss_rows(points.counts.points())
     resource = found.resources[list(found.attempts)[-1]] if found.attempts else {}
     requests = points.requests.rows(stages)
-    begin_ns, end_ns = _bounds(found.attempts.values())
-    attempts = _attempts(found, averaged, opened, {j.identity.writer for j in run.journals if j.alive()})
+    attempts = _attempts(found, averaged, opened, alive)
     ranks = sorted({rank for ranks in found.ranks.values() for rank in ranks})
     series, numbers = points.numbers.series(found.steps)
     return Report(
@@ -98,7 +102,7 @@ def build_report(run: Run, now_ns: int) -> Report:
         open_stages=open_rows(opened, now_ns, found.longest_ns),
         losses=losses,
         damage=damage_rows(run.journals),
-        verdict=_verdict(averaged, stages, times, requests.tails)
+        verdict=_verdict(found, averaged, stages, times, requests.tails)
         if steps.averaged
         else nothing(run, found, opened, is_counted=points.has_steps),
     )
@@ -141,12 +145,14 @@ def _is_read(name: str) -> bool:
     return name in READ or name not in v.METRICS
 
 
-def _verdict(averaged: Averaged, stages: list[StageRow], times: Efficiency, tails: Sequence[Tail]) -> Verdict:
-    """Judge the averaged steps, without the one that would outweigh them; medians it does not."""
+def _verdict(
+    found: Collected, averaged: Averaged, stages: list[StageRow], times: Efficiency, tails: Sequence[Tail]
+) -> Verdict:
+    """Judge the averaged steps, without the one that would outweigh them."""
     fair, long_step = set_aside(averaged)
     if long_step is not None:
-        stages = stage_rows(fair)
-    return verdict(step_times(fair), stages, times, long_step, tails)
+        stages, times = stage_rows(fair), efficiency(found, fair)
+    return verdict(step_times(fair), stages, times, long_step, tails, awaited(fair, times.ranks))
 
 
 def _add_open(found: Collected, opened: Iterable[OpenView]) -> None:
@@ -158,6 +164,38 @@ def _add_open(found: Collected, opened: Iterable[OpenView]) -> None:
         found.ranks[attempt].add(rank_of(view.resource))
         found.writers[attempt].add(view.journal.identity.writer)
         found.resources[attempt].update(view.resource)
+
+
+def _add_now(found: Collected, alive: set[str], now_ns: int) -> None:
+    """Let attempts whose processes live last until now: inside a long stage they may record nothing for hours."""
+    for attempt, bounds in found.attempts.items():
+        if found.writers[attempt] & alive:
+            bounds.widen(bounds.begin_ns, now_ns)
+
+
+def _leave_out_helpers(found: Collected) -> None:
+    """Forget the attempts and the wall time of programs beside the training: of a launcher, of a server that it starts.
+
+    They make no step while another attempt does, from before its begin until after its end or inside its time. An
+    attempt that died before its first step lies before or behind the others.
+    """
+    stepped = {record.attempt for record in found.steps}
+    for helper in [name for name in found.attempts if name not in stepped]:
+        if any(_is_beside(helper, attempt, found) for attempt in stepped):
+            del found.attempts[helper]
+            for key in [key for key in found.walls if key[0] == helper]:
+                del found.walls[key]
+
+
+def _is_beside(helper: str, attempt: str, found: Collected) -> bool:
+    """Whether one of two attempts lies inside the other, by a clock that both have."""
+    clocks = [
+        set().union(*(known for key, known in found.clocks.items() if key[0] == name)) for name in (helper, attempt)
+    ]
+    one, other = found.attempts[helper], found.attempts[attempt]
+    is_inside = other.begin_ns <= one.begin_ns and one.end_ns <= other.end_ns
+    is_around = one.begin_ns <= other.begin_ns and other.end_ns <= one.end_ns
+    return bool(clocks[0] & clocks[1]) and (is_inside or is_around)
 
 
 def _bounds(bounds: Iterable[Bounds]) -> tuple[int, int]:
@@ -215,7 +253,7 @@ def _work_rows(averaged: Averaged) -> list[WorkRow]:
             samples=work.samples,
             prompt_tokens=work.prompt_tokens,
             response_tokens=work.response_tokens,
-            padding_tokens=work.padding_tokens,
+            padding_tokens=work.padding,
             train_tokens=work.train_tokens,
         )
         for rank, work in sorted(sums.items())

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from otel_rl import vocabulary as v
-from otel_rl.analysis.bubbles import Bubbles, bubbles
+from otel_rl.analysis.bubbles import Bubbles, bubbles, reason_of
 from otel_rl.analysis.goodput import Goodput
 from otel_rl.analysis.intervals import Interval
 from otel_rl.analysis.stages import Comm, Tree
@@ -22,11 +22,11 @@ from otel_rl.report.memory import Peaks
 from otel_rl.report.model import Failure, Rank
 from otel_rl.report.pieces import (
     Work,
+    call_of,
     is_container,
     is_derived,
     is_request,
     iteration_of,
-    label,
     piece,
     rank_of,
     text,
@@ -121,7 +121,7 @@ class Collected:
     peaks: Peaks = field(default_factory=Peaks)
     failures: list[Failure] = field(default_factory=list)
     longest_ns: dict[str, int] = field(default_factory=dict)
-    """Longest finished call by the stage's label."""
+    """Longest finished call by ``call_of``."""
     walls: dict[tuple[str, Rank], Wall] = field(default_factory=dict)
     """By attempt and rank."""
     clocks: dict[tuple[str, Rank], set[str]] = field(default_factory=lambda: defaultdict(set))
@@ -191,8 +191,8 @@ class _Collector:
         bounds = found.attempts.setdefault(attempt, Bounds(span.start_ns, span.end_ns))
         bounds.widen(span.start_ns, span.end_ns)
         if v.TRUNCATED not in span.attributes:
-            name = label(span.name, span.attributes)
-            found.longest_ns[name] = max(found.longest_ns.get(name, 0), span.end_ns - span.start_ns)
+            call = call_of(span.name, span.attributes)
+            found.longest_ns[call] = max(found.longest_ns.get(call, 0), span.end_ns - span.start_ns)
         known = (span.journal.identity.writer, id(span.resource))  # a writer shares one object among its records
         if known not in self._known:
             self._known.add(known)
@@ -298,11 +298,6 @@ def _bubbles(container: SpanView, inside: list[SpanView]) -> Bubbles:
     waits: dict[str, list[Interval]] = {}
     for span in inside:
         if span.name == v.IDLE:
-            waits.setdefault(text(span.attributes, v.IDLE_REASON), []).append((span.start_ns, span.end_ns))
-    return bubbles(
-        (container.start_ns, container.end_ns),
-        stages=(),
-        data=waits.get("data", ()),
-        queue=waits.get("queue", ()),
-        pipeline=waits.get("pipeline", ()),
-    )
+            reason = reason_of(text(span.attributes, v.IDLE_REASON))
+            waits.setdefault(reason, []).append((span.start_ns, span.end_ns))
+    return bubbles((container.start_ns, container.end_ns), stages=(), waits=waits)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-BubbleKind = Literal["data", "queue", "pipeline", "skew"]
+BubbleKind = Literal["data", "queue", "pipeline", "other", "skew"]
 GoodputKind = Literal["productive", "overhead", "idle", "wasted", "other"]
 
 
@@ -114,7 +114,8 @@ class BubbleRow:
     """Waiting of one kind, over the averaged steps."""
 
     kind: BubbleKind
-    """`data`, `queue`, `pipeline`: the reason of `rl.idle`; `skew`: in collectives, for slower peers."""
+    """`data`, `queue`, `pipeline`: the reason of `rl.idle`; `other`: another reason, or none; `skew`: in collectives,
+    for slower peers."""
     denominator: Literal["step"]
     """What the shares are of: the step time."""
     share: float
@@ -142,7 +143,8 @@ class GoodputRow:
     """Of the ranks together: the parts add up to it exactly."""
     parts: list[GoodputPart]
     padding_share: float | None
-    """Padding positions of all positions of the training forwards: shown beside the parts, it is none of them."""
+    """Padding positions of all positions of the training forwards: shown beside the parts, it is none of them. Null
+    where a training forward with `rl.tokens` lacks `rl.tokens.padding`, or none has it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
@@ -13,6 +13,7 @@ from otel_rl.analysis.stragglers import Key
 from otel_rl.report.collect import Collected, StepRecord
 from otel_rl.report.efficiency_model import GoodputKind, GoodputPart, GoodputRow
 from otel_rl.report.model import Rank
+from otel_rl.report.pieces import Work
 from otel_rl.report.spent import NOTHING, moved, twice, whole, without
 
 KINDS: Final[tuple[GoodputKind, ...]] = ("productive", "overhead", "idle", "wasted", "other")
@@ -34,8 +35,8 @@ class Goodputs:
         self._again = _redone(found)
         self._twice = _twice(found)
         self._steps: defaultdict[tuple[str, Rank], Goodput] = defaultdict(lambda: NOTHING)
-        self._padding: Counter[str] = Counter()
-        self._positions: Counter[str] = Counter()
+        self._work: defaultdict[str, Work] = defaultdict(Work)
+        """By attempt."""
 
     def add(self, record: StepRecord, waited_ns: Mapping[Key, Mapping[int, int]]) -> None:
         """Take a step of a rank in.
@@ -54,8 +55,7 @@ class Goodputs:
             waits_ns = {key: by_rank[rank] for key, by_rank in waited_ns.items() if rank in by_rank}
             parts = moved(parts, ((key[0], wait) for key, wait in waits_ns.items() if key not in record.skipped))
         self._steps[place] = total([self._steps[place], parts])
-        self._padding[record.attempt] += record.work.padding_tokens
-        self._positions[record.attempt] += record.work.padding_tokens + record.work.train_tokens
+        self._work[record.attempt].add(record.work)
 
     def _once(self, key: tuple[str, Rank], interval: Interval, parts: Goodput) -> Goodput:
         """Leave out what an earlier container has."""
@@ -77,7 +77,10 @@ class Goodputs:
     def _row(self, attempts: Sequence[str], parts: Goodput, ranks: int, *, is_all: bool = False) -> GoodputRow:
         wall_ns = parts.wall_ns
         times_ns = (parts.productive_ns, parts.overhead_ns, parts.idle_ns, parts.wasted_ns, parts.other_ns)
-        positions = sum(self._positions[name] for name in attempts)
+        work = Work()
+        for name in attempts:
+            work.add(self._work[name])
+        padding = work.padding
         return GoodputRow(
             attempt=None if is_all else attempts[0],
             ranks=ranks,
@@ -86,7 +89,7 @@ class Goodputs:
                 GoodputPart(kind=kind, time_ns=time_ns, share=time_ns / wall_ns if wall_ns else 0.0)
                 for kind, time_ns in zip(KINDS, times_ns, strict=True)
             ],
-            padding_share=sum(self._padding[name] for name in attempts) / positions if positions else None,
+            padding_share=None if padding is None else padding / (padding + work.train_tokens),
         )
 
 

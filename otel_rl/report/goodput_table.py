@@ -44,5 +44,6 @@ def goodput_table(report: Report) -> RenderableType | None:
 
 def _note(whole: GoodputRow) -> str:
     ranks = f" of {plural(whole.ranks, 'rank')} together" if whole.ranks > 1 else ""
-    padding = f" {percent(whole.padding_share)} of the trained positions are padding." if whole.padding_share else ""
+    share = whole.padding_share
+    padding = "" if share is None else f" {percent(share)} of the trained positions are padding."
     return f"Wall time{ranks}: {seconds(whole.wall_ns / 1e9)}; {NOTE_TEXT}{padding}"

@@ -10,7 +10,7 @@ from otel_rl import vocabulary as v
 from otel_rl.journal.read import Journal, PointView
 from otel_rl.journal.read import OpenStage as OpenView
 from otel_rl.report.model import DamagedFile, Loss, OpenCollective, OpenStage
-from otel_rl.report.pieces import integer, is_container, iteration_of, label, rank_of, text
+from otel_rl.report.pieces import call_of, integer, is_container, iteration_of, label, rank_of, text
 
 HANG_S: Final = 10.0
 """A stage hangs at the earliest after this time: the journal is late by up to a second, a machine may pause."""
@@ -30,7 +30,7 @@ def open_rows(views: Iterable[OpenView], now_ns: int, longest_ns: Mapping[str, i
     Args:
         views: open stages of all writers.
         now_ns: the present, ns since 1970; a dead writer's stages end at its last record instead.
-        longest_ns: longest finished call by the stage's label, ns.
+        longest_ns: longest finished call by ``call_of``, ns.
     """
     by_writer: defaultdict[str, list[OpenView]] = defaultdict(list)
     for view in views:
@@ -58,13 +58,13 @@ def _open_row(view: OpenView, around: list[OpenView], now_ns: int, longest_ns: M
     rank = rank_of(view.resource)
     end_ns = now_ns if view.alive else view.journal.last_ns
     open_s = max(0, end_ns - view.start_ns) / 1e9
-    name = label(view.name, view.attributes)
-    longest_s = longest_ns[name] / 1e9 if name in longest_ns else None
+    call = call_of(view.name, view.attributes)
+    longest_s = longest_ns[call] / 1e9 if call in longest_ns else None
     numbers = [number for one in (view, *around) if (number := iteration_of(one.attributes)) is not None]
     return OpenStage(
         role=rank.role,
         rank=rank.rank,
-        stage=name,
+        stage=label(view.name, view.attributes),
         inside=[label(one.name, one.attributes) for one in around if not is_container(one.name) and one.name != v.LOOP],
         since_ns=view.start_ns,
         open_s=open_s,

@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from stat import S_ISDIR
 
+from otel_rl.identity import folder_name
 from otel_rl.journal.read import JournalNotFound
 
 PENDING = ".pending"
@@ -19,6 +20,7 @@ def find_run(name: str | None, root: Path) -> Path:
     """Find a run by path (a directory, or a file of joined segments), by its name below the root, or the newest one.
 
     A name without a separator is first a run below the root, then one in the folder for temporary files, then a path.
+    It may be the folder's or the one that the user gave, of which the folder's is made.
 
     Raises:
         JournalNotFound: there is none; the message says where was looked and what to do.
@@ -26,8 +28,9 @@ def find_run(name: str | None, root: Path) -> Path:
     if name is None:
         return newest_run(root)
     named = [place / name for place in roots(root)]
+    called = [place / folder_name(name) for place in roots(root)]
     is_name = os.path.basename(name) == name and name not in (os.curdir, os.pardir)
-    candidates = [*named, Path(name)] if is_name else [Path(name), *named]
+    candidates = [*named, *called, Path(name)] if is_name else [Path(name), *named, *called]
     for error in (0, errno.EACCES):  # who opens what is not theirs is told so, but what can be opened goes first
         for path in candidates:
             if _error(path) == error:

@@ -46,7 +46,7 @@ class Attempt:
     tear-down recorded; `unknown`: none of them."""
     begin_ns: int
     end_ns: int
-    """Last recorded time, ns since 1970."""
+    """Last recorded time, ns since 1970; of an attempt that is alive, that of the report."""
     steps: int
     ranks: int
     setup_s: float | None
@@ -184,8 +184,9 @@ class WorkRow:
     """Generated samples."""
     prompt_tokens: int
     response_tokens: int
-    padding_tokens: int
-    """Padding positions of every training forward."""
+    padding_tokens: int | None
+    """Padding positions of every training forward; null where a training forward with `rl.tokens` lacks
+    `rl.tokens.padding`, or none has it."""
     train_tokens: int
     """Tokens of every training forward."""
 
@@ -320,7 +321,7 @@ class Verdict:
     share: float | None
     """Of the step time."""
     rank: Rank | None
-    """Of several that tie the first."""
+    """The one that is slow, or for which the others wait; of several the first."""
     ratio: float | None
     long_step: LongStep | None
     """A step that the rules leave aside."""
@@ -343,7 +344,7 @@ class Report:
     begin_ns: int
     end_ns: int
     duration_s: float
-    """From the first to the last record, of all attempts together."""
+    """From the first to the last record, of all attempts together; until now where the last one is alive."""
     ranks: list[Rank]
     attempts: list[Attempt]
     steps: StepTimes

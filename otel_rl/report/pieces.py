@@ -9,13 +9,13 @@ from typing import Final
 
 from otel_rl import vocabulary as v
 from otel_rl.journal.read import SpanView
-from otel_rl.pieces import integer, is_container, is_derived, is_request, iteration_of, label, piece, text
+from otel_rl.pieces import call_of, integer, is_container, is_derived, is_request, iteration_of, label, piece, text
 from otel_rl.records import Value
 from otel_rl.report.model import Rank
 
 __all__ = [
-    "KEYS", "Work", "integer", "is_container", "is_derived", "is_request", "iteration_of", "label", "piece", "rank_of",
-    "text", "work_of",
+    "KEYS", "Work", "call_of", "integer", "is_container", "is_derived", "is_request", "iteration_of", "label", "piece",
+    "rank_of", "text", "work_of",
 ]  # fmt: skip
 
 KEYS: Final = (
@@ -35,7 +35,15 @@ class Work:
     prompt_tokens: int = 0
     response_tokens: int = 0
     padding_tokens: int = 0
+    padded_tokens: int = 0
+    """Trained tokens of the forwards that say their padding."""
     train_tokens: int = 0
+
+    @property
+    def padding(self) -> int | None:
+        """All padding positions; None where a forward that says its tokens does not say them, or where none does."""
+        is_said = self.padded_tokens == self.train_tokens and self.padded_tokens + self.padding_tokens
+        return self.padding_tokens if is_said else None
 
     def add(self, other: Work) -> None:
         """Add the counts of another one."""
@@ -43,11 +51,12 @@ class Work:
         self.prompt_tokens += other.prompt_tokens
         self.response_tokens += other.response_tokens
         self.padding_tokens += other.padding_tokens
+        self.padded_tokens += other.padded_tokens
         self.train_tokens += other.train_tokens
 
     def most(self, other: Work) -> None:
         """Take the larger of each count: of ranks that share their samples some may count what others do not see."""
-        for name in ("samples", "prompt_tokens", "response_tokens", "padding_tokens", "train_tokens"):
+        for name in ("samples", "prompt_tokens", "response_tokens", "padding_tokens", "padded_tokens", "train_tokens"):
             setattr(self, name, max(getattr(self, name), getattr(other, name)))
 
 
@@ -74,5 +83,10 @@ def work_of(span: SpanView) -> Work | None:
             response_tokens=integer(attributes, v.TOKENS_RESPONSE),
         )
     if span.name == v.FORWARD:
-        return Work(train_tokens=integer(attributes, v.TOKENS), padding_tokens=integer(attributes, v.TOKENS_PADDING))
+        tokens = integer(attributes, v.TOKENS)
+        return Work(
+            train_tokens=tokens,
+            padding_tokens=integer(attributes, v.TOKENS_PADDING),
+            padded_tokens=tokens if v.TOKENS_PADDING in attributes else 0,
+        )
     return None

@@ -26,7 +26,7 @@ from otel_rl.report.model import Rank
 
 PeersKey = tuple[str, int]
 """Role and pipeline stage."""
-BUBBLES: Final[tuple[BubbleKind, ...]] = ("data", "queue", "pipeline", "skew")
+BUBBLES: Final[tuple[BubbleKind, ...]] = ("data", "queue", "pipeline", "other", "skew")
 
 
 @dataclass(slots=True)
@@ -35,6 +35,8 @@ class _Times:
 
     steps: int = 0
     sums: Counter[str] = field(default_factory=Counter)
+    bubbles: Counter[str] = field(default_factory=Counter)
+    """By kind."""
 
 
 @dataclass(slots=True)
@@ -105,9 +107,13 @@ class RankTimes:
                 other=one.idle_ns - idle,
                 train_tokens=record.work.train_tokens,
                 response_tokens=record.work.response_tokens,
-                data=record.bubbles.data_ns,
-                queue=record.bubbles.queue_ns,
-                pipeline=record.bubbles.pipeline_ns,
+            )
+            own = record.bubbles
+            times.bubbles.update(
+                data=own.data_ns,
+                queue=own.queue_ns,
+                pipeline=own.pipeline_ns,
+                other=own.other_ns,
                 skew=one.wait_ns,
             )
         work = [call for call in calls if is_work(call)]
@@ -171,16 +177,17 @@ class RankTimes:
         """Give the bubbles that take any time."""
         sums: Counter[str] = Counter()
         for times in self._times.values():
-            sums.update(times.sums)
+            sums.update(times.bubbles)
+        step_ns = sum(times.sums["step"] for times in self._times.values())
         return [
             BubbleRow(
                 kind=kind,
                 denominator="step",
-                share=sums[kind] / sums["step"],
+                share=sums[kind] / step_ns,
                 ranks=[_bubble(rank, times, kind) for rank, times in sorted(self._times.items())],
             )
             for kind in BUBBLES
-            if sums[kind] and sums["step"]
+            if sums[kind] and step_ns
         ]
 
     def _rank(self, rank: Rank, times: _Times, relative: float | None) -> RankTime:
@@ -225,5 +232,5 @@ def _relative(many: ManySteps[int]) -> dict[int, float]:
 
 def _bubble(rank: Rank, times: _Times, kind: BubbleKind) -> RankBubble:
     step_ns = times.sums["step"]
-    share = times.sums[kind] / step_ns if step_ns else 0.0
-    return RankBubble(role=rank.role, rank=rank.rank, time_s=times.sums[kind] / times.steps / 1e9, share=share)
+    share = times.bubbles[kind] / step_ns if step_ns else 0.0
+    return RankBubble(role=rank.role, rank=rank.rank, time_s=times.bubbles[kind] / times.steps / 1e9, share=share)

@@ -32,7 +32,8 @@ class RequestRow:
     clipped: int
     """Cut at the length limit."""
     errors: int
-    preemptions: int
+    preemptions: int | None
+    """As the requests tell them; null where they do not: see `engine_preemptions`."""
     ttft_s: Quantiles | None
     """First token - submit."""
     queue_s: Quantiles | None
@@ -60,6 +61,14 @@ class Tail:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EnginePreemptions:
+    """Preemptions as an engine tells them, of all its requests together."""
+
+    engine: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BadRequests:
     """Requests with something that cannot be."""
 
@@ -77,6 +86,8 @@ class Requests:
     bubble: float | None
     """Slots of the engines that idle at the end of rollouts, as part of slots x rollout time."""
     kv_cache_peak: float | None
+    engine_preemptions: list[EnginePreemptions]
+    """Of engines whose requests do not tell them; an engine that does not either is not there."""
     omitted: int
     """Requests that did not become spans."""
     bad: list[BadRequests]

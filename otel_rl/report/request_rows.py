@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Final
 
 from otel_rl import vocabulary as v
@@ -13,7 +13,7 @@ from otel_rl.journal.read import PointView
 from otel_rl.report.last_points import LastPoints
 from otel_rl.report.model import StageRow
 from otel_rl.report.pieces import text
-from otel_rl.report.request_model import BadRequests, Quantiles, RequestRow, Requests, Tail
+from otel_rl.report.request_model import BadRequests, EnginePreemptions, Quantiles, RequestRow, Requests, Tail
 
 NUMBERS: Final = {
     v.TTFT: "ttft_s",
@@ -32,11 +32,13 @@ COUNTS: Final = {
     v.TIMED_OUT: "timed_out",
     v.CLIPPED: "clipped",
     v.REQUEST_ERRORS: "errors",
-    v.PREEMPTIONS: "preemptions",
 }
 NAMES: Final = frozenset(
-    (*NUMBERS, *COUNTS, v.OMITTED, v.BAD_REQUESTS, v.TAIL, v.ROLLOUT_BUBBLE, v.ROLLOUT_WALL, v.KV_PEAK)
-)
+    (
+        *NUMBERS, *COUNTS, v.PREEMPTIONS, v.ENGINE_PREEMPTIONS, v.OMITTED, v.BAD_REQUESTS, v.TAIL, v.ROLLOUT_BUBBLE,
+        v.ROLLOUT_WALL, v.KV_PEAK,
+    )
+)  # fmt: skip
 """The metrics that a report's requests are made of."""
 PER_ROLLOUT: Final = (v.TAIL, v.ROLLOUT_BUBBLE, v.ROLLOUT_WALL)
 MOST_OPEN: Final = 4096
@@ -78,11 +80,13 @@ class RequestPoints:
             if point.name == v.BAD_REQUESTS:
                 bad[text(point.attributes, v.REASON)] += round(point.value)
         self._rollouts.close(0)
+        rows = [_row(kind, histograms, counts) for kind, (histograms, counts) in sorted(_kinds(last).items())]
         return Requests(
-            rows=[_row(kind, histograms, counts) for kind, (histograms, counts) in sorted(_kinds(last).items())],
+            rows=rows,
             tails=_tails(self._rollouts, stages),
             bubble=self._rollouts.mean((v.ROLLOUT_BUBBLE, "")),
             kv_cache_peak=self._cache_peak,
+            engine_preemptions=_told_by_engines(last, {row.engine for row in rows if row.preemptions is not None}),
             omitted=sum(round(point.value) for point in last if point.name == v.OMITTED),
             bad=[BadRequests(reason=reason, count=count) for reason, count in sorted(bad.items()) if count],
         )
@@ -138,7 +142,7 @@ def _kinds(points: Iterable[PointView]) -> dict[Kind, tuple[dict[str, Histogram]
             found = Histogram(point.boundaries, point.counts, point.min, point.max)
             before = histograms.get(point.name)
             histograms[point.name] = found if before is None else before.plus(found)
-        elif point.name in COUNTS:
+        elif point.name in COUNTS or point.name == v.PREEMPTIONS:
             kinds[engine, model, submission, mode][1][point.name] += round(point.value)
     return kinds
 
@@ -146,8 +150,18 @@ def _kinds(points: Iterable[PointView]) -> dict[Kind, tuple[dict[str, Histogram]
 def _row(kind: Kind, histograms: dict[str, Histogram], counts: Counter[str]) -> RequestRow:
     engine, model, submission, mode = kind
     numbers: dict[str, Any] = {field: _quantiles(histograms.get(name)) for name, field in NUMBERS.items()}
-    numbers.update({field: counts[name] for name, field in COUNTS.items()})
+    numbers.update({field: counts[name] for name, field in COUNTS.items()}, preemptions=counts.get(v.PREEMPTIONS))
     return RequestRow(engine=engine, model=model, is_bulk=submission == "bulk", is_evaluation=mode == "eval", **numbers)
+
+
+def _told_by_engines(points: Iterable[PointView], told: Collection[str]) -> list[EnginePreemptions]:
+    """Sum up the preemptions of the engines whose requests have not told theirs."""
+    counts: Counter[str] = Counter()
+    for point in points:
+        engine = text(point.attributes, v.PROVIDER)
+        if point.name == v.ENGINE_PREEMPTIONS and engine not in told:
+            counts[engine] += round(point.value)
+    return [EnginePreemptions(engine=engine, count=count) for engine, count in sorted(counts.items())]
 
 
 def _quantiles(histogram: Histogram | None) -> Quantiles | None:

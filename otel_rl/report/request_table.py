@@ -24,6 +24,7 @@ BAD: Final = {
     "impossible_time": "with a time that cannot be",
     "tokens": "with a number of tokens that cannot be",
     "repeated_id": "with an id that came before",
+    "after_rollout": "after their rollout was over",
     "late": "after their step was over",
     "forked": "from a forked worker",
     "unreadable": "that could not be read",
@@ -108,6 +109,11 @@ def _tail_lines(requests: Requests) -> list[str]:
         lines.append(f"engine slots idle at the end of rollouts: {percent(requests.bubble)} of slots x rollout time")
     if requests.kv_cache_peak is not None:
         lines.append(f"highest KV-cache usage: {percent(requests.kv_cache_peak)}")
+    lines += [
+        f"{told.engine}: {plural(told.count, 'preemption')} of all its requests together"
+        for told in requests.engine_preemptions
+        if told.count
+    ]
     return lines
 
 

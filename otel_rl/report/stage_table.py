@@ -60,7 +60,7 @@ def _note(report: Report) -> str:
     steps = report.steps
     text = f"{plural(steps.averaged, 'step')}: median {seconds(steps.median_s)}, p95 {seconds(steps.p95_s)}"
     if steps.warmup:
-        text += f", without the first {steps.warmup} after set-up"
+        text += f", without the first{f' {steps.warmup}' if steps.warmup > 1 else ''} after set-up"
     more = ["Calls: all ranks; total: their mean"] if len(report.ranks) > 1 else []
     if hidden := sum(not _is_shown(row) for row in report.stages):
         more.append(f"{plural(hidden, 'nested row')} below {percent(NESTED_SHARE)} left out")

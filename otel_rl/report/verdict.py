@@ -10,6 +10,7 @@ from typing import Final
 from otel_rl import vocabulary as v
 from otel_rl.analysis.balance import TIE_SHARE
 from otel_rl.analysis.many_steps import COMM_SHARE
+from otel_rl.report.awaited import Awaited
 from otel_rl.report.efficiency_model import Efficiency, SlowCommunication, StragglerRow
 from otel_rl.report.format import listed, percent, seconds, times
 from otel_rl.report.model import LongStep, Rank, StageRow, StepTimes, Verdict, VerdictKind
@@ -47,6 +48,7 @@ def verdict(
     efficiency: Efficiency,
     long_step: LongStep | None = None,
     tails: Sequence[Tail] = (),
+    waits: Awaited | None = None,
 ) -> Verdict:
     """Apply the rules in order; the first that holds gives the sentence.
 
@@ -56,12 +58,13 @@ def verdict(
         efficiency: who is slow, in which stage.
         long_step: the step that is not among them; the sentence says so.
         tails: of the rollouts of all steps.
+        waits: for which ranks the others wait.
     """
     top = [row for row in stages if row.inside is None]
     found = (
         _straggler(efficiency)
         or _slow_communication(efficiency)
-        or _waits(top, efficiency, steps.median_s)
+        or _waits(top, efficiency, waits or Awaited(), steps.median_s)
         or _tail(tails)
         or _largest(top, steps)
     )
@@ -97,7 +100,7 @@ def _straggler(efficiency: Efficiency) -> Verdict | None:
     return replace(found, rank=Rank(worst.role, worst.rank), ratio=worst.ratio)
 
 
-def _ranks(rows: Sequence[StragglerRow], efficiency: Efficiency) -> str:
+def _ranks(rows: Sequence[StragglerRow | Rank], efficiency: Efficiency) -> str:
     """Name ranks of one role; by the role where there are several."""
     word = rows[0].role if len({one.role for one in efficiency.ranks}) > 1 else "rank"
     return f"{word}{'s' if len(rows) > 1 else ''} {listed([str(row.rank) for row in rows])}"
@@ -121,29 +124,17 @@ def _slow_communication(efficiency: Efficiency) -> Verdict | None:
 
 
 def _inside(stage: str) -> str:
-    return "under no stage" if stage == v.COMM else f"inside {stage}"
+    return "under no stage" if stage in (v.COMM, v.OTHER) else f"inside {stage}"
 
 
-def _waits(top: Sequence[StageRow], efficiency: Efficiency, step_s: float) -> Verdict | None:
+def _waits(top: Sequence[StageRow], efficiency: Efficiency, waits: Awaited, step_s: float) -> Verdict | None:
     idle = sum(row.share for row in top if _kind(row.stage) == v.IDLE)
     if idle >= IDLE_SHARE:
         sentence = f"Waiting holds the run back: {percent(idle)} of the step time is {v.IDLE}."
         return _verdict("idle", sentence, v.IDLE, idle)
     comm = sum(row.share * row.comm_share for row in top)
     if comm >= COMM_SHARE:
-        most = sorted(top, key=lambda row: row.share * row.comm_share, reverse=True)[:3]
-        parts = [
-            f"{percent(row.share * row.comm_share)} inside {row.stage}"
-            for row in most
-            if row.stage != v.COMM and row.comm_share
-        ]
-        where = f": {', '.join(parts)}" if parts else ""
-        skew = sum(row.share for row in efficiency.bubbles if row.kind == "skew")
-        waits = f"; {percent(skew)} is waiting for the slowest, now one rank, now another" if 2 * skew >= comm else ""
-        sentence = (
-            f"Collectives hold the run back: the ranks spend {percent(comm)} of the step time in them{where}{waits}."
-        )
-        return _verdict("comm", sentence, v.COMM, comm)
+        return _collectives(top, efficiency, waits, comm)
     other = _other(top)
     if other >= OTHER_SHARE and step_s >= TINY_STEP_S:
         sentence = (
@@ -152,6 +143,30 @@ def _waits(top: Sequence[StageRow], efficiency: Efficiency, step_s: float) -> Ve
         )
         return _verdict("other", sentence, v.OTHER, other)
     return None
+
+
+def _collectives(top: Sequence[StageRow], efficiency: Efficiency, waits: Awaited, comm: float) -> Verdict:
+    """Say where the collectives are and, where most of their time is waiting, for whom the ranks wait."""
+    most = sorted(top, key=lambda row: row.share * row.comm_share, reverse=True)[:3]
+    parts = [f"{percent(row.share * row.comm_share)} {_inside(row.stage)}" for row in most if row.comm_share]
+    sentence = (
+        f"Collectives hold the run back: the ranks spend {percent(comm)} of the step time in them: {', '.join(parts)}"
+    )
+    skew = sum(row.share for row in efficiency.bubbles if row.kind == "skew")
+    if 2 * skew < comm:
+        return _verdict("comm", f"{sentence}.", v.COMM, comm)
+    found = _verdict("comm", f"{sentence}; {percent(skew)} is waiting{_for_whom(waits, efficiency)}.", v.COMM, comm)
+    return replace(found, rank=waits.ranks[0]) if waits.ranks else found
+
+
+def _for_whom(waits: Awaited, efficiency: Efficiency) -> str:
+    if not waits.ranks:
+        return f" for the slowest{', now one rank, now another' if waits.is_spread else ''}"
+    who = f", mostly for {_ranks(waits.ranks, efficiency)}"
+    if waits.stage is None:
+        return who
+    spends = "spends" if len(waits.ranks) == 1 else "spend"
+    return f"{who}, which {spends} {seconds(waits.more_s)} per step more than the others {_inside(waits.stage)}"
 
 
 def _tail(tails: Sequence[Tail]) -> Verdict | None:

@@ -37,7 +37,8 @@ def work_table(report: Report) -> RenderableType | None:
         table.add_column(name, justify="right", no_wrap=True)
     for row in report.work:
         numbers = (row.samples, row.prompt_tokens, row.response_tokens, row.padding_tokens, row.train_tokens)
-        table.add_row(rank_name(report, row.role, row.rank), *map(count, numbers))
+        cells = ["-" if value is None else count(value) for value in numbers]
+        table.add_row(rank_name(report, row.role, row.rank), *cells)
     return Group(table, Text(WORK_NOTE, style=NOTE))
 
 

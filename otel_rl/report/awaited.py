@@ -1,0 +1,85 @@
+"""For which ranks the others wait in collectives, and what those do meanwhile."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from otel_rl import vocabulary as v
+from otel_rl.report.average import Averaged
+from otel_rl.report.efficiency_model import RankTime
+from otel_rl.report.model import Rank
+from otel_rl.report.stage_rows import other_ns
+
+MAIN_SHARE: Final = 0.5
+"""A rank is waited for when it makes up this part of the longest wait; a stage explains it from this part of that."""
+
+
+@dataclass(frozen=True, slots=True)
+class Awaited:
+    """The ranks for which the others wait in their mean step."""
+
+    ranks: list[Rank] = field(default_factory=list)
+    """The one that is waited for longest first; empty where nobody makes up half of the longest wait."""
+    stage: str | None = None
+    """What these have so much more of that it alone makes up half of that; None where there is no such stage."""
+    more_s: float = 0.0
+    """How much more, per step, means."""
+    is_spread: bool = False
+    """Every rank waits at least half as long as the one that waits longest: now for one rank, now for another."""
+
+
+def awaited(averaged: Averaged, times: Iterable[RankTime]) -> Awaited:
+    """Compare the ranks of that role in which one waits longest, whatever their pipeline stage: so collectives do.
+
+    Args:
+        averaged: the steps.
+        times: what each rank did in them.
+    """
+    roles: defaultdict[str, list[RankTime]] = defaultdict(list)
+    for row in times:
+        roles[row.role].append(row)
+    rows = max(roles.values(), key=_longest_s, default=[])
+    longest_s = _longest_s(rows)
+    if not longest_s:
+        return Awaited()
+    apart_s = {Rank(row.role, row.rank): row.step_s - row.wait_s - row.transfer_s for row in rows}
+    limit_s = min(apart_s.values()) + MAIN_SHARE * longest_s
+    ranks = sorted((rank for rank in apart_s if apart_s[rank] >= limit_s), key=lambda rank: -apart_s[rank])
+    others = [rank for rank in apart_s if apart_s[rank] < limit_s]
+    if not ranks:
+        return Awaited(is_spread=min(row.wait_s for row in rows) >= MAIN_SHARE * longest_s)
+    more_s = {stage: _mean(own_s, ranks) - _mean(own_s, others) for stage, own_s in _own_s(averaged).items()}
+    stage = max(more_s, key=lambda name: more_s[name])
+    is_main = more_s[stage] >= MAIN_SHARE * (_mean(apart_s, ranks) - _mean(apart_s, others))
+    return Awaited(ranks, stage, more_s[stage]) if is_main else Awaited(ranks)
+
+
+def _longest_s(rows: Sequence[RankTime]) -> float:
+    return max((row.wait_s for row in rows), default=0.0)
+
+
+def _own_s(averaged: Averaged) -> dict[str, dict[Rank, float]]:
+    """Give the own time of each stage by rank, mean per step; of those that can be compared, and under no stage."""
+    steps: Counter[Rank] = Counter()
+    own_ns: defaultdict[str, Counter[Rank]] = defaultdict(Counter)
+    incomparable = {v.COMM}
+    for record in averaged.steady:
+        steps[record.rank] += 1
+        own_ns[v.OTHER][record.rank] += other_ns(record)
+        for path, part in record.slices.items():
+            if len(path) == 1:
+                own_ns[path[0]][record.rank] += part.own_ns
+                if part.is_hidden or part.is_host_clock:
+                    incomparable.add(path[0])
+    return {
+        stage: {rank: time_ns / steps[rank] / 1e9 for rank, time_ns in of_ranks.items()}
+        for stage, of_ranks in own_ns.items()
+        if stage not in incomparable
+    }
+
+
+def _mean(times_s: dict[Rank, float], ranks: Sequence[Rank]) -> float:
+    return sum(times_s.get(rank, 0.0) for rank in ranks) / len(ranks)
