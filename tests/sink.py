@@ -9,6 +9,7 @@ import gzip
 import itertools
 import socket
 import ssl
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -113,6 +114,26 @@ class Tls(NamedTuple):
     key: Path
     certificate: Path
     clients: Path | None = None
+
+
+def make_certificates(directory: Path) -> Path:
+    """Fill a directory with two authorities (ca, other), a server's and a client's certificate of the first."""
+
+    def openssl(*arguments: str) -> None:
+        subprocess.run(["openssl", *arguments], cwd=directory, check=True, capture_output=True)
+
+    for name in ("ca", "other"):
+        openssl("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", f"{name}.key", "-out", f"{name}.pem",
+                "-days", "2", "-subj", f"/CN={name}")  # fmt: skip
+    for name in ("server", "client"):
+        (directory / f"{name}.ext").write_text("subjectAltName=IP:127.0.0.1,DNS:localhost")
+        openssl("req", "-newkey", "rsa:2048", "-nodes", "-keyout", f"{name}.key", "-out", f"{name}.csr",
+                "-subj", f"/CN={name}")  # fmt: skip
+        openssl("x509", "-req", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial",
+                "-out", f"{name}.pem", "-days", "2", "-extfile", f"{name}.ext")  # fmt: skip
+    both = (directory / "client.key").read_bytes() + (directory / "client.pem").read_bytes()
+    (directory / "both.pem").write_bytes(both)
+    return directory
 
 
 @contextmanager

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import shutil
 import socket
-import subprocess
+import ssl
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta, timezone
 from email.utils import format_datetime
 from pathlib import Path
@@ -20,11 +20,12 @@ from google.protobuf.duration_pb2 import Duration
 from google.rpc.error_details_pb2 import BadRequest, RetryInfo
 from google.rpc.status_pb2 import Status
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
+from urllib3.connection import HTTPConnection as Connection
 
 from otel_rl.journal.frame import Signal
 from otel_rl.sidecar.client import AGENT, Client, Outcome, connect
 from otel_rl.sidecar.settings import SIGNALS, targets
-from tests.sink import Answer, Sink, Tls, sink
+from tests.sink import Answer, Sink, Tls, make_certificates, sink
 
 pytestmark = pytest.mark.medium
 
@@ -176,6 +177,89 @@ def test_a_connection_that_is_dead_is_left(protocol: Protocol) -> None:
         assert accepts(client)
         client.close()
         relay.close()
+
+
+SLOW: dict[str, tuple[bytes, bytes]] = {
+    "headers": (b"HTTP/1.1 200 OK\r\n", b"X-A: 1\r\n"),
+    "interim answers": (b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+    "a body": (b"HTTP/1.1 200 OK\r\nContent-Type: application/x-protobuf\r\n\r\n", b"\x0a"),
+}
+
+
+@contextmanager
+def trickling(kind: str, tls: ssl.SSLContext | None = None) -> Iterator[str]:
+    """Serve a part of an answer, then a bit of it ten times a second, at most for a minute; give the endpoint."""
+    begin, bit = SLOW[kind]
+    over = threading.Event()
+
+    def answer(listener: socket.socket) -> None:
+        with suppress(OSError):
+            connection, _ = listener.accept()
+            with tls.wrap_socket(connection, server_side=True) if tls else connection as speaking:
+                speaking.recv(1 << 16)
+                speaking.sendall(begin)
+                for _ in range(600):
+                    if over.wait(0.1):
+                        return
+                    speaking.sendall(bit)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=answer, args=(listener,), daemon=True)
+        thread.start()
+        yield f"{'https' if tls else 'http'}://127.0.0.1:{listener.getsockname()[1]}"
+        over.set()
+        thread.join()
+
+
+@pytest.mark.parametrize("kind", SLOW)
+def test_the_timeout_is_that_of_the_whole_request(kind: str) -> None:
+    """Also where the other side says something all the time."""
+    with trickling(kind) as endpoint:
+        assert Outcome("later", reason="ReadTimeout") == send(endpoint, "http", TIMEOUT="1000")
+
+
+def test_it_is_so_with_tls_and_behind_a_proxy(certificates: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The connection is cut below both."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificates / "server.pem", certificates / "server.key")
+    with trickling("headers", context) as endpoint:
+        outcome = send(endpoint, "http", TIMEOUT="1000", CERTIFICATE=str(certificates / "ca.pem"))
+    assert Outcome("later", reason="ReadTimeout") == outcome
+    with trickling("headers") as proxy:
+        monkeypatch.setenv("HTTP_PROXY", proxy)
+        monkeypatch.delenv("NO_PROXY", raising=False)
+        monkeypatch.delenv("no_proxy", raising=False)
+        assert Outcome("later", reason="ReadTimeout") == send("http://collector.invalid:4318", "http", TIMEOUT="1000")
+
+
+def test_a_connection_that_is_made_too_late_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time was over while the first address of a host did not answer."""
+    made = Connection._new_conn
+
+    def late(connection: Any) -> socket.socket:
+        assert client._deadline._socket is None  # type: ignore[attr-defined]
+        client._deadline._end()  # type: ignore[attr-defined]
+        return made(connection)
+
+    monkeypatch.setattr(Connection, "_new_conn", late)
+    with sink("http") as found:
+        client = client_of(found.endpoint, "http", TIMEOUT="60000")
+        assert Outcome("later", reason="ReadTimeout") == client.send(b"")
+        monkeypatch.undo()
+        assert Outcome("accepted") == client.send(b"")
+        client.close()
+
+
+def test_what_is_in_time_stays_connected() -> None:
+    """One connection serves many requests, which have the whole time each."""
+    with sink("http") as found:
+        client = client_of(found.endpoint, "http", TIMEOUT="60000")
+        ports = set()
+        for _ in range(3):
+            assert Outcome("accepted") == client.send(b"")
+            ports.add(client._deadline._socket.getsockname())  # type: ignore[attr-defined]
+        client.close()
+        assert (3, 1) == (len(found.requests), len(ports))
 
 
 HTTP = [
@@ -337,24 +421,8 @@ def test_a_request_above_the_servers_limit() -> None:
 
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with two authorities (ca, other), a server's and a client's certificate of the first."""
-    directory = tmp_path_factory.mktemp("certificates")
-
-    def openssl(*arguments: str) -> None:
-        subprocess.run(["openssl", *arguments], cwd=directory, check=True, capture_output=True)
-
-    for name in ("ca", "other"):
-        openssl("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", f"{name}.key", "-out", f"{name}.pem",
-                "-days", "2", "-subj", f"/CN={name}")  # fmt: skip
-    for name in ("server", "client"):
-        (directory / f"{name}.ext").write_text("subjectAltName=IP:127.0.0.1,DNS:localhost")
-        openssl("req", "-newkey", "rsa:2048", "-nodes", "-keyout", f"{name}.key", "-out", f"{name}.csr",
-                "-subj", f"/CN={name}")  # fmt: skip
-        openssl("x509", "-req", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial",
-                "-out", f"{name}.pem", "-days", "2", "-extfile", f"{name}.ext")  # fmt: skip
-    both = (directory / "client.key").read_bytes() + (directory / "client.pem").read_bytes()
-    (directory / "both.pem").write_bytes(both)
-    return directory
+    """A directory of them."""
+    return make_certificates(tmp_path_factory.mktemp("certificates"))
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -385,6 +453,32 @@ def test_a_client_shows_its_certificate(protocol: Protocol, certificates: Path) 
         assert ["accepted", "accepted"] == [one.kind, two.kind]
         assert "later" == send(found.endpoint, protocol, CERTIFICATE=ca, TIMEOUT="2000").kind
         assert 2 == len(found.requests)
+
+
+TLS_FAILS = {"grpc": "gRPC UNAVAILABLE, TLS", "http": "SSLError"}
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_fault_of_tls_is_no_outage(protocol: Protocol, certificates: Path) -> None:
+    """It says what is wrong: an authority that did not sign, or a server that speaks no TLS; and waits."""
+    tls = Tls(certificates / "server.key", certificates / "server.pem")
+    with sink(protocol, tls=tls) as found, sink(protocol) as plain:
+        other = send(found.endpoint, protocol, CERTIFICATE=str(certificates / "other.pem"))
+        none = send(plain.endpoint.replace("http:", "https:"), protocol)
+    assert [("later", TLS_FAILS[protocol])] * 2 == [(outcome.kind, outcome.reason) for outcome in (other, none)]
+    assert "CERTIFICATE_VERIFY_FAILED" in other.advice
+    assert "WRONG_VERSION_NUMBER" in none.advice
+
+
+def test_a_url_is_not_shown_where_tls_fails() -> None:
+    """It may hold a token."""
+    with sink("http") as found:
+        client = client_of(
+            found.endpoint, "http", TRACES_ENDPOINT=f"{found.endpoint}/v1?token=x7".replace("http:", "https:")
+        )
+        outcome = client.send(b"")
+        client.close()
+    assert ("later", "SSLError", False) == (outcome.kind, outcome.reason, "x7" in outcome.advice)
 
 
 def test_a_netrc_does_not_replace_the_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

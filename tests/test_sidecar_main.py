@@ -14,7 +14,7 @@ import pytest
 from otel_rl.guard import errors
 from otel_rl.sidecar import main, node, owner
 from otel_rl.sidecar.main import ANOTHER, Sidecar
-from tests.sink import ALIVE
+from tests.sink import ALIVE, Rank
 
 Sleeps = Callable[..., None]
 
@@ -112,3 +112,26 @@ def test_it_says_why_it_leaves_before_all_is_sent(
     assert code == Sidecar(run, (), say=said.append).run()
     taken = "another sidecar took this one for dead and ships in its place"
     assert [taken if why == "taken over" else f"{run} is gone: somebody removed the run"] == said
+
+
+def test_it_says_that_nobody_wrote(run: Path, sleeps: Sleeps, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a minute, where a person looks: the run has another name perhaps."""
+    said: list[str] = []
+    monkeypatch.setattr(main.signal, "signal", lambda *arguments: None)
+    monkeypatch.setattr(main, "FIRST_S", 0.0)
+    monkeypatch.setattr(main, "QUIET_S", 0.0)
+    monkeypatch.setattr(main, "PERIOD_S", 3600.0)
+    sleeps(*[lambda: None] * 100)
+    assert 0 == Sidecar(run, (), say=said.append).run()
+    expected = [f"nobody on this node has written in {run}"]
+    assert expected == said == [line.partition(" ")[2] for line in (run / "sidecar.log").read_text().splitlines()]
+
+
+def test_it_says_nothing_where_somebody_wrote(run: Path, sleeps: Sleeps, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And all is sent."""
+    Rank(run).write()
+    said: list[str] = []
+    monkeypatch.setattr(main.signal, "signal", lambda *arguments: None)
+    monkeypatch.setattr(main, "QUIET_S", 0.0)
+    sleeps(*[lambda: None] * 100)
+    assert (0, []) == (Sidecar(run, (), say=said.append).run(), said)

@@ -26,7 +26,9 @@ def advanced() -> dict[str, Progress]:
     """Progress of which nothing is as it was at the begin."""
     found = load(Path("nowhere"), WRITER)
     traces = found["traces"]
-    traces.advance(traces.live, Position(1, 100), {"shipped": 10, "rejected": 1, "left_out": 2, "refused": 3})
+    traces.advance(
+        traces.live, Position(1, 100), {"shipped": 10, "rejected": 1, "left_out": 2, "refused": 3, "fetched": 1}
+    )
     traces.split(Position(3, 50))
     traces.advance(traces.live, Position(4, 0), {"shipped": 5, "damaged": 1})
     traces.close_some([b"12345678", b"abcdefgh"], {"shipped": 2})
@@ -44,7 +46,8 @@ def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
     found = load(tmp_path, WRITER)
     assert rows(progress) == rows(found)
     assert [Range(Position(1, 100), Position(3, 50)), Range(Position(4, 0))] == found["traces"].ranges
-    assert {"shipped": 17, "rejected": 1, "left_out": 2, "refused": 3, "damaged": 1} == found["traces"].counts
+    expected = {"shipped": 17, "rejected": 1, "left_out": 2, "fetched": 1, "refused": 3, "damaged": 1}
+    assert expected == found["traces"].counts
     assert (True, {b"12345678", b"abcdefgh"}) == (found["traces"].closed, found["traces"].closed_ids)
     retries = {("later", "HTTP 503"): 2, ("blocked", "HTTP 401"): 1}
     assert (retries, "HTTP 503") == (found["traces"].retries, found["traces"].failure)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -9,8 +10,21 @@ import pytest
 
 from otel_rl.config import ConfigurationError
 from otel_rl.sidecar.settings import Target, targets
+from tests.sink import make_certificates
 
 GENERAL = "OTEL_EXPORTER_OTLP_"
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory of them, and of files that are none."""
+    made = make_certificates(tmp_path_factory.mktemp("certificates"))
+    whole = (made / "ca.pem").read_text()
+    for name, text in {"bad": "garbage", "cut": whole[:300], "mixed": f"a comment\n{whole}\ngarbage"}.items():
+        (made / f"{name}.pem").write_text(f"{text}\n")
+    lock = ["openssl", "rsa", "-aes256", "-passout", "pass:x", "-in", "client.key", "-out", "locked.key"]
+    subprocess.run(lock, cwd=made, check=True, capture_output=True)
+    return made
 
 
 def read(**variables: str) -> dict[str, Target]:
@@ -75,11 +89,12 @@ def test_the_usual_port_says_the_protocol() -> None:
     assert "grpc" == read(ENDPOINT="http://c:4318", PROTOCOL="grpc")["traces"].protocol
 
 
+@pytest.mark.medium
 def test_each_signal_has_its_own(tmp_path: Path) -> None:
     """Every variable has one for each signal, which counts before the general one, unless it is empty."""
-    names = {name: tmp_path / name for name in ("ca", "ca2", "key", "cert")}
-    for path in names.values():
-        path.write_bytes(b"")
+    made = make_certificates(tmp_path)
+    files = {"ca": "ca.pem", "ca2": "other.pem", "key": "client.key", "cert": "client.pem"}
+    names = {name: made / file for name, file in files.items()}
     found = read(
         ENDPOINT="http://general:4317", METRICS_ENDPOINT="https://own:1/push", LOGS_ENDPOINT="",
         PROTOCOL="grpc", METRICS_PROTOCOL="http/protobuf",
@@ -190,6 +205,49 @@ def test_what_a_path_has_to_be_is_said(variable: str, value: str, named: str) ->
         read(ENDPOINT="http://c:4317", **{variable: value})
     expected = f"{GENERAL}{named} is not possible: it takes the path of a file, and there is no such file"
     assert expected == str(caught.value)
+
+
+HOLDS_NO_CERTIFICATE = "it holds no certificate in PEM that can be read"
+HOLDS_NO_KEY = "it holds no key in PEM of the certificate, or one with a password"
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
+@pytest.mark.parametrize(
+    ("files", "named", "said"),
+    [
+        ({"CERTIFICATE": "bad.pem"}, "CERTIFICATE", HOLDS_NO_CERTIFICATE),
+        ({"LOGS_CERTIFICATE": "cut.pem"}, "LOGS_CERTIFICATE", HOLDS_NO_CERTIFICATE),
+        ({"CERTIFICATE": "client.key"}, "CERTIFICATE", HOLDS_NO_CERTIFICATE),
+        ({"CLIENT_CERTIFICATE": "bad.pem", "CLIENT_KEY": "client.key"}, "CLIENT_CERTIFICATE", HOLDS_NO_CERTIFICATE),
+        ({"CLIENT_CERTIFICATE": "client.pem"}, "CLIENT_CERTIFICATE", HOLDS_NO_KEY),
+        ({"CLIENT_CERTIFICATE": "client.pem", "CLIENT_KEY": "bad.pem"}, "CLIENT_KEY", HOLDS_NO_KEY),
+        ({"CLIENT_CERTIFICATE": "client.pem", "CLIENT_KEY": "other.key"}, "CLIENT_KEY", HOLDS_NO_KEY),
+        ({"CLIENT_CERTIFICATE": "client.pem", "CLIENT_KEY": "locked.key"}, "CLIENT_KEY", HOLDS_NO_KEY),
+    ],
+)
+def test_a_file_that_tls_cannot_use(
+    certificates: Path, files: Mapping[str, str], named: str, said: str, protocol: str
+) -> None:
+    """It is said before anything is sent; the other side would only seem to be down. Nobody asks for a password."""
+    variables = {name: str(certificates / file) for name, file in files.items()}
+    shown = "" if named == "CLIENT_KEY" else f"={variables[named]!r}"
+    with pytest.raises(ConfigurationError) as caught:
+        read(ENDPOINT="https://c:1", PROTOCOL=protocol, **variables)
+    assert f"{GENERAL}{named}{shown} is not possible: {said}" == str(caught.value)
+
+
+def test_files_that_tls_can_use(certificates: Path) -> None:
+    """A bundle, whatever stands beside its certificates, and a key with its certificate in one file."""
+    mixed, both = certificates / "mixed.pem", certificates / "both.pem"
+    found = read(ENDPOINT="https://c:1", CERTIFICATE=str(mixed), CLIENT_CERTIFICATE=str(both))["logs"]
+    assert (mixed, None, both) == (found.certificate, found.client_key, found.client_certificate)
+
+
+def test_files_that_nobody_uses(certificates: Path) -> None:
+    """Without TLS it does not count what they hold."""
+    path = certificates / "bad.pem"
+    assert path == read(ENDPOINT="http://c:1", CERTIFICATE=str(path))["logs"].certificate
 
 
 @pytest.mark.parametrize("digits", [20, 400, 5000])

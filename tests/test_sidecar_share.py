@@ -42,10 +42,11 @@ def ship(share: Share, frames: Sequence[Frame], writer: str = "w") -> list[bytes
     payloads = []
     for frame in frames:
         draft = share.draft()
-        payload, count = draft.select(writer, frame)
-        assert count == len(records_of("traces", payload))
+        chosen = draft.select(writer, frame)
+        assert chosen.records == len(records_of("traces", chosen.payload))
+        assert frame.count == chosen.records - chosen.fetched + chosen.left_out
         draft.commit()
-        payloads.append(payload)
+        payloads.append(chosen.payload)
     return payloads
 
 
@@ -226,7 +227,7 @@ def test_a_retry_chooses_the_same() -> None:
         draft = share.draft()
         assert again == draft.select("w", frame)
         draft.commit()
-        payloads.append(again[0])
+        payloads.append(again.payload)
     assert patient == payloads
 
 
@@ -246,7 +247,7 @@ def test_memory_is_bounded() -> None:
 def test_what_is_no_request_goes_as_it_is() -> None:
     """The other side says what it thinks of it."""
     frame = Frame(1, 3, 1, 2, b"\xff\xff\xff", 0)
-    assert (frame.payload, 3) == Share().draft().select("w", frame)
+    assert (frame.payload, 3, 0, 0) == Share().draft().select("w", frame)
 
 
 @st.composite

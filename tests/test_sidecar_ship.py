@@ -523,6 +523,24 @@ def test_the_share_of_a_trace_counts_over_batches(tmp_path: Path) -> None:
         assert 10_000 == counts["shipped"] + counts["left_out"]
 
 
+def test_what_is_counted_never_falls(tmp_path: Path) -> None:
+    """A parent that was left out and is sent after all, for a child of its own, stays counted as left out: a counter.
+
+    It counts as shipped, too, and as fetched, so that what was recorded is the sum of the others without that.
+    """
+    rank, seen = Rank(tmp_path), []
+    error = FakeSpan("work", 5, 10**9 + 500, 10**9 + 7, 1, 2, status=(2, ""))
+    frames = [[FakeSpan("work", 5, 10**9 + number, 3, 1, 2) for number in range(100)], [error]]
+    with sink("grpc") as server, shipping(tmp_path, server, "grpc") as found:
+        found.shipper._share = Share(0)
+        for spans in frames:
+            rank.append(rank.encoder.encode(spans))
+            found.work()
+            seen.append(found.counts())
+        assert [{"left_out": 100}, {"left_out": 100, "fetched": 1, "shipped": 2}] == seen
+        assert [10**9 + 500, 10**9 + 7] == [int.from_bytes(span, "big") for span in server.ids()]
+
+
 def test_a_file_that_cannot_be_read_holds_nothing_up(tmp_path: Path) -> None:
     """It is said, and waits; the other writers' spans arrive."""
     bad, good = Rank(tmp_path), Rank(tmp_path)

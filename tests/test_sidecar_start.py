@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from otel_rl.guard import errors
@@ -16,12 +17,14 @@ from otel_rl.journal.read import open_run
 from otel_rl.runtime import state
 from otel_rl.sidecar import owner, start
 from otel_rl.sidecar.start import LAST_WAIT_S, Keeper, make_keeper
+from tests.test_shipping import wait_until
 
 pytestmark = pytest.mark.medium
 
 ME = WriterIdentity.current("trainer", 0)
 PREFIX = "OTEL_EXPORTER_OTLP_"
 SECRET = "hunter2"
+WITH = "send them with: otel-rl ship"
 PEM = f"-----BEGIN PRIVATE KEY-----\n{SECRET * 40}\n-----END PRIVATE KEY-----\n"
 RECORDING = """
 import otel_rl
@@ -121,6 +124,47 @@ def test_where_none_can_be_started_it_is_said_once(
     assert [f"otel-rl ship {tmp_path} --follow"] == [
         record.getMessage().partition("with: ")[2] for record in caplog.records
     ]
+
+
+def test_a_start_that_failed_is_said_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No look comes after that of a process that lived for a moment."""
+    monkeypatch.setenv("PYTHONHOME", "/nowhere")
+    keeper = Keeper()
+    keeper.look(tmp_path, ME)
+    os.waitid(os.P_PID, keeper._starting, os.WEXITED | os.WNOWAIT)
+    keeper.last_look(tmp_path, ME)
+    expected = f"otel_rl: no process is started that sends the records (it ended with 1); {WITH} {tmp_path} --follow"
+    assert [expected] == [record.getMessage() for record in caplog.records]
+
+
+@pytest.mark.parametrize("path", ["", ":", "src:"])
+def test_what_lies_in_the_working_directory_is_not_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    """A program's own ``queue.py`` is no business of the sidecar, which starts all the same."""
+    run, here = tmp_path / "run", tmp_path / "here"
+    run.mkdir()
+    here.mkdir()
+    for name in ("queue", "requests", "grpc", "psutil", "otel_rl"):
+        (here / f"{name}.py").write_text(f"open({str(tmp_path / 'imported')!r}, 'w')\nraise ImportError\n")
+    monkeypatch.chdir(here)
+    environ = {**os.environ, "PYTHONPATH": path, f"{PREFIX}ENDPOINT": "ftp://nowhere"}
+    pid = start.start(run, environ)
+    assert (pid, 0) == os.waitpid(pid, 0)
+    assert wait_until((run / "sidecar.log").exists)
+    assert "nothing is sent: OTEL_EXPORTER_OTLP_ENDPOINT is not possible" in (run / "sidecar.log").read_text()
+    assert not (tmp_path / "imported").exists()
+
+
+def test_a_sidecar_is_known_by_its_command_line(tmp_path: Path) -> None:
+    """By its module and its directory, as people and benchmarks look for it."""
+    pid = start.start(tmp_path / "gone", {**os.environ, f"{PREFIX}ENDPOINT": "ftp://nowhere"})
+    process = psutil.Process(pid)
+    assert wait_until(lambda: any("otel_rl.sidecar" in word for word in process.cmdline()))
+    assert str(tmp_path / "gone") == process.cmdline()[-1]
+    os.waitpid(pid, 0)
 
 
 def test_where_it_is_forbidden_it_is_said_once(

@@ -197,7 +197,7 @@ def test_one_agent_and_one_sidecar_run_on_every_node(tmp_path: Path) -> None:
     assert "otelcol" == words["agents"][6]
     command: Any = get_command(app).commands["sidecar"]  # type: ignore[attr-defined]
     with command.make_context("sidecar", words["sidecars"][8:]) as context:
-        followed = (context.params["stay"], context.params["directory"])
+        followed = (context.params["stay"], Path(context.params["run"]))
     sidecar, endpoint, root, run_id = (notes / "trains").read_text().split()
     assert ("false", "http://127.0.0.1:4317") == (sidecar, endpoint)
     assert (True, Path(root) / folder_name(run_id)) == followed

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic, sleep
-from typing import Annotated, NoReturn
+from typing import Annotated, Final, NoReturn
 
 import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-from otel_rl.cli.outcome import FAILED, WRONG_USAGE, RunName, complain, leave, opened, stderr
+from otel_rl.cli.outcome import FAILED, RUN, WRONG_USAGE, RunName, absolute, complain, leave, opened, settings, stderr
 from otel_rl.config import ConfigurationError
+from otel_rl.identity import folder_name
 from otel_rl.journal.identity import WriterIdentity
 from otel_rl.sidecar import owner
 from otel_rl.sidecar.main import ANOTHER, TOUCH_S, Sidecar
@@ -20,12 +22,19 @@ from otel_rl.sidecar.node import Node
 from otel_rl.sidecar.settings import Target, targets
 from otel_rl.version import __version__
 
+LONGEST_S: Final = 604_800.0
 Claims = dict[str, owner.Owner | None]
 """By boot id, the claim to ship what was written there; None where somebody else has it."""
 
 
+def _patience(seconds: float) -> float:
+    if not 0 < seconds <= LONGEST_S:  # nor is it no number
+        raise typer.BadParameter(f"it takes seconds, above 0 and at most {LONGEST_S:,.0f}, a week")
+    return seconds
+
+
 def sidecar(
-    directory: Annotated[Path, typer.Argument(metavar="RUN", help="Directory of the run, which may not exist yet.")],
+    run: Annotated[str, typer.Argument(metavar="RUN", help=f"{RUN} It may not exist yet.")],
     stay: Annotated[
         bool,
         typer.Option(
@@ -41,8 +50,10 @@ def sidecar(
     OTEL_EXPORTER_OTLP_ENDPOINT is set; start it by hand (or as a container) where processes must not start others.
     """
     wanted = _targets()
+    directory = _written_to(run)
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    _run(Sidecar(directory.absolute(), wanted, stays=stay))
+    complain(f"follows {directory}")
+    _run(Sidecar(directory, wanted, stays=stay, say=complain))
 
 
 def ship(
@@ -51,7 +62,10 @@ def ship(
         bool, typer.Option("--follow", help="Go on while the run writes, as the sidecar does, here in the foreground.")
     ] = False,
     give_up_s: Annotated[
-        float, typer.Option("--give-up", metavar="SECONDS", help="End when nothing was taken for so long.")
+        float,
+        typer.Option(
+            "--give-up", metavar="SECONDS", callback=_patience, help="End when nothing was taken for so long."
+        ),
     ] = 60.0,
 ) -> None:
     """Send what of a run has not been sent yet: after an outage that outlived the sidecar, or from another machine."""
@@ -72,6 +86,20 @@ def ship(
         leave(
             f"{node.waiting} bytes were not sent ({node.failure or 'no answer'}); try again once it is mended", FAILED
         )
+
+
+def _written_to(run: str) -> Path:
+    """Find the directory into which the processes of a run write, or will: they call it as its name can be a folder's.
+
+    What holds a journal is taken as it is called, if nothing was recorded there.
+    """
+    if not run:
+        leave("RUN is empty: it takes a name or a path", WRONG_USAGE)
+    is_name = os.path.basename(run) == run and run not in (os.curdir, os.pardir)
+    given = Path(os.path.abspath(run))
+    place = absolute(settings().directory) if is_name else given.parent
+    directory = place / folder_name(given.name)
+    return given if any(given.glob("*.otlp")) and not any(directory.glob("*.otlp")) else directory
 
 
 def _run(sidecar: Sidecar) -> NoReturn:

@@ -1,4 +1,7 @@
-"""What a training process starts: ``python -m otel_rl.sidecar DIRECTORY`` returns at once and goes on behind it."""
+"""What a training process starts, see ``start``: it returns at once and goes on behind it.
+
+By hand, from a directory without modules of one's own: ``python -m otel_rl.sidecar DIRECTORY``.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ def main() -> int:
     os.umask(0o077)
     try:
         return Sidecar(directory, targets()).run()
-    except (ConfigurationError, OSError) as error:
+    except (ConfigurationError, ImportError, OSError) as error:  # grpc and requests are imported here
         log_to(directory / f"{ROLE}.log")(f"nothing is sent: {error}")
         return 2
 

@@ -55,6 +55,10 @@ TOO_LARGE_GRPC: Final = re.compile(
 )
 """What the details of a call say that was too large (Go, C++ and Python, Java, .NET, Rust): no code tells it from a
 rate limit."""
+TLS_GRPC: Final = re.compile(r"\b(ssl|tls|handshak|certificate)", re.I)
+"""The same of a call that found no way to speak TLS with the other side."""
+TOO_LATE: Final = "ReadTimeout"
+"""What ``requests`` calls an answer that did not come in time."""
 LATER_HTTP: Final = frozenset({429, 502, 503, 504})
 BLOCKED_HTTP: Final = frozenset({301, 302, 303, 307, 308, 401, 403, 404, 405, 407, 415})
 TOO_LARGE_HTTP: Final = 413
@@ -149,9 +153,15 @@ class HttpClient:
     def __init__(self, target: Target) -> None:
         import requests
 
+        from otel_rl.sidecar.deadline import Deadline
+
         self._target = target
         self._error: type[Exception] = requests.RequestException
+        self._timeout: type[Exception] = requests.Timeout
         self._session = requests.Session()
+        self._deadline = Deadline(target.timeout_s)
+        for scheme in ("http://", "https://"):
+            self._session.mount(scheme, self._deadline)
         self._session.headers.update(dict(target.headers))
         self._session.headers.update({"Content-Type": "application/x-protobuf", "User-Agent": AGENT})
         if target.gzip:
@@ -165,19 +175,29 @@ class HttpClient:
         """Send one request."""
         data = gzip.compress(payload, 1) if self._target.gzip else payload
         try:
-            response = self._session.post(
-                self._target.endpoint,
-                data=data,
-                timeout=self._target.timeout_s,
-                allow_redirects=False,
-                verify=self._verify,  # of the session it would count less than REQUESTS_CA_BUNDLE
-                cert=self._certificate,
-                auth=self._auth,
-            )
+            with self._deadline.running():
+                response = self._session.post(
+                    self._target.endpoint,
+                    data=data,
+                    timeout=self._target.timeout_s,
+                    allow_redirects=False,
+                    verify=self._verify,  # of the session it would count less than REQUESTS_CA_BUNDLE
+                    cert=self._certificate,
+                    auth=self._auth,
+                )
         except self._error as error:
-            return Outcome("later", reason=f"{type(error).__name__}")
+            return self._unanswered(error)
         except OSError as error:  # a certificate or key that was there is gone: somebody may be replacing it
             return Outcome("later", reason=f"{type(error).__name__}", advice=str(error)[:300])
+        if self._deadline.is_over:  # cut in the middle, an answer without a length seems whole
+            return Outcome("later", reason=TOO_LATE)
+        return self._answered(response)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._session.close()
+
+    def _answered(self, response: Any) -> Outcome:
         status = response.status_code
         if 200 <= status < 300:
             return _decoded(self._target.signal, response.content, response.headers.get("Content-Type", ""))
@@ -188,14 +208,25 @@ class HttpClient:
             return Outcome("too_large", reason=reason)
         return Outcome("blocked" if status in BLOCKED_HTTP else "refused", reason=reason)
 
-    def close(self) -> None:
-        """Close the connection."""
-        self._session.close()
+    def _unanswered(self, error: Exception) -> Outcome:
+        if self._deadline.is_over and not isinstance(error, self._timeout):  # whatever it waited for when it was cut
+            return Outcome("later", reason=TOO_LATE)
+        return Outcome("later", reason=type(error).__name__, advice=_tls_fault(error))
 
 
 def _keep_headers(request: Any) -> Any:
     """Stands in for authentication, so that a .netrc does not replace the header that was asked for."""
     return request
+
+
+def _tls_fault(error: BaseException | None) -> str:
+    """Give what is wrong with TLS, if it is that; what is around it shows the URL, which may hold a token."""
+    from ssl import SSLEOFError, SSLError
+
+    while error is not None and not isinstance(error, SSLError):
+        error = error.__cause__ or error.__context__
+    is_outage = error is None or isinstance(error, SSLEOFError)  # the connection broke
+    return "" if is_outage else f"TLS fails: {error}"[:300]
 
 
 def _content(path: Path | None) -> bytes | None:
@@ -232,6 +263,8 @@ def _grpc_outcome(error: Any) -> Outcome:
     code = error.code().name
     reason = f"gRPC {code}"
     details = error.details() or ""
+    if code == "UNAVAILABLE" and TLS_GRPC.search(details):
+        return Outcome("later", reason=f"{reason}, TLS", advice=f"TLS fails: {details}"[:300])
     if code in TOO_LARGE_CODES and TOO_LARGE_GRPC.search(details):
         return Outcome("too_large", reason=reason)
     if code in LATER_GRPC or any(text in details for text in BROKEN_GRPC):

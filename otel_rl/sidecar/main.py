@@ -152,7 +152,7 @@ class Sidecar:
                 written = now
                 with guard("sample this node"):
                     own.write(self._node, self._deriver.samples() if self._deriver else ())
-            trainers = {writer for writer in self._node.writers if not writer.startswith(f"{owner.ROLE}-")}
+            trainers = self._trainers()
             is_awaited = self._stays or (not trainers and now - begun < FIRST_S)
             if not self._is_leaving and (was_behind or trainers & self._node.living or is_awaited):
                 quiet_since = now
@@ -192,8 +192,14 @@ class Sidecar:
         self._ended = self._is_leaving or not self._stays
         self._is_leaving = True
 
+    def _trainers(self) -> set[str]:
+        """Who wrote here on this node, other than sidecars."""
+        return {writer for writer in self._node.writers if not writer.startswith(f"{owner.ROLE}-")}
+
     def _farewell(self) -> int:
         remaining = self._node.waiting
+        if not self._trainers():
+            self._node.say(f"nobody on this node has written in {self.directory}")
         if not remaining and not self._node.unclosed:
             return 0
         why = f" ({self._node.failure})" if self._node.failure else ""

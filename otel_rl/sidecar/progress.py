@@ -16,9 +16,10 @@ from otel_rl.journal.acknowledged import path_of
 from otel_rl.journal.frame import WRITER, Frame, Signal
 from otel_rl.sidecar.follow import Position, Stream
 
-COUNTS: Final = ("shipped", "rejected", "refused", "left_out", "damaged")
+COUNTS: Final = ("shipped", "rejected", "refused", "left_out", "fetched", "damaged")
 """What becomes of records: taken, not taken of a request that was, refused with their request, above the share of a
-trace; and places of the journal that are no frame."""
+trace; of these, sent after all, since a child of theirs was; and places of the journal that are no frame. None falls:
+the records whose turn came are shipped + rejected + refused + left_out - fetched."""
 
 
 @dataclass

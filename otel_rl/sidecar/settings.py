@@ -78,9 +78,10 @@ def _target(signal: Signal, environ: Mapping[str, str]) -> Target | None:
     try:
         parts = _split(endpoint)
         host, port = parts.hostname or "", parts.port
+        is_cut = "@" in "".join(parts[2:])  # a password with / as it is: what is before it is no host then
     except ValueError:
-        host, port = "", None
-    if not host or parts.scheme not in ("", "http", "https"):  # never show it: it may hold a password
+        host, port, is_cut = "", None, False
+    if not host or is_cut or parts.scheme not in ("", "http", "https"):  # never show it: it may hold a password
         raise ConfigurationError(
             f"{read.variable('ENDPOINT')} is not possible: it takes http://host:port or https://host:port"
         )
@@ -95,11 +96,13 @@ def _target(signal: Signal, environ: Mapping[str, str]) -> Target | None:
     else:
         secure = parts.scheme == "https"
         place = own or f"{endpoint.rstrip('/')}/v1/{signal}"
-    key, certificate = read.path("CLIENT_KEY"), read.path("CLIENT_CERTIFICATE")
+    authority, key, certificate = map(read.path, ("CERTIFICATE", "CLIENT_KEY", "CLIENT_CERTIFICATE"))
     if key and not certificate:
         raise ConfigurationError(
             f"{read.variable('CLIENT_KEY')} is not possible: it needs {read.variable('CLIENT_CERTIFICATE')}"
         )
+    if secure:
+        _check_certificates(read, authority, key, certificate)
     return Target(
         signal,
         protocol,
@@ -108,10 +111,35 @@ def _target(signal: Signal, environ: Mapping[str, str]) -> Target | None:
         read.headers(),
         read.timeout(),
         read.gzip(),
-        read.path("CERTIFICATE"),
+        authority,
         key,
         certificate,
     )
+
+
+def _check_certificates(read: _Reader, authority: Path | None, key: Path | None, certificate: Path | None) -> None:
+    """Load the files that TLS needs: with one that holds something else, the other side only seems to be down."""
+    if not (authority or certificate):
+        return
+    from ssl import PROTOCOL_TLS_CLIENT, SSLContext
+
+    context = SSLContext(PROTOCOL_TLS_CLIENT)
+    for name, path in (("CERTIFICATE", authority), ("CLIENT_CERTIFICATE", certificate)):
+        try:
+            if path:
+                context.load_verify_locations(path)
+        except OSError as error:
+            raise ConfigurationError(
+                f"{read.shown(name)} is not possible: it holds no certificate in PEM that can be read"
+            ) from error
+    try:
+        if certificate:
+            context.load_cert_chain(certificate, key, password="")  # nobody is asked for one
+    except OSError as error:
+        raise ConfigurationError(
+            f"{read.shown('CLIENT_KEY' if key else 'CLIENT_CERTIFICATE')} is not possible: it holds no key in PEM of "
+            "the certificate, or one with a password"
+        ) from error
 
 
 def _split(endpoint: str) -> SplitResult:

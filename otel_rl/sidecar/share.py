@@ -60,6 +60,19 @@ class _LeftOut(NamedTuple):
         return block(1, self.resource + block(2, self.scope + block(2, self.span)))
 
 
+class Chosen(NamedTuple):
+    """What of a frame is sent."""
+
+    payload: bytes
+    """The request, the very bytes where all is sent."""
+    records: int
+    """In it."""
+    left_out: int = 0
+    """Of the frame."""
+    fetched: int = 0
+    """Of the request: left out of former frames, and sent now because a child is."""
+
+
 @dataclass
 class _Trace:
     """What of one trace this node has shipped."""
@@ -165,16 +178,12 @@ class Draft:
         while len(share.left_out) > KEPT_SPANS:
             share.left_out.popitem(last=False)
 
-    def select(self, writer: str, frame: Frame, closed: Collection[bytes] = ()) -> tuple[bytes, int]:
-        """Give the request to send for a frame of spans, the very bytes where all are sent, and how many they are.
-
-        They are more than the frame has where a parent that was left out before is needed now. Spans whose ids are in
-        ``closed`` are not sent. Cost: 6 us a span.
-        """
+    def select(self, writer: str, frame: Frame, closed: Collection[bytes] = ()) -> Chosen:
+        """Choose what to send of a frame of spans; those whose ids are in ``closed`` are not. Cost: 6 us a span."""
         try:
             everything = records("traces", frame.payload)
         except DecodeError:
-            return frame.payload, frame.count  # the other side will say what it thinks of it
+            return Chosen(frame.payload, frame.count)  # the other side will say what it thinks of it
         found = [record for record in everything if record[2].span_id not in closed] if closed else everything
         kept: set[int] = set()
         left_out: dict[_Key, int] = {}
@@ -188,10 +197,11 @@ class Draft:
                 left_out[span.trace_id, span.span_id] = index
         fetched = self._fetch_parents(writer, found, kept, left_out) if left_out or self._has_left_out else []
         if len(kept) == len(everything) and not fetched:
-            return frame.payload, frame.count
+            return Chosen(frame.payload, frame.count)
         self._remember(found, left_out)
         own = build("traces", [found[index] for index in sorted(kept)]) if kept else b""
-        return own + b"".join(fetched), len(kept) + len(fetched)
+        sent = len(kept) + len(fetched)
+        return Chosen(own + b"".join(fetched), sent, len(everything) - len(kept), len(fetched))
 
     @property
     def _has_left_out(self) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from threading import Event
 from time import monotonic, time_ns
@@ -21,7 +21,7 @@ from otel_rl.sidecar.client import Client, Outcome
 from otel_rl.sidecar.follow import Piece, Position, Stream
 from otel_rl.sidecar.halve import halves
 from otel_rl.sidecar.progress import Progress, Range
-from otel_rl.sidecar.share import Draft, Share
+from otel_rl.sidecar.share import Chosen, Draft, Share
 
 MAX_REQUEST: Final = 3_500_000
 """Bytes of a request: gRPC servers refuse more than 4 MiB unless they are told otherwise."""
@@ -54,9 +54,8 @@ class Batch(NamedTuple):
 
     payload: bytes
     records: int
-    left_out: int
-    """Less than 0 where spans are sent that a former batch left out."""
-    damaged: int
+    aside: Mapping[str, int]
+    """What of its part was left out, fetched and damaged, see ``COUNTS``."""
     frames: int
     end: Position
     draft: Draft
@@ -185,28 +184,29 @@ class Shipper:
     def _batch(self, item: Followed, part: Range) -> tuple[Batch | None, int]:
         """Put together the next batch of a part; and the time of the first frame in it."""
         payloads: list[bytes] = []
-        size = records = left_out = damaged = oldest_ns = 0
+        size = records = oldest_ns = 0
+        aside: Counter[str] = Counter()
         end: Position | None = None
         draft = self._share.draft()
         for piece in self._pieces(item, part):
             frame = piece.item
             if isinstance(frame, Damage) or frame.type not in (WRITER, TYPES[self.signal]):
-                damaged += 1
+                aside["damaged"] += 1
             elif frame.type != WRITER:
                 if payloads and (size + len(frame.payload) > self._max_bytes or len(payloads) >= self._max_frames):
                     break
                 oldest_ns = oldest_ns or frame.last_ns
-                payload, kept = frame.payload, frame.count
+                chosen = Chosen(frame.payload, frame.count)
                 if self.signal == "traces":
-                    payload, kept = draft.select(item.stream.writer, frame, item.progress.closed_ids)
-                payloads.append(payload)
-                size += len(payload)
-                records += kept
-                left_out += frame.count - kept
+                    chosen = draft.select(item.stream.writer, frame, item.progress.closed_ids)
+                payloads.append(chosen.payload)
+                size += len(chosen.payload)
+                records += chosen.records
+                aside.update(left_out=chosen.left_out, fetched=chosen.fetched)
             end = piece.end
         if end is None:
             return None, 0
-        return Batch(b"".join(payloads), records, left_out, damaged, len(payloads), end, draft), oldest_ns
+        return Batch(b"".join(payloads), records, aside, len(payloads), end, draft), oldest_ns
 
     @staticmethod
     def _pieces(item: Followed, part: Range) -> Iterator[Piece]:
@@ -226,7 +226,7 @@ class Shipper:
         self._max_frames = min(self._max_frames * 2, MAX_FRAMES)
         self._max_bytes = min(self._max_bytes * 21 // 20 + 1, MAX_REQUEST)
         batch.draft.commit()
-        progress.advance(part, batch.end, {**counts, "left_out": batch.left_out, "damaged": batch.damaged})
+        progress.advance(part, batch.end, {**counts, **batch.aside})
         return True
 
     def _send_many(self, progress: Progress, batch: Batch) -> Counter[str] | None:

@@ -21,6 +21,14 @@ LOOK_S: Final = 5.0
 """How often to look whether a sidecar lives."""
 LAST_WAIT_S: Final = 60.0
 """The same at most, where they die one after the other."""
+PROGRAM: Final = """\
+import sys
+sys.path[:] = filter(None, sys.path)
+from otel_rl.sidecar.__main__ import main
+sys.exit(main())
+"""
+"""What is started: ``python -m`` would import what lies in the working directory, a program's own ``queue.py``, before
+the standard library; -P, which stops that, is of 3.11."""
 NOT_INHERITED: Final = ("LD_PRELOAD", "PYTHONSTARTUP", "PYTHONINSPECT")
 
 
@@ -58,6 +66,7 @@ class Keeper:
         if state.directory is not None and directory != state.directory.absolute():
             say("otel_rl: should nobody send what is in %s: otel-rl ship %s", directory, directory)
         is_on_its_way = self._starting and self._started == directory
+        self._see_to_start(directory)
         if not (self._may_not(directory, me) or is_on_its_way or owner.living(directory, me.boot_id)):
             self._start(directory)
 
@@ -85,7 +94,7 @@ class Keeper:
         if pid:
             self._starting = 0
         if status:
-            self._give_up(directory, f"status {status}")
+            self._give_up(directory, f"it ended with {os.waitstatus_to_exitcode(status)}")
 
     def _give_up(self, directory: Path, reason: str) -> None:
         self._is_impossible = True
@@ -121,12 +130,12 @@ def start(directory: Path, environ: Mapping[str, str] = os.environ) -> int:
         OSError: no process can be started.
     """
     inherited = {key: value for key, value in environ.items() if key not in NOT_INHERITED}
-    path = [str(Path(__file__).resolve().parents[2]), *filter(None, [environ.get("PYTHONPATH")])]
+    path = [str(Path(__file__).resolve().parents[2]), *environ.get("PYTHONPATH", "").split(os.pathsep)]
     nowhere = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in range(3)]
     return os.posix_spawn(
         sys.executable,
-        [sys.executable, "-m", "otel_rl.sidecar", str(directory)],
-        {**inherited, "OTEL_RL_ENABLED": "false", "PYTHONPATH": os.pathsep.join(path)},
+        [sys.executable, "-c", PROGRAM, str(directory)],
+        {**inherited, "OTEL_RL_ENABLED": "false", "PYTHONPATH": os.pathsep.join(filter(None, path))},
         file_actions=nowhere,
         setsigmask=(),  # a thread that blocks signals must not make a sidecar that nobody can end
     )

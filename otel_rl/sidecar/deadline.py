@@ -1,0 +1,91 @@
+"""A time limit for a whole HTTP request: that of ``requests`` is for each single wait for the other side.
+
+Whoever answers a header, a word of a header or a byte of a body now and then would hold a request for ever.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from threading import Lock, Timer
+from typing import Any
+
+from requests.adapters import HTTPAdapter
+
+
+class Deadline(HTTPAdapter):  # type: ignore[misc]  # requests has no types
+    """Carries requests, one at a time, and cuts the connection of one that is not over in time."""
+
+    def __init__(self, limit_s: float) -> None:
+        """Prepare.
+
+        Args:
+            limit_s: how long a request may last.
+        """
+        super().__init__()
+        self.is_over = False
+        """The last request was not over in time."""
+        self._limit_s = limit_s
+        self._lock = Lock()
+        self._socket: socket.socket | None = None
+        """A second handle of the connection: TLS takes the first one away."""
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Cut the connection if the block, which sends one request, lasts too long. Cost: a thread."""
+        self.is_over = False
+        timer = Timer(self._limit_s, self._end)
+        timer.daemon = True
+        timer.start()
+        is_answered = False
+        try:
+            yield
+            is_answered = True
+        finally:
+            timer.cancel()
+            timer.join()  # else it might cut the next request
+            if self.is_over or not is_answered:
+                self._let_go()
+
+    def get_connection_with_tls_context(self, *args: Any, **more: Any) -> Any:
+        """See the connections that are made; ``requests`` documents this method for that."""
+        pool: Any = super().get_connection_with_tls_context(*args, **more)
+        kind = pool.ConnectionCls
+        if not hasattr(kind, "deadline"):
+
+            def connected(connection: Any) -> socket.socket:
+                made: socket.socket = kind._new_conn(connection)  # before TLS, and before a proxy is asked
+                self._see(made)
+                return made
+
+            pool.ConnectionCls = type(kind.__name__, (kind,), {"_new_conn": connected, "deadline": self})
+        return pool
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._let_go()
+        super().close()
+
+    def _see(self, made: socket.socket) -> None:
+        self._let_go()
+        with self._lock:
+            self._socket = made.dup()
+        if self.is_over:
+            self._cut()
+
+    def _end(self) -> None:
+        self.is_over = True
+        self._cut()
+
+    def _cut(self) -> None:
+        with self._lock, suppress(OSError):  # the other side was faster
+            if self._socket is not None:
+                self._socket.shutdown(socket.SHUT_RDWR)
+
+    def _let_go(self) -> None:
+        """Close our handle, so that the connection can end."""
+        with self._lock:
+            if self._socket is not None:
+                self._socket.close()
+                self._socket = None

@@ -1,0 +1,103 @@
+"""Which directory `otel-rl sidecar` follows, and how long `otel-rl ship` is patient."""
+
+from __future__ import annotations
+
+import os
+from importlib import import_module
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+from typer.testing import CliRunner
+
+from otel_rl.cli import app
+from otel_rl.identity import folder_name
+from tests.sink import Rank
+
+
+class Followed:
+    """Stands in for the sidecar: notes what it would follow."""
+
+    seen: ClassVar[list[Path]] = []
+
+    def __init__(self, directory: Path, *arguments: Any, **options: Any) -> None:
+        self.seen.append(directory)
+
+    def run(self) -> int:
+        """End at once."""
+        return 0
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The root of runs, beside the working directory."""
+    root, here = tmp_path / "runs", tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    monkeypatch.setenv("OTEL_RL_DIR", str(root))
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setattr(import_module("otel_rl.cli.sidecar"), "Sidecar", Followed)
+    monkeypatch.setattr(Followed, "seen", [])
+    return root
+
+
+@pytest.mark.parametrize(
+    ("run", "expected"),
+    [
+        ("run", "runs/run"),
+        ("my run", f"runs/{folder_name('my run')}"),
+        ("{root}/job:7", f"runs/{folder_name('job:7')}"),
+        ("{root}/run/", "runs/run"),
+        ("./run", "here/run"),
+        ("../job:7", folder_name("job:7")),
+        ("a/b c", f"here/a/{folder_name('b c')}"),
+    ],
+)
+def test_it_follows_what_trainers_write(root: Path, tmp_path: Path, run: str, expected: str) -> None:
+    """A name is below the root of runs, a path is one, and either is spelled as the run's folder is; it is said."""
+    result = CliRunner().invoke(app, ["sidecar", "--stay", run.format(root=root)])
+    assert (0, [tmp_path / expected]) == (result.exit_code, Followed.seen), result.output
+    assert f"otel-rl: follows {tmp_path / expected}\n" == result.stderr
+    assert [] == [name for name in os.listdir(tmp_path / "here") if name not in expected.split("/")]
+
+
+def test_what_holds_a_journal_is_followed_as_it_is_called(root: Path, tmp_path: Path) -> None:
+    """Unless the run below the root does: here, and under a name that we would not give."""
+    called, here = tmp_path / "job:7", tmp_path / "here" / "run"
+    for directory in (called, here):
+        directory.mkdir()
+        Rank(directory).write()
+    for run in (str(called), "run", "."):
+        CliRunner().invoke(app, ["sidecar", run])
+    assert [called, here, here.parent] == Followed.seen
+    (root / "run").mkdir(parents=True)
+    Rank(root / "run").write()
+    CliRunner().invoke(app, ["sidecar", "run"])
+    assert root / "run" == Followed.seen[-1]
+
+
+def test_an_empty_name_is_none(root: Path) -> None:
+    """A script's variable that is not set."""
+    result = CliRunner().invoke(app, ["sidecar", ""])
+    assert (2, "otel-rl: RUN is empty: it takes a name or a path\n", []) == (
+        result.exit_code,
+        result.stderr,
+        Followed.seen,
+    )
+
+
+@pytest.mark.parametrize("seconds", ["nan", "inf", "-inf", "-1", "0", "604801", "1e300"])
+def test_patience_has_an_end(root: Path, seconds: str) -> None:
+    """Never for ever, and never none."""
+    result = CliRunner().invoke(app, ["ship", "run", "--give-up", seconds], env={"COLUMNS": "200"})
+    assert 2 == result.exit_code
+    assert "it takes seconds, above 0 and at most 604,800, a week" in result.stderr
+
+
+def test_a_run_is_sent_by_the_name_that_its_user_gave(root: Path) -> None:
+    """As every command finds it."""
+    made = root / folder_name("my run")
+    made.mkdir(parents=True)
+    Rank(made).write()
+    CliRunner().invoke(app, ["ship", "my run", "--follow"])
+    assert [made] == Followed.seen
