@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from google.protobuf.internal import api_implementation
 from typer.testing import CliRunner
 
 from otel_rl import vocabulary as v
-from otel_rl.cli import app, checks
-from otel_rl.cli.checks import Finding, journal_root, protobuf, shown
-from otel_rl.cli.shipping import sent
+from otel_rl.cli import app, checks, reach
+from otel_rl.cli.checks import Finding, integrations, journal_root, protobuf, shown
+from otel_rl.cli.shipping import sending, sent
+from otel_rl.integrations import MODULES
 from otel_rl.journal.read import open_run
+from otel_rl.report.format import size
 from otel_rl.sidecar.follow import Position
 from otel_rl.sidecar.progress import load, save
 from tests.runs import Plan, write_run
+from tests.sink import Tls, make_certificates, sink
 
 cli = CliRunner()
 
@@ -53,6 +57,16 @@ def test_what_is_wrong_is_exit_code_1(
     monkeypatch.setenv(name, value)
     result = cli.invoke(app, ["doctor"])
     assert (1, True) == (result.exit_code, expected in result.stdout), result.stdout
+
+
+def test_an_integration_that_was_asked_for_in_vain_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that nobody knows, and one whose package is absent: neither would be recorded."""
+    monkeypatch.setenv("OTEL_RL_INTEGRATIONS", "tlr,sglang,auto")
+    found = {finding.name: finding for finding in integrations()}
+    assert ("wrong", "there is no such integration") == (found["tlr"].state, found["tlr"].detail)
+    assert "wrong" == found["sglang"].state
+    assert "auto" not in found
+    assert {"ok", "note"} >= {found[name].state for name in MODULES if name != "sglang"}
 
 
 def test_what_the_collector_reads_is_not_wrong(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,6 +107,12 @@ def test_standard_variables_are_judged(
     ("name", "value", "expected"),
     [
         ("OTEL_EXPORTER_OTLP_ENDPOINT", "https://me:pw@host:4318", "https://(hidden)@host:4318"),
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://me:p/w@host:4317", "http://(hidden)@host:4317"),
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://me:p@w@host:4317", "http://(hidden)@host:4317"),
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "me:pw@host:4317", "(hidden)@host:4317"),
+        ("OTEL_RL_PROMETHEUS", "//me:p//w@host:4317", "//(hidden)@host:4317"),
+        ("OTEL_RL_DCGM", "[me:pw@a:9400, me:pw@b:9400]", "(hidden)@b:9400]"),
+        ("OTEL_RL_DIR", "/srv/job@2/runs", "/srv/job@2/runs"),
         ("OTEL_RESOURCE_ATTRIBUTES", "team=rl,api.key=abc", "keys: team, api.key"),
         ("OTEL_RESOURCE_ATTRIBUTES", "team=rl,abc", "keys: team, set (hidden)"),
         ("MY_API_KEY", "abc", "set (hidden)"),
@@ -106,6 +126,89 @@ def test_standard_variables_are_judged(
 def test_secrets_are_never_shown(name: str, value: str, expected: str) -> None:
     """By the name of the variable, by the name of a pair in it, or as the user of an address."""
     assert expected == shown(name, value)
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
+@pytest.mark.parametrize("address", ["http://me:1/abc@host:4317", "http://me:a/abc@host:4317", "me:abc@127.0.0.1:1"])
+def test_no_line_shows_the_password_of_an_address(
+    root: Path, monkeypatch: pytest.MonkeyPatch, address: str, protocol: str
+) -> None:
+    """Not that of the variable, and not that of what would be sent there."""
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", address)
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", protocol)
+    result = cli.invoke(app, ["doctor"])
+    assert (1, False, True) == (result.exit_code, "abc" in result.stdout, "(hidden)@" in result.stdout), result.stdout
+
+
+def test_a_host_that_no_name_can_be_is_a_finding(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not an error of the doctor."""
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://my..host:4317")
+    result = cli.invoke(app, ["doctor"])
+    expected = "http://my..host:4317 by grpc: nobody answers (no possible name of a host); records wait in the journal"
+    assert (1, True) == (result.exit_code, expected.removeprefix("http://") in result.stdout), result.stdout
+
+
+def judged(endpoint: str, **variables: object) -> list[Finding]:
+    """What is said of sending traces to an address."""
+    names = {f"OTEL_EXPORTER_OTLP_{name}": str(value) for name, value in variables.items()}
+    found = sending({"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": endpoint, **names})
+    return [Finding(row.state, row.name, row.detail.replace(endpoint.partition("//")[2], "HERE")) for row in found]
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("protocol", ["grpc", "http"])
+def test_certificates_are_tried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, protocol: Literal["grpc", "http"]
+) -> None:
+    """By the handshake that the sidecar would make: what listens there says yes, or what of TLS fails is said."""
+    monkeypatch.setattr(reach, "ANSWER_S", 60.0)  # however slow this machine is
+    pem = make_certificates(tmp_path)
+    spoken = {"grpc": "grpc", "http": "http/protobuf"}[protocol]
+    how = {"grpc": "HERE by grpc, TLS", "http": "https://HERE by http/protobuf, TLS"}[protocol]
+    own = {"CLIENT_CERTIFICATE": pem / "client.pem", "CLIENT_KEY": pem / "client.key"}
+
+    def said(endpoint: str, **variables: object) -> str:
+        (row,) = judged(endpoint, PROTOCOL=spoken, **variables)
+        assert row.detail.startswith(how), row
+        assert ("ok" if row.detail == how else "wrong", "traces") == (row.state, row.name)
+        return row.detail.removeprefix(how).removesuffix("; records wait in the journal").partition(" (")[0]
+
+    with sink(protocol, tls=Tls(pem / "server.key", pem / "server.pem")) as server:
+        assert "" == said(server.endpoint, CERTIFICATE=pem / "ca.pem")
+        assert ": TLS fails" == said(server.endpoint, CERTIFICATE=pem / "other.pem")
+        assert ": TLS fails" == said(server.endpoint)
+    with sink(protocol, tls=Tls(pem / "server.key", pem / "server.pem", pem / "ca.pem")) as server:
+        assert "" == said(server.endpoint, CERTIFICATE=pem / "ca.pem", **own)
+        assert ": TLS fails" == said(server.endpoint, CERTIFICATE=pem / "ca.pem")
+    with sink(protocol) as server:
+        assert ": TLS fails" == said(server.endpoint.replace("http:", "https:"), CERTIFICATE=pem / "ca.pem")
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({}, ("traces", "metrics", "logs")),
+        ({"ENDPOINT": "http://127.0.0.1:1"}, ("traces", "metrics", "logs")),
+        ({"ENDPOINT": "http://127.0.0.1:1", "TIMEOUT": "never"}, ("traces", "metrics", "logs")),
+        ({"ENDPOINT": "http://127.0.0.1:1", "LOGS": "none", "METRICS": "none"}, ("traces",)),
+        ({"ENDPOINT": "http://127.0.0.1:1", "LOGS": "none", "METRICS": "none", "TRACES": "none"}, ()),
+        ({"TRACES_ENDPOINT": "http://127.0.0.1:1"}, ("traces",)),
+    ],
+)
+def test_only_what_is_to_be_sent_waits(
+    root: Path, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], expected: tuple[str, ...]
+) -> None:
+    """A signal without an exporter or an endpoint stays in the journal for ever; of no settings nothing is known."""
+    path = write_run(root)
+    name = next(path.glob("*.traces.*")).name.partition(".")[0]
+    progress = load(path, name)
+    progress["traces"].put_off("later", "HTTP 503")
+    save(path, name, {signal: row.row() for signal, row in progress.items()})
+    for variable, value in variables.items():
+        monkeypatch.setenv(f"OTEL_{variable}_EXPORTER" if value == "none" else f"OTEL_EXPORTER_OTLP_{variable}", value)
+    waiting = sum(file.stat().st_size for signal in expected for file in path.glob(f"*.{signal}.*"))
+    (row,) = [finding for finding in sent(open_run(path)) if finding.name == "waiting"]
+    assert ("note" if waiting else "ok", f"{size(waiting)} to be sent") == (row.state, row.detail.partition(",")[0])
 
 
 def test_trying_to_write_leaves_nothing_behind(tmp_path: Path) -> None:

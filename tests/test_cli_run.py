@@ -143,17 +143,36 @@ def test_options_of_the_command_stay_with_it(tmp_path: Path) -> None:
     assert (0, "--quiet --help\n") == (result.returncode, result.stdout)
 
 
+@pytest.mark.parametrize("option", [["--integrations", "tlr"], []])
+def test_an_integration_that_does_not_exist_starts_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: list[str]
+) -> None:
+    """Three days of training without a record are found out at their begin."""
+    monkeypatch.setenv("OTEL_RL_INTEGRATIONS", "trl" if option else "tlr")
+    result = run_python(tmp_path, "print(1)", *option)
+    assert (2, "") == (result.returncode, result.stdout)
+    assert "no integration is called 'tlr': there are torch, " in result.stderr
+
+
+def test_options_win_over_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever stands there; and an empty one is not given: the variable of a script may not be set."""
+    monkeypatch.setenv("OTEL_RL_INTEGRATIONS", "tlr")
+    monkeypatch.setenv("OTEL_RL_RUN_ID", "theirs")
+    monkeypatch.setenv("OTEL_RL_DIR", str(tmp_path))
+    code = "import os; print(*(os.environ['OTEL_RL_' + name] for name in ('DIR', 'RUN_ID', 'INTEGRATIONS')))"
+    options = ["--dir", "", "--run-id", "mine", "--integrations", "torch"]
+    result = subprocess.run(
+        [*OTEL_RL, "run", *options, "--", sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
+    assert (0, f"{tmp_path} mine torch\n") == (result.returncode, result.stdout)
+
+
 def test_the_environment_is_extended_and_nothing_is_lost(tmp_path: Path) -> None:
     """The directory comes first on PYTHONPATH, once; what was there stays as it was, empty entries too."""
-    first = child_environment({"PYTHONPATH": ":/a", "HOME": "/h"}, tmp_path, "name", "torch,trl")
+    first = child_environment({"PYTHONPATH": ":/a", "HOME": "/h"}, tmp_path)
     autoload = first["PYTHONPATH"].removesuffix("::/a")
     assert Path(autoload, "sitecustomize.py").is_file()
-    assert ("/h", str(tmp_path), "name", "torch,trl") == (
-        first["HOME"],
-        first["OTEL_RL_DIR"],
-        first["OTEL_RL_RUN_ID"],
-        first["OTEL_RL_INTEGRATIONS"],
-    )
+    assert ("/h", str(tmp_path)) == (first["HOME"], first["OTEL_RL_DIR"])
     assert first == child_environment(first, tmp_path)
     assert {"PYTHONPATH": autoload, "OTEL_RL_DIR": str(tmp_path)} == child_environment({}, tmp_path)
 

@@ -45,6 +45,27 @@ IMAGES = {
 PROMETHEUS_UNITS = {"s": "seconds", "By": "bytes", "1": "ratio"}
 OF_THE_SIDECAR = ("hw.", "rl.hw.", "system.", "otel_rl.ship.", "otel_rl.derive.")
 """How metrics begin that are the sidecar's own, once a node."""
+NAMES_OF_CONTENT = (
+    "prompt", "prompts", "Prompt", "PROMPT", "user_prompt", "user_prompts", "system_prompt", "rl.prompt",
+    "rl.sample.prompt", "promptText", "prompt_text", "prompt.text", "prompt_ids", "prompt.token_ids",
+    "prompt.template", "userPrompt", "LLM.PROMPT", "gen_ai.request.prompt", "gen_ai.content.prompt",
+    "gen_ai.prompt.0.content", "response", "responses", "sample.response", "rl.response", "model_response",
+    "llm.response", "ai.response.text", "gen_ai.response.text", "completion", "rl.completion",
+    "gen_ai.content.completion", "message", "messages", "chat_messages", "error.message", "messages.0.content",
+    "ai.prompt.messages", "llm.input_messages.0.message.content", "input", "output", "inputs", "outputs",
+    "input.value", "output.value", "traceloop.entity.input", "traceloop.entity.output", "langsmith.inputs",
+    "mlflow.spanInputs", "lk.user_input", "text", "content", "generated_text", "question", "answer",
+    "retrieval.documents.0.document.content", "process.command_line", "gen_ai.tool.call.arguments",
+)  # fmt: skip
+"""Of other libraries, and as one would name them oneself."""
+NAMES_OF_COUNTS = (
+    "gen_ai.usage.prompt_tokens", "gen_ai.usage.completion_tokens", "llm.token_count.prompt",
+    "llm.token_count.completion", "llm.cost.prompt", "llm.cost.output", "prompt_tokens", "response_length",
+    "prompt.length", "rl.sample.response.length", "message.id", "messaging.message.id", "gen_ai.output.type",
+    "gen_ai.response.model", "http.response.status_code", "rpc.message.type", "input_tokens",
+    "http.request.header.content-type", "content_length", "db.query.text", "context", "rl.context",
+)  # fmt: skip
+"""Of other libraries too, and no contents."""
 SCHEMAS = os.environ.get("OTEL_RL_SCHEMAS")
 
 
@@ -101,7 +122,7 @@ def test_names_are_of_the_vocabulary(path: Path) -> None:
     prefixes = ("rl.span",)  # of span metrics, in the gateway's options
     names = {
         name
-        for name in re.findall(r"(?<![\w.@/-])(?:otel_)?rl\.[a-z_.]*[a-z_]", path.read_text())
+        for name in re.findall(r"(?<![\w.@/-])(?:otel_)?rl\.[a-z_.]*[a-z_][0-9]*", path.read_text())
         if not name.endswith((".yaml", ".jsonl"))
     }
     known = {*ATTRIBUTES, *METRICS, *STAGES, *EVENTS, SCOPE, *prefixes}
@@ -195,17 +216,41 @@ def test_memory_limiter_stands_first() -> None:
         assert {"memory_limiter"} == {each["processors"][0] for each in pipelines}
 
 
+REDACTION = read(COLLECTOR / "agent.yaml")["processors"]["redaction/content"]
+
+
+def is_masked(key: str) -> bool:
+    """Whether the redaction masks an attribute of this name: not where it is told to ignore the name."""
+
+    def matches(patterns: list[str]) -> bool:
+        return any(re.search(pattern, key) for pattern in patterns)
+
+    is_ignored = key in REDACTION["ignored_keys"] or matches(REDACTION["ignored_key_patterns"])
+    return not is_ignored and matches(REDACTION["blocked_key_patterns"])
+
+
 def test_redaction_is_the_same_everywhere_and_masks_what_is_content() -> None:
     """The shipped patterns know every key of contents that otel_rl knows, and no key that it emits otherwise."""
     found = {name: read(COLLECTOR / name)["processors"]["redaction/content"] for name in WITH_REDACTION}
     assert found["agent.yaml"] == found["gateway.yaml"] == found["standalone.yaml"]
-    patterns = [re.compile(pattern) for pattern in found["agent.yaml"]["blocked_key_patterns"]]
-
-    def is_masked(key: str) -> bool:
-        return any(pattern.search(key) for pattern in patterns)
+    assert 1 == len({str(read(COLLECTOR / name)["processors"]["transform/content"]) for name in WITH_REDACTION})
 
     assert [] == [key for key in CONTENT if not is_masked(f"{key}arguments" if key.endswith(".") else key)]
+    assert [] == [key for key in NAMES_OF_CONTENT if not is_masked(key)]
     assert [] == [key for key in ATTRIBUTES if is_masked(key) and not key.startswith(CONTENT)]
+    assert [] == [key for key in NAMES_OF_COUNTS if is_masked(key)]
+    assert [] == [
+        key for key in found["agent.yaml"]["ignored_keys"] if key not in ATTRIBUTES or key.startswith(CONTENT)
+    ]
+
+
+def test_every_pipeline_masks() -> None:
+    """What comes by OTLP goes through both processors, in every signal that each of them knows."""
+    for name in WITH_REDACTION:
+        for pipeline, row in read(COLLECTOR / name)["service"]["pipelines"].items():
+            if "otlp" in row["receivers"]:
+                wanted = {"redaction/content"} | ({"transform/content"} if pipeline != "logs" else set())
+                assert wanted <= set(row["processors"]), (name, pipeline)
 
 
 def test_agent_and_standalone_listen_on_loopback() -> None:
@@ -270,7 +315,7 @@ def test_the_sidecar_containers_say_what_the_command_understands() -> None:
     for words in (composed["command"], job()["initContainers"][0]["args"]):
         command: Any = get_command(app).commands[words[0]]  # type: ignore[attr-defined]
         with command.make_context("sidecar", words[1:]) as context:
-            assert (True, Path(words[-1])) == (context.params["stay"], context.params["directory"])
+            assert (True, words[-1]) == (context.params["stay"], context.params["run"])
     lines = (COLLECTOR / "Dockerfile").read_text().replace("\\\n", "").splitlines()
     assert {'ENTRYPOINT ["otel-rl"]', "USER 10001:10001"} <= set(lines)
 

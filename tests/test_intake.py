@@ -182,6 +182,7 @@ lasting = st.tuples(st.integers(0, 9), st.sampled_from([False, False, False, Tru
 """How long, and whether it is journaled as open."""
 
 
+@pytest.mark.medium
 @fewer
 @given(st.lists(lasting, max_size=30) | st.lists(lasting, min_size=50, max_size=90), st.integers(1, 60))
 def test_the_longest_are_those_of_a_sort(drawn: list[tuple[int, bool]], cycle: int) -> None:

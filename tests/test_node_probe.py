@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 
@@ -23,13 +24,40 @@ def test_whatever_this_machine_has() -> None:
 
 
 def test_the_host_is_sampled() -> None:
-    """Ratios are ratios, what is used is below what there is, and bytes count from the first reading on."""
+    """Ratios are ratios, and what is used is below what there is."""
     probe = HostProbe()
     found = {(sample.name, *sample.labels): sample.value for sample in probe.read()}
     probe.close()
     assert 0 <= found[v.CPU_UTILIZATION,] <= 1
     assert 0 < found[v.SYSTEM_MEMORY,] < found[v.SYSTEM_MEMORY_LIMIT,]
-    assert 0 == found[v.NETWORK_IO, (v.NETWORK_DIRECTION, "receive")]
+
+
+@pytest.mark.parametrize(
+    ("interfaces", "expected"),
+    [
+        ([{"lo": 5}, {"lo": 9}], [{}, {}]),
+        ([{"lo": 5, "eth0": 7}, {"lo": 9, "eth0": 8}], [{"receive": 0, "transmit": 0}, {"receive": 1, "transmit": 10}]),
+        (
+            [{"eth0": 7, "veth1": 900}, {"eth0": 8}, {"eth0": 8, "veth2": 40}, {"eth0": 9, "veth2": 42}],
+            [{"receive": n, "transmit": 10 * n} for n in (0, 1, 1, 4)],
+        ),
+        ([{"eth0": 7}, {"eth0": 2}, {"eth0": 3}], [{"receive": n, "transmit": 10 * n} for n in (0, 0, 1)]),
+    ],
+)
+def test_bytes_of_the_network_are_those_of_interfaces(
+    monkeypatch: pytest.MonkeyPatch, interfaces: list[dict[str, int]], expected: list[dict[str, int]]
+) -> None:
+    """From the first reading on, without loopback, whichever come and go; where there is none there is no number."""
+    readings = iter(interfaces)
+
+    def counters(*, pernic: bool) -> dict[str, SimpleNamespace]:
+        assert pernic
+        return {name: SimpleNamespace(bytes_recv=n, bytes_sent=10 * n) for name, n in next(readings).items()}
+
+    monkeypatch.setattr("psutil.net_io_counters", counters)
+    probe = HostProbe()
+    found = [[each for each in probe.read() if each.name == v.NETWORK_IO] for _ in interfaces]
+    assert expected == [{each.labels[0][1]: each.value for each in samples} for samples in found]
 
 
 def test_counters_never_fall() -> None:

@@ -87,6 +87,7 @@ def test_the_user_code_of_the_type_check_uses_every_public_name() -> None:
     assert PUBLIC == sorted(used)
 
 
+@pytest.mark.medium
 def test_only_the_guard_catches_everything() -> None:
     """An ``except Exception`` elsewhere would hide errors from it."""
     found = [

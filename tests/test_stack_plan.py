@@ -11,12 +11,11 @@ from otel_rl.cli import app
 from otel_rl.stack.plan import LARGEST_OFFSET, PORTS, environment, make_plan
 
 FOUND = {name: Path("/bin", name) for name in ("jaeger", "prometheus", "collector", "tempo")}
-FOLDER = Path("/runs/.stack")
 
 
 def test_the_usual_ports() -> None:
     """Where every exporter and every person looks first."""
-    rows = {part.name: part.address for part in make_plan(FOUND, FOLDER, 0)}
+    rows = {part.name: part.address for part in make_plan(FOUND, 0)}
     expected = {
         "jaeger": "http://127.0.0.1:16686",
         "prometheus": "http://127.0.0.1:9090",
@@ -24,22 +23,29 @@ def test_the_usual_ports() -> None:
         "collector": "http://127.0.0.1:4317",
     }
     assert expected == rows
-    assert sorted(PORTS.values()) == sorted(port for part in make_plan(FOUND, FOLDER, 0) for port in part.ports)
+    assert sorted(PORTS.values()) == sorted(port for part in make_plan(FOUND, 0) for port in part.ports)
 
 
 def test_an_offset_shifts_all_of_them() -> None:
     """None stays behind, in no flag and no variable either."""
-    usual, shifted = (make_plan(FOUND, FOLDER, offset) for offset in (0, 1000))
+    usual, shifted = (make_plan(FOUND, offset) for offset in (0, 1000))
     assert [[port + 1000 for port in part.ports] for part in usual] == [list(part.ports) for part in shifted]
     text = " ".join(word for part in shifted for word in (*part.command, *(value for _, value in part.environ)))
     assert [] == [port for port in PORTS.values() if f":{port}" in text or f"={port}" in text.split()]
+
+
+def test_paths_are_relative_to_the_folder_of_the_stack() -> None:
+    """A part reads an absolute one in its own way: `:`, `$` and `"` of a folder's name mean something to each."""
+    words = [word for part in make_plan(FOUND, 0) for word in (*part.command[1:], *(v for _, v in part.environ))]
+    assert [] == [word for word in words if word.rpartition("=")[2].startswith("/")]
+    assert {"."} == {v for part in make_plan(FOUND, 0) for name, v in part.environ if name == "OTEL_RL_STACK_DIR"}
 
 
 def test_every_address_is_on_loopback() -> None:
     """Nobody else on the network reads prompts, or sends."""
     hosts = {
         value.removeprefix("http://").partition(":")[0]
-        for part in make_plan(FOUND, FOLDER, 0)
+        for part in make_plan(FOUND, 0)
         for _, value in part.environ
         if ":" in value
     }
@@ -48,7 +54,7 @@ def test_every_address_is_on_loopback() -> None:
 
 def test_who_is_sent_to_starts_before_who_sends() -> None:
     """The Collector is last."""
-    assert "collector" == make_plan(FOUND, FOLDER, 0)[-1].name
+    assert "collector" == make_plan(FOUND, 0)[-1].name
 
 
 @pytest.mark.parametrize(
@@ -60,13 +66,13 @@ def test_who_is_sent_to_starts_before_who_sends() -> None:
 )
 def test_traces_go_to_tempo_where_there_is_one(names: tuple[str, ...], expected: str) -> None:
     """Otherwise the Collector would wait for it for ever."""
-    *_, collector = make_plan({name: FOUND[name] for name in names}, FOLDER, 0)
+    *_, collector = make_plan({name: FOUND[name] for name in names}, 0)
     assert expected == dict(collector.environ)["OTEL_RL_TRACES_TO"]
 
 
 def test_what_is_set_for_the_training_does_not_reach_the_programs() -> None:
     """They would send their own telemetry there, and call themselves so; what our configurations read stays."""
-    *_, collector = make_plan(FOUND, FOLDER, 0)
+    *_, collector = make_plan(FOUND, 0)
     user = {
         "OTEL_EXPORTER_OTLP_HEADERS": "authorization=secret",
         "OTEL_RESOURCE_ATTRIBUTES": "a=b",

@@ -19,6 +19,7 @@ from google.protobuf.internal import api_implementation
 
 from otel_rl import vocabulary as v
 from otel_rl.config import OF_COLLECTOR, may_be_key, settings, unknown_variables
+from otel_rl.integrations import AUTO, MODULES
 from otel_rl.journal.encode import native
 from otel_rl.journal.read import Journal, Run
 from otel_rl.report.format import clock, count, plural, size
@@ -32,7 +33,8 @@ PACKAGES: Final = (
 LEAST_FREE_BYTES: Final = 1 << 30
 SECRET: Final = re.compile(r"header|key|token|secret|passw|credential|auth", re.IGNORECASE)
 SECRET_PAIR: Final = re.compile(rf"({SECRET.pattern})[\w.-]*=", re.IGNORECASE)
-USER_IN_URL: Final = re.compile(r"//[^/@\s]+@")
+USER_OF_ADDRESS: Final = re.compile(r"^(?!/[^/])([a-z][a-z0-9+.-]*://|//)?.*@", re.IGNORECASE | re.DOTALL)
+"""All before the last `@`, since a password may have `@` and `/`; a path of a file is none."""
 PAIRS: Final = "OTEL_RESOURCE_ATTRIBUTES"
 READ_ELSEWHERE: Final = {"OTEL_PROPAGATORS"}
 """Variables that integrations honour; they are no settings of otel_rl."""
@@ -78,10 +80,13 @@ def integrations() -> list[Finding]:
     """List the integrations and whether each applies here."""
     from otel_rl import entry  # the other commands do without it and start faster
 
-    return [
-        Finding(INTEGRATION_MARKS.get(state, "note"), name, f"{state} {detail}".strip())
-        for name, state, detail in entry.integrations_status()
-    ]
+    asked = entry.asked_for()
+    found: list[Finding] = []
+    for name, state, detail in entry.integrations_status():
+        mark = INTEGRATION_MARKS.get(state, "wrong" if name in asked else "note")
+        found.append(Finding(mark, name, f"{state} {detail}".strip()))
+    strangers = [name for name in asked if name not in (*MODULES, AUTO)]
+    return found + [Finding("wrong", name, "there is no such integration") for name in strangers]
 
 
 def settings_rows(environ: Mapping[str, str] = os.environ) -> list[Finding]:
@@ -127,7 +132,7 @@ def shown(name: str, value: str) -> str:
         return f"keys: {', '.join(key.strip() if equals else HIDDEN for key, equals, _ in _pairs(value))}"
     if value and (may_be_key(value) or SECRET.search(name) or SECRET_PAIR.search(value)):
         return HIDDEN
-    return USER_IN_URL.sub("//(hidden)@", value)
+    return USER_OF_ADDRESS.sub(r"\1(hidden)@", value)
 
 
 def _pairs(value: str) -> list[tuple[str, str, str]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Final, NoReturn
@@ -10,6 +12,7 @@ import typer
 from rich.console import Console
 
 from otel_rl.config import Config, ConfigurationError
+from otel_rl.integrations import check_names
 from otel_rl.journal.read import JournalNotFound, Run, open_run
 from otel_rl.report.format import printable
 from otel_rl.report.locate import find_run, is_fallback
@@ -21,8 +24,18 @@ EXIT_CODES: Final = "Exit code: 0 done; 1 failed; 2 wrong usage; 3 no such run, 
 
 RUN: Final = "Name of a run below OTEL_RL_DIR (./otel_rl_runs where that is not set), or the path of its directory."
 RunName = Annotated[str | None, typer.Argument(metavar="RUN", help=f"{RUN} Without it: the run written last.")]
+
+
+def _given(text: str) -> Path | None:
+    """Read a path; an empty one is none: a script's variable that is not set."""
+    return Path(text) if text else None
+
+
 Directory = Annotated[
-    Path | None, typer.Option("--dir", help="Where to keep runs. Without it: OTEL_RL_DIR, or ./otel_rl_runs.")
+    Path | None,
+    typer.Option(
+        "--dir", parser=_given, metavar="PATH", help="Where to keep runs. Without it: OTEL_RL_DIR, or ./otel_rl_runs."
+    ),
 ]
 
 
@@ -57,12 +70,14 @@ def reason(error: OSError | UnicodeError | MemoryError) -> str:
     return str(error)
 
 
-def settings() -> Config:
+def settings(environ: Mapping[str, str] = os.environ) -> Config:
     """Read the settings, or end the command with what is wrong with them."""
     try:
-        return Config.from_env()
+        config = Config.from_env(environ)
+        check_names(config.integrations, "OTEL_RL_INTEGRATIONS: ")
     except ConfigurationError as error:
         leave(str(error), WRONG_USAGE)
+    return config
 
 
 def opened(name: str | None) -> Run:

@@ -59,12 +59,14 @@ def run(
 
     A process is recorded when it is Python with otel_rl installed and was not started with -I, -E or -S.
     """
-    config = settings()
+    options = {"OTEL_RL_RUN_ID": run_id, "OTEL_RL_INTEGRATIONS": integrations}
+    environ = {**os.environ, **{name: value for name, value in options.items() if value}}
+    config = settings(environ)
     root = absolute(directory or config.directory)
-    environ = child_environment(os.environ, root, run_id, integrations)
+    environ = child_environment(environ, root)
     started_ns = time.time_ns()
     try:
-        with sending(root, run_id or config.run_id, config) as keeper:
+        with sending(root, config.run_id, config) as keeper:
             code = run_child(command, environ)
     except FileNotFoundError:
         leave(f"there is no command {command[0]!r}", COMMAND_NOT_FOUND)
@@ -77,19 +79,15 @@ def run(
     raise typer.Exit(code)
 
 
-def child_environment(
-    environ: Mapping[str, str], root: Path, run_id: str = "", integrations: str = ""
-) -> dict[str, str]:
+def child_environment(environ: Mapping[str, str], root: Path) -> dict[str, str]:
     """Make the environment in which Python processes instrument themselves."""
     autoload = str(files("otel_rl") / "autoload")
     before = environ.get("PYTHONPATH", "")
     is_there = before.split(os.pathsep)[0] == autoload
-    wanted = {"OTEL_RL_RUN_ID": run_id, "OTEL_RL_INTEGRATIONS": integrations}
     return {
         **environ,
         "PYTHONPATH": before if is_there else os.pathsep.join(filter(None, (autoload, before))),
         "OTEL_RL_DIR": str(root),
-        **{name: value for name, value in wanted.items() if value},
     }
 
 

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import os
-import socket
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from time import time_ns
 from typing import Final
-from urllib.parse import urlsplit
 
 from otel_rl.cli.checks import Finding
+from otel_rl.cli.reach import trouble
 from otel_rl.config import ConfigurationError
+from otel_rl.journal.frame import Signal
 from otel_rl.journal.read import Run
 from otel_rl.report.format import count, seconds, size
 from otel_rl.sidecar import owner
 from otel_rl.sidecar.follow import find_streams
 from otel_rl.sidecar.progress import load
-from otel_rl.sidecar.settings import PREFIX, Target, targets
+from otel_rl.sidecar.settings import PREFIX, SIGNALS, Target, targets
 
-ANSWER_S: Final = 2.0
 LOST: Final = frozenset({"rejected", "refused", "damaged"})
 SUFFIXES: Final = (
     "ENDPOINT", "PROTOCOL", "HEADERS", "TIMEOUT", "COMPRESSION", "CERTIFICATE", "CLIENT_KEY", "CLIENT_CERTIFICATE",
@@ -39,8 +39,8 @@ def sending(environ: Mapping[str, str] = os.environ) -> list[Finding]:
         return [Finding("wrong", "sending", str(error))]
     if not found:
         return [Finding("note", "sending", f"nothing: {PREFIX}ENDPOINT is not set, records stay in the journal")]
-    answers: dict[tuple[str, int], str] = {}
-    return [_target(target, answers) for target in found]
+    troubles: dict[Target, str] = {}
+    return [_target(target, troubles) for target in found]
 
 
 def sent(run: Run) -> list[Finding]:
@@ -48,6 +48,7 @@ def sent(run: Run) -> list[Finding]:
     if not run.path.is_dir():
         return []
     streams = find_streams(run.path)
+    expected = _expected()
     counts: Counter[tuple[str, str]] = Counter()
     retries: dict[str, Counter[tuple[str, str]]] = {}
     failures: dict[str, set[str]] = {}
@@ -61,7 +62,7 @@ def sent(run: Run) -> list[Finding]:
                 retries.setdefault(signal, Counter()).update(row.retries)
                 failures.setdefault(signal, set()).update({row.failure} - {""})
             stream = streams.get((writer, signal))
-            if stream is not None:
+            if stream is not None and signal in expected:
                 waiting += row.waiting(stream)
                 first_ns = row.first_ns(stream)
                 oldest_ns = min(oldest_ns or first_ns, first_ns or oldest_ns)
@@ -103,17 +104,21 @@ def _sidecars(run: Run) -> list[Finding]:
     return found
 
 
-def _target(target: Target, answers: dict[tuple[str, int], str]) -> Finding:
-    """Judge one target; ``answers`` keeps why a place does not answer, since it is mostly one for all signals."""
+def _expected(environ: Mapping[str, str] = os.environ) -> frozenset[Signal]:
+    """Give the signals that are to be sent; all where that is not set, or cannot be, as it is the trainers' to set."""
+    try:
+        found = targets(environ)
+    except ConfigurationError:
+        return frozenset(SIGNALS)
+    return frozenset(target.signal for target in found) if targets_set(environ) else frozenset(SIGNALS)
+
+
+def _target(target: Target, troubles: dict[Target, str]) -> Finding:
+    """Judge one target; ``troubles`` keeps what was found of a place, since it is mostly one for all signals."""
     how = f"{target.shown} by {target.protocol}{', TLS' if target.secure else ''}"
-    parts = urlsplit(target.endpoint if "//" in target.endpoint else f"//{target.endpoint}")
-    place = (parts.hostname or "", parts.port or (443 if target.secure else 80))
-    if place not in answers:
-        try:
-            socket.create_connection(place, ANSWER_S).close()
-            answers[place] = ""
-        except OSError as error:
-            answers[place] = error.strerror or type(error).__name__
-    if answers[place]:
-        return Finding("wrong", target.signal, f"{how}: nobody answers ({answers[place]}); records wait in the journal")
+    place = replace(target, signal="traces", endpoint=target.endpoint.removesuffix(f"/v1/{target.signal}"))
+    if place not in troubles:
+        troubles[place] = trouble(place)
+    if troubles[place]:
+        return Finding("wrong", target.signal, f"{how}: {troubles[place]}; records wait in the journal")
     return Finding("ok", target.signal, how)

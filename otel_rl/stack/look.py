@@ -43,17 +43,20 @@ def _row(noted: state.Stack, part: state.Noted) -> Row:
 
 
 def strays(folder: Path) -> dict[int, str]:
-    """Find processes that lead a session and name our configurations on their command line: pid and name.
+    """Find processes that lead a session, work in our folder and name a configuration in it: pid and name.
 
     For a person to judge where the state file says nothing; nothing is ended for standing here.
     """
     import psutil
 
-    marker = os.path.join(folder, CONFIGURATIONS, "")
+    marker = os.path.join(CONFIGURATIONS, "")
+    home = os.path.realpath(folder)
     return {
         process.info["pid"]: process.info["name"]
-        for process in psutil.process_iter(["pid", "name", "cmdline"])
-        if any(marker in word for word in process.info["cmdline"] or ()) and _leads(process.info["pid"])
+        for process in psutil.process_iter(["pid", "name", "cmdline", "cwd"])
+        if process.info["cwd"] == home
+        and any(marker in word for word in process.info["cmdline"] or ())
+        and _leads(process.info["pid"])
     }
 
 

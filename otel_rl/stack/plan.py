@@ -1,4 +1,8 @@
-"""What runs on which port, with which configuration and flags."""
+"""What runs on which port, with which configuration and flags.
+
+Every part works in the folder of the stack, and all paths are relative to that: of an absolute one the programs read
+``:``, ``$`` and ``"`` in their own ways, as the end of a scheme, as a variable, as the end of a text.
+"""
 
 from __future__ import annotations
 
@@ -71,18 +75,17 @@ class Addresses:
         return tuple(self.port[name] for name in names)
 
 
-def make_plan(found: Mapping[str, Path], folder: Path, offset: int) -> tuple[Part, ...]:
+def make_plan(found: Mapping[str, Path], offset: int) -> tuple[Part, ...]:
     """Plan the stack, in the order in which its parts start: who is sent to, before who sends.
 
     Args:
         found: the program of each part; without `tempo` there is none.
-        folder: where data, logs and configurations of the stack lie.
         offset: by how much all ports are shifted.
     """
     addresses = Addresses(offset)
     makers = {"jaeger": _jaeger, "prometheus": _prometheus, "tempo": _tempo}
-    stores = [make(str(found[name]), folder, addresses) for name, make in makers.items() if name in found]
-    return (*stores, _collector(str(found["collector"]), folder, addresses, has_tempo="tempo" in found))
+    stores = [make(str(found[name]), addresses) for name, make in makers.items() if name in found]
+    return (*stores, _collector(str(found["collector"]), addresses, has_tempo="tempo" in found))
 
 
 def environment(part: Part, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
@@ -91,10 +94,10 @@ def environment(part: Part, environ: Mapping[str, str] = os.environ) -> dict[str
     return {**inherited, **dict(part.environ)}
 
 
-def _jaeger(program: str, folder: Path, at: Addresses) -> Part:
+def _jaeger(program: str, at: Addresses) -> Part:
     return Part(
         name="jaeger",
-        command=(program, "--config", str(folder / CONFIGURATIONS / "jaeger.yaml")),
+        command=(program, "--config", f"{CONFIGURATIONS}/jaeger.yaml"),
         environ=(
             ("OTEL_RL_JAEGER", at.of("jaeger_otlp")),
             ("OTEL_RL_JAEGER_UI", at.of("jaeger")),
@@ -110,14 +113,14 @@ def _jaeger(program: str, folder: Path, at: Addresses) -> Part:
     )
 
 
-def _prometheus(program: str, folder: Path, at: Addresses) -> Part:
+def _prometheus(program: str, at: Addresses) -> Part:
     return Part(
         name="prometheus",
         command=(
             program,
-            f"--config.file={folder / CONFIGURATIONS / 'prometheus.yaml'}",
+            f"--config.file={CONFIGURATIONS}/prometheus.yaml",
             f"--web.listen-address={at.of('prometheus')}",
-            f"--storage.tsdb.path={folder / 'prometheus'}",
+            "--storage.tsdb.path=prometheus",
             "--web.enable-otlp-receiver",
             "--enable-feature=exemplar-storage",
         ),
@@ -129,17 +132,17 @@ def _prometheus(program: str, folder: Path, at: Addresses) -> Part:
     )
 
 
-def _tempo(program: str, folder: Path, at: Addresses) -> Part:
+def _tempo(program: str, at: Addresses) -> Part:
     return Part(
         name="tempo",
         command=(
             program,
-            f"-config.file={folder / CONFIGURATIONS / 'tempo.yaml'}",
+            f"-config.file={CONFIGURATIONS}/tempo.yaml",
             "-config.expand-env=true",
             f"-memberlist.bind-port={at.port['tempo_gossip']}",
         ),
         environ=(
-            ("OTEL_RL_STACK_DIR", str(folder)),
+            ("OTEL_RL_STACK_DIR", "."),
             ("OTEL_RL_TEMPO", at.of("tempo_otlp")),
             ("OTEL_RL_TEMPO_HOST", LOOPBACK),
             ("OTEL_RL_TEMPO_PORT", str(at.port["tempo"])),
@@ -153,13 +156,13 @@ def _tempo(program: str, folder: Path, at: Addresses) -> Part:
     )
 
 
-def _collector(program: str, folder: Path, at: Addresses, *, has_tempo: bool) -> Part:
+def _collector(program: str, at: Addresses, *, has_tempo: bool) -> Part:
     stores = ["otlp_grpc/jaeger", *(["otlp_grpc/tempo"] if has_tempo else [])]
     return Part(
         name="collector",
-        command=(program, "--config", str(folder / CONFIGURATIONS / "standalone.yaml")),
+        command=(program, "--config", f"{CONFIGURATIONS}/standalone.yaml"),
         environ=(
-            ("OTEL_RL_STACK_DIR", str(folder)),
+            ("OTEL_RL_STACK_DIR", "."),
             ("OTEL_RL_GRPC", at.of("grpc")),
             ("OTEL_RL_HTTP", at.of("http")),
             ("OTEL_RL_HEALTH", at.of("collector_health")),

@@ -48,7 +48,7 @@ def up(root: Path, offset: int, show: Show) -> tuple[Stack, bool]:
             if not compose.is_there():
                 raise StackError(_how_to_get(names))
             return compose.up(folder, offset, show), True
-        parts = make_plan(found, folder, offset)
+        parts = make_plan(found, offset)
         _refuse_taken(parts)
         configurations.copy(folder / CONFIGURATIONS)
         return _start(parts, folder, offset, show), True

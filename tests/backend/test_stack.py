@@ -23,6 +23,8 @@ from tests.backends import NAMED, TEMPO, get, wait_for
 pytestmark = pytest.mark.backend
 
 TRACE = f"{7:032x}"
+ODD = "rü ns:1 $HOME $$ ${env:HOME} \"#'%"
+"""The name of a folder in which each character means something to a program, or to its configuration."""
 
 
 class Stack:
@@ -57,15 +59,19 @@ class Stack:
         return PORTS[name] + self.offset
 
     @property
+    def processes(self) -> list[psutil.Process]:
+        """List the processes that work with this root."""
+        folder = str(self.root / ".stack")
+        return [
+            each
+            for each in psutil.process_iter(["name", "status", "cwd"])
+            if each.info["cwd"] == folder and each.info["status"] != psutil.STATUS_ZOMBIE
+        ]
+
+    @property
     def living(self) -> list[str]:
         """Name the programs that run with this root."""
-        marker = str(self.root / ".stack")
-        return sorted(
-            each.info["name"]
-            for each in psutil.process_iter(["name", "status", "cmdline"])
-            if any(marker in word for word in each.info["cmdline"] or ())
-            and each.info["status"] != psutil.STATUS_ZOMBIE
-        )
+        return sorted(each.info["name"] for each in self.processes)
 
     def series(self, query: str) -> list[dict[str, str]]:
         """Ask Prometheus; give the labels of what it found."""
@@ -96,7 +102,7 @@ def stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stack]:
             monkeypatch.setenv(variable, value)
     if names := missing(find_all()):
         pytest.skip(f"no {', '.join(names)} here: scripts/backends builds them")
-    found = Stack(tmp_path / "runs")
+    found = Stack(tmp_path / ODD)
     yield found
     found("down", "--delete")
 
@@ -125,6 +131,11 @@ def test_what_is_sent_to_the_stack_is_found_in_it(stack: Stack) -> None:
     down = stack("down")
     assert (0, [], 3) == (down.returncode, stack.living, stack("status").returncode), down.stderr
     assert [] == taken(port + stack.offset for port in PORTS.values())
+    kept = {path.name for path in (stack.root / ".stack").iterdir() if path.is_dir()}
+    assert ({stack.root}, {"configurations", "prometheus", "queue", *(["tempo"] if has_tempo else [])}) == (
+        {*stack.root.parent.iterdir()},
+        kept,
+    )
 
     assert 0 == stack.up().returncode
     assert ["3"] == [labels["rl_rank"] for labels in stack.series(query)]
@@ -138,8 +149,7 @@ def test_only_loopback_is_listened_on(stack: Stack) -> None:
     names = {*stack.living}
     listening = {
         (process.info["name"], connection.laddr.ip, connection.laddr.port)
-        for process in psutil.process_iter(["name", "cmdline"])
-        if any(str(stack.root / ".stack") in word for word in process.info["cmdline"] or ())
+        for process in stack.processes
         for connection in process.net_connections(kind="tcp")
         if connection.status == psutil.CONN_LISTEN
     }

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyValue, KeyValueList
 from opentelemetry.proto.metrics.v1.metrics_pb2 import Exemplar
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
@@ -17,6 +18,7 @@ from otel_rl.vocabulary import ATTRIBUTES
 from tests.backend.otlp import HOUR_S, failed, logs, metrics, pairs, send, span, texts, traces
 from tests.backends import Collector, Prometheus, collector, free_ports, jaeger, prometheus, wait_for
 from tests.sink import sink
+from tests.test_collector_files import NAMES_OF_CONTENT, NAMES_OF_COUNTS
 
 pytestmark = pytest.mark.backend
 
@@ -152,11 +154,10 @@ def test_contents_are_masked(tmp_path: Path) -> None:
         "llm.input_messages.0.message.content": SECRET,
         "rl.prompt.text": SECRET,
         "rl.response.text": SECRET,
-        "prompt": SECRET,
-        "responses": SECRET,
-        "messages": SECRET,
         "process.command_line": SECRET,
+        **dict.fromkeys(NAMES_OF_CONTENT, SECRET),
     }
+    innocent |= dict.fromkeys(NAMES_OF_COUNTS, "kept")
     failing = span(7, 1)
     failing.attributes.extend(pairs({**innocent, **content}))
     failing.events.append(Span.Event(name="exception", attributes=pairs(content)))
@@ -183,6 +184,50 @@ def test_contents_are_masked(tmp_path: Path) -> None:
         (record,) = json.loads(written)["resourceLogs"][0]["scopeLogs"][0]["logRecords"]
         kept = {pair["key"]: pair["value"]["stringValue"] for pair in record["attributes"]}
         assert {"gen_ai.prompt": MASK, "rl.mode": "train"} == kept
+
+
+def test_contents_inside_of_attributes_are_masked(tmp_path: Path) -> None:
+    """A map, a list of maps and a text in JSON go as a whole where one of their names is of contents; others arrive."""
+    inner = AnyValue(kvlist_value=KeyValueList(values=pairs({"user_prompt": SECRET})))
+    innocent = {
+        "map": AnyValue(kvlist_value=KeyValueList(values=pairs({"prompt_tokens": "7"}))),
+        "list": AnyValue(array_value=ArrayValue(values=[AnyValue(string_value="a"), AnyValue(int_value=2)])),
+        "json": AnyValue(string_value='{"prompt_tokens": 7}'),
+        "multiline": AnyValue(string_value="[a]\nprompt: 7"),
+        "number": AnyValue(double_value=0.5),
+    }
+    content = {
+        "outer": inner,
+        "deep": AnyValue(kvlist_value=KeyValueList(values=[KeyValue(key="a", value=inner)])),
+        "rows": AnyValue(array_value=ArrayValue(values=[inner, inner])),
+        "payload": AnyValue(string_value=f'[\n {{"role": "user", "Content" : "{SECRET}"}}]'),
+        "gen_ai.input.messages": AnyValue(array_value=ArrayValue(values=[AnyValue(string_value=SECRET)])),
+    }
+    request = span(7, 1)
+    request.attributes.extend(KeyValue(key=key, value=value) for key, value in (innocent | content).items())
+    with (
+        sink("grpc") as taken,
+        collector(tmp_path, OTEL_RL_JAEGER=taken.endpoint.removeprefix("http://")) as found,
+    ):
+        assert "OK" == send(found.grpc, "traces", traces(request))
+        assert wait_for(lambda: taken.taken("traces"))
+        (arrived,) = taken.taken("traces")
+    expected = innocent | dict.fromkeys(content, AnyValue(string_value=MASK))
+    assert expected == {pair.key: pair.value for pair in arrived.attributes}
+
+
+def test_exemplars_have_nothing_but_their_trace(tmp_path: Path) -> None:
+    """What an SDK puts into them beside is no label, so nobody would miss it, and may be contents."""
+    request = metrics("rl.step.time", (0, 1, 2.5))
+    point = request.resource_metrics[0].scope_metrics[0].metrics[0].gauge.data_points[0]
+    ids = {"trace_id": (7).to_bytes(16, "big"), "span_id": (8).to_bytes(8, "big")}
+    example = Exemplar(time_unix_nano=point.time_unix_nano, as_double=1.5, **ids)
+    point.exemplars.append(example)
+    point.exemplars[0].filtered_attributes.extend(pairs({"prompt": SECRET, "anything": SECRET}))
+    with sink("http") as taken, collector(tmp_path, OTEL_RL_PROMETHEUS=taken.endpoint) as found:
+        assert "OK" == send(found.grpc, "metrics", request)
+        (metric,) = [metric for metric in taken.taken("metrics") if metric.name == "rl.step.time"]
+    assert [[example]] == [[*point.exemplars] for point in metric.gauge.data_points]
 
 
 def test_it_listens_on_loopback_only(tmp_path: Path) -> None:
