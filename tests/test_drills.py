@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -127,14 +128,22 @@ def test_a_full_disk(tmp_path: Path, mount: Mount, fallback: Path) -> None:
         assert 0 < len(arrived(server)) - sum(recorded.values()) < len(arrived(server))
 
 
+def fill(root: Path) -> None:
+    """Take what is left of a file system."""
+    with suppress(OSError), (root / "filler").open("wb", buffering=0) as filler:
+        while True:
+            filler.write(b"x")
+
+
 def test_what_went_elsewhere_can_be_sent_by_hand(tmp_path: Path, mount: Mount, fallback: Path) -> None:
-    """Where no process may be started, the two commands that were said send everything, once."""
+    """Where no process may be started, the two commands that were said send everything, once, from a full disk too."""
     root = mount("small", "size=1m")
     with sink("grpc") as server:
         environ = {**variables(root, server.endpoint, tmp_path), "OTEL_RL_SIDECAR": "false"}
         _, said, code = run(environ, "steps.py", "2500", "return", "0.001")
         assert 0 == code, said
         assert not server.ids()
+        fill(root)
         for directory in (root / RUN, fallback / RUN):
             assert f"otel-rl ship {directory}" in said
             ship = subprocess.run([sys.executable, "-m", "otel_rl", "ship", str(directory)], env=environ, check=False)

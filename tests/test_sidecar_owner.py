@@ -47,6 +47,21 @@ def test_the_first_claim_holds(tmp_path: Path) -> None:
     assert "other" == getattr(owner.living(tmp_path, BOOT), "writer", None), "somebody else's claim was given back"
 
 
+def test_a_claim_may_stand_nowhere(tmp_path: Path) -> None:
+    """On a disk that takes nothing; it holds until somebody who lives has one that does."""
+    dead = owner.claim(tmp_path, BOOT, DEAD)
+    before = sorted(tmp_path.iterdir())
+    ours = owner.unnoted(tmp_path, BOOT, ALIVE)
+    assert dead is not None
+    assert ours is not None
+    assert ours.touch()
+    assert before == sorted(tmp_path.iterdir())
+    theirs = owner.claim(tmp_path, BOOT, replace(ALIVE, writer="other"))
+    assert (theirs is not None, ours.touch(), owner.unnoted(tmp_path, BOOT, ALIVE)) == (True, False, None)
+    ours.release()
+    assert "other" == getattr(owner.living(tmp_path, BOOT), "writer", None)
+
+
 @pytest.mark.medium
 def test_of_many_at_once_one_wins(tmp_path: Path) -> None:
     """Real processes at the same moment; one that is killed makes room."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,6 +24,8 @@ from otel_rl.sidecar.settings import Target, targets
 from otel_rl.version import __version__
 
 LONGEST_S: Final = 604_800.0
+TAKES_NOTHING: Final = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EROFS))
+"""A disk that is full, or that can only be read."""
 Claims = dict[str, owner.Owner | None]
 """By boot id, the claim to ship what was written there; None where somebody else has it."""
 
@@ -118,7 +121,7 @@ def _node(directory: Path, wanted: tuple[Target, ...]) -> Iterator[tuple[Node, C
 
     def mine(writer: WriterIdentity) -> bool:
         if writer.boot_id not in claims:
-            claims[writer.boot_id] = owner.claim(directory, writer.boot_id, me)
+            claims[writer.boot_id] = _claim(directory, writer.boot_id, me)
             if claims[writer.boot_id] is None:
                 complain(f"a living sidecar ships what was written on {writer.host}; it is left to it")
         return claims[writer.boot_id] is not None
@@ -131,6 +134,17 @@ def _node(directory: Path, wanted: tuple[Target, ...]) -> Iterator[tuple[Node, C
         for claim in claims.values():
             if claim is not None:
                 claim.release()
+
+
+def _claim(directory: Path, boot_id: str, me: WriterIdentity) -> owner.Owner | None:
+    """Claim to ship what was written on a node, also from a disk that takes no note of it."""
+    try:
+        return owner.claim(directory, boot_id, me)
+    except OSError as error:
+        if error.errno not in TAKES_NOTHING:
+            raise
+        complain(f"{directory} takes no note of what is sent ({error.strerror}): whoever ships it next sends it again")
+        return owner.unnoted(directory, boot_id, me)
 
 
 def _are_ours(claims: Claims) -> bool:

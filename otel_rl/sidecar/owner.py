@@ -16,13 +16,17 @@ ROLE = "sidecar"
 class Owner:
     """The claim of this process to ship the journals of one node."""
 
-    def __init__(self, path: Path, identity: WriterIdentity) -> None:
+    def __init__(self, path: Path, identity: WriterIdentity, *, is_noted: bool = True) -> None:
         self.path = path
         self.identity = identity
+        self._is_noted = is_noted
+        """Whether it stands in the file; else it holds until somebody else's does."""
 
     def touch(self) -> bool:
         """Say that we live, to those who cannot look us up; False where somebody else took over or the file is gone."""
         try:
+            if not self._is_noted:
+                return _living(self.path) is None
             is_ours = WriterIdentity.from_json(self.path.read_bytes()) == self.identity
         except FileNotFoundError:
             is_ours = False
@@ -71,6 +75,13 @@ def claim(directory: Path, boot_id: str, identity: WriterIdentity) -> Owner | No
             file.write(identity.to_json())
         os.replace(new, path)
     return Owner(path, identity)
+
+
+def unnoted(directory: Path, boot_id: str, identity: WriterIdentity) -> Owner | None:
+    """Ship for a node by hand where the disk takes no claim, since it is full; None where another one lives."""
+    if living(directory, boot_id) is not None:
+        return None
+    return Owner(path_of(directory, boot_id), identity, is_noted=False)
 
 
 @contextmanager
