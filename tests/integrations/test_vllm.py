@@ -33,12 +33,11 @@ from tests.integrations.vllm_shapes import (
     S,
     at,
     config,
+    every_version,
     monotonic,
     wall,
 )
 from tests.noted import take
-
-every_version = pytest.mark.parametrize("version", VERSIONS)
 
 
 class EngineDeadError(Exception):

@@ -20,7 +20,6 @@ from otel_rl.requests import UNKNOWN, Request
 from tests.fixtures import Recording
 from tests.integrations.vllm_shapes import (
     HOOKS,
-    VERSIONS,
     FinishReason,
     Frontend,
     Parent,
@@ -29,12 +28,11 @@ from tests.integrations.vllm_shapes import (
     S,
     at,
     config,
+    every_version,
     monotonic,
     wall,
 )
 from tests.noted import take
-
-every_version = pytest.mark.parametrize("version", VERSIONS)
 
 
 @dataclass

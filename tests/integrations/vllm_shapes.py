@@ -10,6 +10,8 @@ from enum import Enum, IntEnum
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from otel_rl.integrations import vllm as integration
 from otel_rl.patching import wrap
 from tests.fixtures import WALL_NS, Recording
@@ -24,6 +26,7 @@ VERSIONS = {
     "0.32.0": (0, 32),
     "0.33.0": (0, 33),
 }
+every_version = pytest.mark.parametrize("version", VERSIONS)
 
 
 class FinishReason(IntEnum):
