@@ -12,7 +12,6 @@ import tempfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 
 from measure import keep, show, side_by_side
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
@@ -26,6 +25,8 @@ from otel_rl.journal.encode import SpanEncoder
 from otel_rl.journal.identity import WriterIdentity
 from otel_rl.journal.write import Writer
 from otel_rl.records import Value
+from otel_rl.runtime import Trace
+from otel_rl.spans import Stage
 
 BATCH = 512
 RESOURCE = {"service.name": "trl-trainer", "rl.rank": 0, "rl.run.id": "benchmark"}
@@ -41,7 +42,7 @@ def attributes(count: int, draw: random.Random) -> dict[str, Value]:
     return {f"rl.attribute.{index}": kinds[index % 3]() for index in range(count)}
 
 
-def spans(count: int, each: int) -> tuple[list[SimpleNamespace], list[ReadableSpan]]:
+def spans(count: int, each: int) -> tuple[list[Stage], list[ReadableSpan]]:
     """Make the same spans as our records and as the SDK's."""
     draw = random.Random(3)
     ours, theirs = [], []
@@ -49,19 +50,18 @@ def spans(count: int, each: int) -> tuple[list[SimpleNamespace], list[ReadableSp
     for number in range(count):
         start = 1_790_000_000_000_000_000 + number * 1000
         values = attributes(each, draw)
-        ids = (draw.getrandbits(128), draw.getrandbits(64), draw.getrandbits(64))
-        ours.append(
-            SimpleNamespace(
-                name="rl.train.forward", trace_id=ids[0], span_id=ids[1], parent_id=ids[2], start_ns=start,
-                end_ns=start + 900, attributes=values, events=None, links=None, status=None, kind=1,
-            )
-        )  # fmt: skip
-        context = SpanContext(ids[0], ids[1], is_remote=False, trace_flags=TraceFlags(1))
-        parent = SpanContext(ids[0], ids[2], is_remote=False, trace_flags=TraceFlags(1))
+        ids = draw.getrandbits(64), draw.getrandbits(64)
+        if number % 20 == 0:
+            trace = Trace(draw.getrandbits(128), start)
+        stage = Stage("rl.train.forward", values)
+        stage.trace, stage.span_id, stage.parent_id, stage.ended = trace, *ids, 900
+        ours.append(stage)
+        context = SpanContext(trace.trace_id, ids[0], is_remote=False, trace_flags=TraceFlags(1))
+        parent = SpanContext(trace.trace_id, ids[1], is_remote=False, trace_flags=TraceFlags(1))
         theirs.append(
             ReadableSpan(
                 "rl.train.forward", context, parent, resource, values, instrumentation_scope=scope,
-                start_time=start, end_time=start + 900,
+                start_time=stage.start_ns, end_time=stage.end_ns,
             )
         )  # fmt: skip
     return ours, theirs
@@ -71,7 +71,7 @@ def journaled_bytes(each: int) -> float:
     """Write 10,000 spans in batches of a flusher's cycle and say what one takes on disk."""
     count, per_cycle = 10_000, 500
     ours, _ = spans(count, each)
-    encoder = SpanEncoder(RESOURCE, "0")
+    encoder = SpanEncoder(RESOURCE, "0", stage=Stage)
     with tempfile.TemporaryDirectory() as folder:
         writer = Writer(Path(folder), WriterIdentity.current("benchmark", 0), 1 << 30)
         for first in range(0, count, per_cycle):
@@ -97,10 +97,10 @@ def main() -> None:
     for each in (0, 5, 15):
         ours, theirs = spans(BATCH, each)
         ways = {"stock encoder": lambda theirs=theirs: encode_spans(theirs).SerializeToString()}
-        ways["otel_rl, in C" if native else "otel_rl"] = partial(SpanEncoder(RESOURCE, "0").encode, ours)
+        ways["otel_rl, in C" if native else "otel_rl"] = partial(SpanEncoder(RESOURCE, "0", stage=Stage).encode, ours)
         if native:
             encode.native = None
-            ways["otel_rl, in Python"] = partial(SpanEncoder(RESOURCE, "0").encode, ours)
+            ways["otel_rl, in Python"] = partial(SpanEncoder(RESOURCE, "0", stage=Stage).encode, ours)
             encode.native = native
         tables[f"encode a span of {each} attributes"] = side_by_side(
             {name: partial(repeat, way) for name, way in ways.items()},

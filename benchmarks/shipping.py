@@ -136,10 +136,11 @@ def journal(spans: int) -> Path:
     from otel_rl.journal.encode import SpanEncoder
     from otel_rl.journal.identity import WriterIdentity
     from otel_rl.journal.write import Writer
+    from otel_rl.spans import Stage
 
     directory = Path(os.environ["OTEL_RL_DIR"]) / "sending"
     writer = Writer(directory, WriterIdentity.current("benchmark", 0), 1 << 32)
-    encoder = SpanEncoder({"service.name": "benchmark", "rl.world_size": 1}, "0")
+    encoder = SpanEncoder({"service.name": "benchmark", "rl.world_size": 1}, "0", stage=Stage)
     for begin in range(0, spans, 5000):
         for request in encoder.encode(stages(min(5000, spans - begin), begin)):
             writer.append(request.signal, request.payload, request.count, request.first_ns, request.last_ns)

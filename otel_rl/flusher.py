@@ -22,6 +22,7 @@ from otel_rl.probes.memory import use_memory_reader
 from otel_rl.records import Span, Value
 from otel_rl.runtime import state
 from otel_rl.sidecar.start import make_keeper
+from otel_rl.spans import Stage
 from otel_rl.steps import report_alone
 from otel_rl.version import __version__
 from otel_rl.wake import Wake
@@ -242,7 +243,8 @@ class Flusher:
         if identity is not self._identity:
             self._resource = identity.resource(state.config.service)
         if self._encoder is None or self._writer is None:
-            self._encoder = SpanEncoder(self._resource, __version__, max_text=state.config.attribute_length)
+            length = state.config.attribute_length
+            self._encoder = SpanEncoder(self._resource, __version__, max_text=length, stage=Stage)
             writer_identity = WriterIdentity.current(identity.role, identity.rank, __version__)
             self._writer = Writer(directories.run_directory(), writer_identity, state.config.journal_max_bytes)
         elif identity is not self._identity:

@@ -24,23 +24,36 @@ class StageMetrics:
         self._known: dict[str, tuple[str, Labels]] = {}
         self._waiting: defaultdict[tuple[str, Labels], list[float]] = defaultdict(list)
         """Durations by name and what attributes add to the labels, s."""
+        self._plain: dict[str, list[float]] = {}
+        """Likewise by name, of stages whose attributes add nothing."""
 
     def take(self, stages: Iterator[Stage]) -> None:
         """Take in stages that have ended.
 
         A step is counted by the containers of the ranks, not by its root, which only rank 0 has.
         """
+        plain = self._plain
         for stage in stages:
-            name, attributes = stage.name, stage.attributes
-            metric, _ = self._known.get(name) or self._name(name)
-            if metric != STEP_DURATION or (attributes and vocabulary.ITERATION in attributes):
-                has_more = attributes and not attributes.keys().isdisjoint(LABELS)
-                more = labels_of(attributes or {}, LABELS) if has_more else ()
-                self._waiting[name, more].append((stage.ended - stage.began) / 1e9)
+            seconds, attributes = plain.get(stage.name), stage.attributes
+            if seconds is None or (attributes and not attributes.keys().isdisjoint(LABELS)):
+                seconds = self._durations(stage)
+            seconds.append((stage.ended - stage.began) / 1e9)
+
+    def _durations(self, stage: Stage) -> list[float]:
+        """Give those that this one's duration belongs to."""
+        name, attributes = stage.name, stage.attributes or {}
+        metric, _ = self._known.get(name) or self._name(name)
+        if metric == STEP_DURATION and vocabulary.ITERATION not in attributes:
+            return []
+        more = labels_of(attributes, LABELS)
+        seconds = self._waiting[name, more]
+        if not more and metric != STEP_DURATION:
+            self._plain[name] = seconds
+        return seconds
 
     def fold(self, fold: Fold) -> None:
         """Hand their durations over to the metrics, and begin anew."""
-        waiting, self._waiting = self._waiting, defaultdict(list)
+        waiting, self._waiting, self._plain = self._waiting, defaultdict(list), {}
         for (name, more), seconds in waiting.items():
             metric, labels = self._known.get(name) or self._name(name)
             if metric:

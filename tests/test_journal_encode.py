@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -33,6 +34,7 @@ pytestmark = pytest.mark.medium
 RESOURCE: dict[str, Value] = {"service.name": "test", "rl.rank": 3, "rl.flag": True, "rl.list": ["a", "b"]}
 fewer = settings(max_examples=60)
 SCOPE = InstrumentationScope("otel_rl", "1.2.3")
+ANCHOR = 300
 
 
 @dataclass
@@ -51,21 +53,38 @@ class Finished:
     status: Any = None
     kind: Any = 1
 
+    @property
+    def trace(self) -> Any:
+        """What a stage has of it."""
+        return SimpleNamespace(trace_id=self.trace_id, anchor=ANCHOR)
 
-@pytest.fixture(params=["C", "Python"], autouse=True, scope="module")
+    @property
+    def began(self) -> Any:
+        """The begin as a stage has it."""
+        return self.start_ns - ANCHOR
+
+    @property
+    def ended(self) -> Any:
+        """The end as a stage has it."""
+        return self.end_ns - ANCHOR
+
+
+@pytest.fixture(params=["C", "C, one by one", "Python"], autouse=True, scope="module")
 def way(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Encode spans in either way."""
+    """Encode spans in every way."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "Python":
             patch.setattr(encode, "native", None)
         elif encode.native is None:
             pytest.skip("no compiler where otel_rl was installed")
+        if request.param != "C":
+            patch.setattr(encode, "many_at_once", lambda *_: None)
         yield
 
 
 def encoder() -> SpanEncoder:
     """Make an encoder with the test's resource."""
-    return SpanEncoder(RESOURCE, "1.2.3")
+    return SpanEncoder(RESOURCE, "1.2.3", stage=Finished)
 
 
 def parsed(requests: list[Request]) -> list[Any]:

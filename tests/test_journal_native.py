@@ -6,7 +6,7 @@ import math
 import sys
 import tracemalloc
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import example, given, settings
@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 from otel_rl.journal import encode, templates
 from otel_rl.journal.clean import MAX_TEXT, UNENCODABLE
 from otel_rl.journal.templates import Templates
+from otel_rl.runtime import Trace
+from otel_rl.spans import Stage
 
 MOST, TEXT = 4, 20
 REFUSED = "refused"
@@ -55,6 +57,24 @@ spans = st.tuples(
     st.one_of(st.none(), st.dictionaries(names, values, max_size=MOST + 1)),
 )
 plain: Span = (1 << 100, 5, 0, "rl.reward", 1, 10, 20, None, {})
+ANCHOR = 7
+ROOM = 1 << 20
+
+
+def stage_of(span: Span) -> Any:
+    """Make the stage of which this is the span; where it has no begin or end as one has them, it keeps none."""
+    trace_id, span_id, parent_id, name, kind, start, end, status, attributes = span
+    made: Any = Stage(name, attributes)
+    made.trace, made.span_id, made.parent_id = Trace(trace_id, ANCHOR), span_id, parent_id
+    made.began, made.ended, made.kind, made.status = start - ANCHOR, end - ANCHOR, kind, status
+    return made
+
+
+def together(stages: list[Any], room: int = ROOM) -> tuple[bytes, int, int, int]:
+    """Encode them as far as it goes."""
+    many = encode.many_at_once(cast("Any", Stage), MOST, TEXT)
+    assert many is not None
+    return many(room, stages, 0, len(stages))
 
 
 def encoded(way: Way, span: Span) -> Any:
@@ -82,6 +102,46 @@ def whole(span: Span) -> Any:
 def test_both_ways_write_the_same_bytes(span: Span) -> None:
     """Or refuse the same spans."""
     whole(span)
+
+
+@pytest.mark.medium
+@needs_both
+@settings(max_examples=1000)
+@given(st.lists(spans, max_size=4))
+@example([])
+@example([plain, (*plain[:5], 20, 10, None, {}), plain])
+@example([plain, (*plain[:5], (1 << 61) - 1, (1 << 61), None, {})])
+def test_many_are_written_as_one_by_one(some: list[Span]) -> None:
+    """Up to the first that must be cleaned; that one has left nothing, and no time."""
+    written: list[bytes] = []
+    firsts, lasts = [(1 << 64) - 1], [0]
+    for span in some:
+        data, (start, end) = whole(span), span[5:7]
+        if data is REFUSED or end < start or end - ANCHOR >= 1 << 61:
+            break
+        written.append(data)
+        firsts.append(start)
+        lasts.append(end)
+    assert (b"".join(written), len(written), min(firsts), max(lasts)) == together([stage_of(span) for span in some])
+
+
+@needs_both
+def test_many_stop_where_one_is_something_else() -> None:
+    """Of another class, with events or links, without a trace, or beyond the room that is left."""
+    first, *others = (stage_of(plain) for _ in range(6))
+    others[0].events, others[1].links, others[2].trace, others[3].began = [], [], None, 2.5
+    others[4].__class__ = type("Own", (Stage,), {"__slots__": ()})
+    one = whole(plain)
+    assert [(one, 1, 10, 20)] * 6 == [together([first, other]) for other in (*others, "a span")]
+    assert (one, 1, 10, 20) == together([first, first], room=2 * len(one) - 1)
+    assert (one * 2, 2, 10, 20) == together([first, first], room=2 * len(one))
+    assert (b"", 0, (1 << 64) - 1, 0) == together([first], room=len(one) - 1)
+
+
+@needs_both
+def test_many_stop_in_front_of_what_is_not_whole() -> None:
+    """A stage whose constructor was never called has no fields."""
+    assert (whole(plain), 1, 10, 20) == together([stage_of(plain), Stage.__new__(Stage)])
 
 
 @needs_both
@@ -128,13 +188,16 @@ def test_nothing_is_kept() -> None:
     way = WAYS["C"]
     good = (*plain[:-1], {"key": "x" * 19, "other": 2**62})
     refused = (*plain[:-1], {"key": "x" * 19, "other": "x" * 21})
-    held = [sys.getrefcount(value) for value in good[-1].values()]
+    stages = [stage_of(good), stage_of(good), stage_of(refused)]
+    kept = [*good[-1].values(), *stages, *(stage.trace for stage in stages)]
+    held = [sys.getrefcount(value) for value in kept]
 
     def use(times: int) -> int:
         before = tracemalloc.get_traced_memory()[0]
         for _ in range(times):
             way(*good)
             encoded(way, refused)
+            together(stages)
         return tracemalloc.get_traced_memory()[0] - before
 
     tracemalloc.start()
@@ -143,7 +206,7 @@ def test_nothing_is_kept() -> None:
         assert use(10_000) < 4096
     finally:
         tracemalloc.stop()
-    assert held == [sys.getrefcount(value) for value in good[-1].values()]
+    assert held == [sys.getrefcount(value) for value in kept]
 
 
 @needs_both
@@ -152,6 +215,8 @@ def test_another_number_of_arguments() -> None:
     assert encode.native is not None
     with pytest.raises(TypeError, match="span\\(\\) takes 12 arguments"):
         encode.native.span(1, 2, 3)
+    with pytest.raises(TypeError, match="stages\\(\\) takes 8 arguments, of them a list"):
+        encode.native.stages(MOST, TEXT, TEXT, Stage, ROOM, (), 0, 1)
 
 
 @needs_both

@@ -1,8 +1,9 @@
-/* The one loop of the flusher that is worth C: a finished span into the bytes that its scope holds of it.
+/* The one loop of the flusher that is worth C: finished spans into the bytes that their scope holds of them.
 
-   It does what templates.py does, for the same spans and to the same bytes (tests/test_journal_native.py), and refuses
-   the same ones by the same kinds of exceptions: those take the slow way through clean.py. No Python code runs inside
-   and nothing is kept, so a dict that another thread changes is never seen half-changed.
+   span() does what templates.py does, for the same spans and to the same bytes (tests/test_journal_native.py), and
+   refuses the same ones by the same kinds of exceptions: those take the slow way through clean.py. stages() does it for
+   many at once, up to the first one that it refuses. No Python code runs inside and nothing is kept, so a dict that
+   another thread changes is never seen half-changed.
 
    Field numbers: opentelemetry/proto/trace/v1/trace.proto and common/v1/common.proto. Only the limited API is used, so
    that one build serves every CPython from 3.10 on. */
@@ -15,10 +16,10 @@
 #include <string.h>
 
 #define LOCAL_BYTES 4096
-#define FORM 2 /* of what span() takes and gives: encode.py uses no other, which an earlier build may have left behind */
+#define FORM 3 /* of what these take and give: encode.py uses no other, which an earlier build may have left behind */
 #define FLAGS 0x100 /* what the stock encoder sets: the flags say whether the parent is remote, and it is not */
 #define NUMBER_BYTES 10 /* of a varint, at most */
-#define HEAD_BYTES (1 + NUMBER_BYTES) /* in front of a message, for its tag and its length */
+#define TIMES (INT64_C(1) << 61) /* what lies beyond is no time; below it a sum of two cannot overflow */
 
 enum wire { VARINT = 0, FIXED64 = 1, BYTES = 2, FIXED32 = 5 };
 #define TAG(field, wire) ((uint64_t)((field) << 3 | (wire)))
@@ -32,7 +33,7 @@ typedef struct {
 
 static void message_begin(Message *message) {
     message->data = message->local;
-    message->end = message->local + HEAD_BYTES;
+    message->end = message->local;
     message->limit = message->local + LOCAL_BYTES;
 }
 
@@ -78,6 +79,28 @@ static void put_fixed(Message *message, uint64_t number, int size) {
 static void put_reversed(Message *message, uint64_t number) { /* ids are big-endian */
     int shift;
     for (shift = 56; shift >= 0; shift -= 8) *message->end++ = (unsigned char)(number >> shift);
+}
+
+/* The length of a message stands in front of it and is known behind it: of less than 128 bytes, as attributes mostly
+   have, it takes the one byte that is left for it; else what stands behind that is moved. */
+
+static size_t message_open(Message *message, uint64_t tag) {
+    put_number(message, tag);
+    message->end++;
+    return (size_t)(message->end - message->data);
+}
+
+/* 0, or -1 with an exception set. */
+static int message_close(Message *message, size_t begin) {
+    size_t size = (size_t)(message->end - message->data) - begin, head = number_size(size);
+    if (head > 1) {
+        if (message_reserve(message, NUMBER_BYTES)) return -1;
+        memmove(message->data + begin + head - 1, message->data + begin, size);
+    }
+    message->end = message->data + begin - 1;
+    put_number(message, size);
+    message->end += size;
+    return 0;
 }
 
 static void put_bytes(Message *message, uint64_t tag, const char *data, size_t size) {
@@ -167,9 +190,12 @@ static int put_value(Message *message, PyObject *value, Py_ssize_t max_text) {
     return 0;
 }
 
+typedef struct {
+    Py_ssize_t attributes, text, name; /* how many, and characters at most */
+} Limits;
+
 /* Write the attributes; 0, or -1 with an exception set. */
-static int put_attributes(Message *message, PyObject *attributes, Py_ssize_t most, Py_ssize_t max_text,
-                          Py_ssize_t max_name) {
+static int put_attributes(Message *message, PyObject *attributes, const Limits *limits) {
     PyObject *key, *value;
     Py_ssize_t place = 0;
     if (attributes == Py_None) return 0;
@@ -177,35 +203,22 @@ static int put_attributes(Message *message, PyObject *attributes, Py_ssize_t mos
         PyErr_SetString(PyExc_TypeError, "the attributes are not a dict");
         return -1;
     }
-    if (PyDict_Size(attributes) > most) {
+    if (PyDict_Size(attributes) > limits->attributes) {
         PyErr_SetString(PyExc_ValueError, "too many attributes");
         return -1;
     }
     while (PyDict_Next(attributes, &place, &key, &value)) {
-        size_t size, length, head;
-        const char *text = text_of(key, max_name, &size);
+        size_t size, begin;
+        const char *text = text_of(key, limits->name, &size);
         if (text == NULL) return -1;
         if (size == 0) {
             PyErr_SetString(PyExc_ValueError, "an attribute without a name");
             return -1;
         }
         if (message_reserve(message, size + 8 * NUMBER_BYTES)) return -1;
-        /* The length of the pair stands in front of it and is known behind it: of less than 128 bytes, as most are, it
-           takes the one byte that is left for it; else what stands behind it is moved. */
-        put_number(message, TAG(9, BYTES));
-        length = (size_t)(message->end - message->data);
-        message->end++;
+        begin = message_open(message, TAG(9, BYTES));
         put_bytes(message, TAG(1, BYTES), text, size);
-        if (put_value(message, value, max_text)) return -1;
-        size = (size_t)(message->end - message->data) - length - 1;
-        head = number_size(size);
-        if (head > 1) {
-            if (message_reserve(message, NUMBER_BYTES)) return -1;
-            memmove(message->data + length + head, message->data + length + 1, size);
-        }
-        message->end = message->data + length;
-        put_number(message, size);
-        message->end += size;
+        if (put_value(message, value, limits->text) || message_close(message, begin)) return -1;
     }
     return 0;
 }
@@ -268,84 +281,227 @@ static int put_status(Message *message, PyObject *status, Py_ssize_t max_text) {
     return 0;
 }
 
-enum argument { MOST, MAX_TEXT, MAX_NAME, TRACE_ID, SPAN_ID, PARENT_ID, NAME, KIND, START, END, STATUS, ATTRIBUTES, COUNT };
+typedef struct {
+    uint64_t high, low, span_id, parent_id, kind, start, end; /* ns since 1970 */
+    PyObject *name, *status, *attributes;
+} Span;
 
-static int put_span(Message *message, PyObject *const *arguments) {
-    uint64_t high, low, span_id, parent_id, kind, start, end;
-    Py_ssize_t most, max_text, max_name;
-    const char *name;
-    size_t size;
-    if (read_trace_id(arguments[TRACE_ID], &high, &low) || read_number(arguments[SPAN_ID], &span_id)
-        || read_number(arguments[PARENT_ID], &parent_id) || read_enum(arguments[KIND], &kind)
-        || read_number(arguments[START], &start) || read_number(arguments[END], &end))
-        return -1;
-    most = PyLong_AsSsize_t(arguments[MOST]);
-    max_text = PyLong_AsSsize_t(arguments[MAX_TEXT]);
-    max_name = PyLong_AsSsize_t(arguments[MAX_NAME]);
-    if (PyErr_Occurred()) return -1;
-    name = text_of(arguments[NAME], max_name, &size);
+/* Write the span as its scope holds it, which is in field 2; 0, or -1 with an exception set. */
+static int put_span(Message *message, const Span *span, const Limits *limits) {
+    size_t size, begin;
+    const char *name = text_of(span->name, limits->name, &size);
     if (name == NULL || message_reserve(message, size + 16 * NUMBER_BYTES)) return -1;
+    begin = message_open(message, TAG(2, BYTES));
     put_number(message, TAG(1, BYTES));
     put_number(message, 16);
-    put_reversed(message, high);
-    put_reversed(message, low);
+    put_reversed(message, span->high);
+    put_reversed(message, span->low);
     put_number(message, TAG(2, BYTES));
     put_number(message, 8);
-    put_reversed(message, span_id);
-    if (parent_id) {
+    put_reversed(message, span->span_id);
+    if (span->parent_id) {
         put_number(message, TAG(4, BYTES));
         put_number(message, 8);
-        put_reversed(message, parent_id);
+        put_reversed(message, span->parent_id);
     }
     if (size) put_bytes(message, TAG(5, BYTES), name, size);
-    if (kind) {
+    if (span->kind) {
         put_number(message, TAG(6, VARINT));
-        put_number(message, kind);
+        put_number(message, span->kind);
     }
-    if (start) {
+    if (span->start) {
         put_number(message, TAG(7, FIXED64));
-        put_fixed(message, start, 8);
+        put_fixed(message, span->start, 8);
     }
-    if (end) {
+    if (span->end) {
         put_number(message, TAG(8, FIXED64));
-        put_fixed(message, end, 8);
+        put_fixed(message, span->end, 8);
     }
-    if (put_attributes(message, arguments[ATTRIBUTES], most, max_text, max_name)) return -1;
-    if (put_status(message, arguments[STATUS], max_text)) return -1;
+    if (put_attributes(message, span->attributes, limits)) return -1;
+    if (put_status(message, span->status, limits->text)) return -1;
     put_number(message, TAG(16, FIXED32)); /* in the room that the status has reserved */
     put_fixed(message, FLAGS, 4);
-    return 0;
+    return message_close(message, begin);
 }
 
-/* Give the message as field 2 of its scope: what stands in front of it is known last. */
-static PyObject *message_record(Message *message) {
-    size_t size = (size_t)(message->end - message->data) - HEAD_BYTES;
-    unsigned char *begin = message->data + HEAD_BYTES - 1 - number_size(size), *end = message->end;
-    message->end = begin;
-    put_number(message, TAG(2, BYTES));
-    put_number(message, size);
-    return PyBytes_FromStringAndSize((const char *)begin, end - begin);
+static PyObject *message_bytes(const Message *message) {
+    return PyBytes_FromStringAndSize((const char *)message->data, message->end - message->data);
 }
+
+/* Read the limits, the first three arguments of every function; 0, or -1 with an exception set. */
+static int read_limits(Limits *limits, PyObject *const *arguments) {
+    limits->attributes = PyLong_AsSsize_t(arguments[0]);
+    limits->text = PyLong_AsSsize_t(arguments[1]);
+    limits->name = PyLong_AsSsize_t(arguments[2]);
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+enum { TRACE_ID = 3, SPAN_ID, PARENT_ID, NAME, KIND, START, END, STATUS, ATTRIBUTES, SPAN_COUNT };
 
 PyDoc_STRVAR(span_doc, "Encode one finished span as a record of its scope; raises TypeError, ValueError or OverflowError where it\n"
                        "must be cleaned first.");
 
 static PyObject *span(PyObject *module, PyObject *const *arguments, Py_ssize_t count) {
     Message message;
+    Limits limits;
+    Span read;
     PyObject *encoded = NULL;
     (void)module;
-    if (count != COUNT) {
-        PyErr_Format(PyExc_TypeError, "span() takes %d arguments", (int)COUNT);
+    if (count != SPAN_COUNT) {
+        PyErr_Format(PyExc_TypeError, "span() takes %d arguments", SPAN_COUNT);
         return NULL;
     }
+    if (read_limits(&limits, arguments) || read_trace_id(arguments[TRACE_ID], &read.high, &read.low)
+        || read_number(arguments[SPAN_ID], &read.span_id) || read_number(arguments[PARENT_ID], &read.parent_id)
+        || read_enum(arguments[KIND], &read.kind) || read_number(arguments[START], &read.start)
+        || read_number(arguments[END], &read.end))
+        return NULL;
+    read.name = arguments[NAME];
+    read.status = arguments[STATUS];
+    read.attributes = arguments[ATTRIBUTES];
     message_begin(&message);
-    if (!put_span(&message, arguments)) encoded = message_record(&message);
+    if (!put_span(&message, &read, &limits)) encoded = message_bytes(&message);
     message_free(&message);
+    return encoded;
+}
+
+/* --- many stages ------------------------------------------------------------------------------------------------- */
+
+enum field { F_TRACE, F_SPAN_ID, F_PARENT_ID, F_KIND, F_BEGAN, F_ENDED, F_EVENTS, F_LINKS, F_NAME, F_STATUS,
+             F_ATTRIBUTES, FIELDS, F_TRACE_ID = FIELDS, F_ANCHOR, ALL_FIELDS };
+static const char *const field_texts[ALL_FIELDS] = {
+    "trace", "span_id", "parent_id", "kind", "began", "ended", "events", "links", "name", "status", "attributes",
+    "trace_id", "anchor"};
+static PyObject *field_names[ALL_FIELDS];
+
+typedef struct {
+    PyObject *trace; /* of which these are; NULL at first */
+    uint64_t high, low;
+    int64_t anchor;
+} Trace;
+
+static int read_time(PyObject *value, int64_t *time) {
+    *time = PyLong_AsLongLong(value);
+    if (*time == -1 && PyErr_Occurred()) return -1;
+    if (*time > -TIMES && *time < TIMES) return 0;
+    PyErr_SetString(PyExc_OverflowError, "not a time");
+    return -1;
+}
+
+/* Read what the stages of a trace share, unless the last one had the same; 0, or -1 with an exception set. */
+static int read_trace(PyObject *trace, Trace *read) {
+    PyObject *id, *anchor;
+    int failed;
+    if (trace == read->trace) return 0;
+    Py_CLEAR(read->trace);
+    id = PyObject_GetAttr(trace, field_names[F_TRACE_ID]);
+    anchor = id == NULL ? NULL : PyObject_GetAttr(trace, field_names[F_ANCHOR]);
+    failed = anchor == NULL || read_trace_id(id, &read->high, &read->low) || read_time(anchor, &read->anchor);
+    Py_XDECREF(id);
+    Py_XDECREF(anchor);
+    if (failed) return -1;
+    Py_INCREF(trace);
+    read->trace = trace;
+    return 0;
+}
+
+/* Write a stage of which the fields were read; 0, or -1 with an exception set. */
+static int put_stage(Message *message, PyObject *const *fields, Trace *trace, const Limits *limits, Span *read) {
+    int64_t began, ended;
+    if (fields[F_EVENTS] != Py_None || fields[F_LINKS] != Py_None) {
+        PyErr_SetString(PyExc_ValueError, "events or links");
+        return -1;
+    }
+    if (read_trace(fields[F_TRACE], trace) || read_number(fields[F_SPAN_ID], &read->span_id)
+        || read_number(fields[F_PARENT_ID], &read->parent_id) || read_enum(fields[F_KIND], &read->kind)
+        || read_time(fields[F_BEGAN], &began) || read_time(fields[F_ENDED], &ended))
+        return -1;
+    if (began + trace->anchor < 0 || ended < began) {
+        PyErr_SetString(PyExc_ValueError, "not an interval");
+        return -1;
+    }
+    read->high = trace->high;
+    read->low = trace->low;
+    read->start = (uint64_t)(began + trace->anchor);
+    read->end = (uint64_t)(ended + trace->anchor);
+    read->name = fields[F_NAME];
+    read->status = fields[F_STATUS];
+    read->attributes = fields[F_ATTRIBUTES];
+    return put_span(message, read, limits);
+}
+
+/* Whether what was raised says that a span must be cleaned first; it is forgotten then. */
+static int is_refused(void) {
+    if (!PyErr_ExceptionMatches(PyExc_TypeError) && !PyErr_ExceptionMatches(PyExc_ValueError)
+        && !PyErr_ExceptionMatches(PyExc_OverflowError) && !PyErr_ExceptionMatches(PyExc_AttributeError))
+        return 0;
+    PyErr_Clear();
+    return 1;
+}
+
+enum { STAGE_TYPE = 3, ROOM, STAGES, FIRST, BEHIND, STAGES_COUNT };
+
+PyDoc_STRVAR(stages_doc, "Encode the stages of a list from one place to another, of exactly this type, one after the other; stop in\n"
+                         "front of one that must be encoded otherwise, and where there is no more room. Gives the bytes, the\n"
+                         "place where it stopped, the first begin and the last end.");
+
+static PyObject *stages(PyObject *module, PyObject *const *arguments, Py_ssize_t count) {
+    Message message;
+    Limits limits;
+    Trace trace = {NULL, 0, 0, 0};
+    Py_ssize_t room, place, behind;
+    uint64_t first = UINT64_MAX, last = 0;
+    PyObject *encoded = NULL;
+    int is_over = 0;
+    (void)module;
+    if (count != STAGES_COUNT || !PyList_Check(arguments[STAGES])) {
+        PyErr_Format(PyExc_TypeError, "stages() takes %d arguments, of them a list", STAGES_COUNT);
+        return NULL;
+    }
+    room = PyLong_AsSsize_t(arguments[ROOM]);
+    place = PyLong_AsSsize_t(arguments[FIRST]);
+    behind = PyLong_AsSsize_t(arguments[BEHIND]);
+    if (PyErr_Occurred() || read_limits(&limits, arguments)) return NULL;
+    if (behind > PyList_Size(arguments[STAGES])) behind = PyList_Size(arguments[STAGES]);
+    message_begin(&message);
+    for (; place < behind && !is_over && !PyErr_Occurred(); place += !is_over) {
+        PyObject *stage = PyList_GetItem(arguments[STAGES], place), *fields[FIELDS] = {NULL};
+        size_t size = (size_t)(message.end - message.data);
+        int field;
+        Span read;
+        if (stage == NULL) break;
+        if (Py_TYPE(stage) != (PyTypeObject *)arguments[STAGE_TYPE]) {
+            is_over = 1;
+            continue;
+        }
+        for (field = 0; field < FIELDS; field++) {
+            fields[field] = PyObject_GetAttr(stage, field_names[field]);
+            if (fields[field] == NULL) break;
+        }
+        is_over = field < FIELDS || put_stage(&message, fields, &trace, &limits, &read)
+                  || (size_t)(message.end - message.data) > (size_t)room;
+        if (is_over)
+            message.end = message.data + size;
+        else {
+            if (read.start < first) first = read.start;
+            if (read.end > last) last = read.end;
+        }
+        for (field = 0; field < FIELDS; field++) Py_XDECREF(fields[field]);
+        if (PyErr_Occurred() && !is_refused()) break;
+    }
+    if (!PyErr_Occurred()) {
+        PyObject *data = message_bytes(&message);
+        if (data != NULL)
+            encoded = Py_BuildValue("NnKK", data, place, (unsigned long long)first, (unsigned long long)last);
+    }
+    message_free(&message);
+    Py_XDECREF(trace.trace);
     return encoded;
 }
 
 static PyMethodDef methods[] = {
     {"span", (PyCFunction)(void (*)(void))span, METH_FASTCALL, span_doc},
+    {"stages", (PyCFunction)(void (*)(void))stages, METH_FASTCALL, stages_doc},
     {NULL, NULL, 0, NULL},
 };
 
@@ -353,6 +509,11 @@ static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_native", NULL, 
 
 PyMODINIT_FUNC PyInit__native(void) {
     PyObject *module;
+    int field;
+    for (field = 0; field < ALL_FIELDS; field++) {
+        field_names[field] = PyUnicode_InternFromString(field_texts[field]);
+        if (field_names[field] == NULL) return NULL;
+    }
     sixty_four = PyLong_FromLong(64);
     module = sixty_four == NULL ? NULL : PyModule_Create(&definition);
     if (module != NULL && PyModule_AddIntConstant(module, "FORM", FORM)) Py_CLEAR(module);

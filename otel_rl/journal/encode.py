@@ -1,7 +1,7 @@
 """Encoding records into OTLP requests, at a tenth of the stock encoder's cost or less.
 
-A span whose values are written as they are is encoded by ``_native.c`` where that was built, else by ``Templates``: the
-same bytes. What must be cleaned first (lists, strings that are too long, numbers that are too large) or is rare
+A span whose values are written as they are is encoded by ``_native.c`` where that was built, many stages at once, else
+by ``Templates``: the same bytes. What must be cleaned first (lists, strings that are too long, numbers that are too large) or is rare
 (events, links) takes the slow way through ``Cleaner``. The result parses to what the stock encoder makes.
 """
 
@@ -25,11 +25,15 @@ from otel_rl.journal.templates import FLAGS, Templates
 from otel_rl.journal.wire import Batch, Envelope, Request, record
 from otel_rl.records import Attributes, Log, MetricPoints, Span
 
-FORM: Final = 2
+FORM: Final = 3
 """Of what ``_native.c`` takes and gives; it says so too, as what was built of an earlier version may lie there."""
 
 __all__ = ["Request", "SpanEncoder"]
 
+CHUNK: Final = 200
+"""Stages that are encoded without letting go of the interpreter: 0.1 to 0.5 ms."""
+Many = tuple[bytes, int, int, int]
+"""Encoded stages, the place where they stop, their first begin and last end (ns since 1970)."""
 SEVERITIES: Final = {9: "INFO", 13: "WARN", 17: "ERROR"}
 
 
@@ -53,11 +57,25 @@ def fast_way(max_attributes: int, max_text: int) -> Callable[..., bytes]:
     return partial(span, max_attributes, min(max_text, sys.maxsize), MAX_TEXT)
 
 
+def many_at_once(stage: type[Span] | None, max_attributes: int, max_text: int) -> Callable[..., Many] | None:
+    """Give what encodes many stages as they are; None where that is not built, or nobody says what a stage is."""
+    if native is None or stage is None:
+        return None
+    stages: Callable[..., Many] = native.stages
+    return partial(stages, max_attributes, min(max_text, sys.maxsize), MAX_TEXT, stage)
+
+
 class SpanEncoder:
     """Encodes the records of one process; one thread at a time."""
 
     def __init__(
-        self, resource: Attributes, version: str = "", *, max_text: int = MAX_TEXT, max_attributes: int = MAX_ATTRIBUTES
+        self,
+        resource: Attributes,
+        version: str = "",
+        *,
+        max_text: int = MAX_TEXT,
+        max_attributes: int = MAX_ATTRIBUTES,
+        stage: type[Span] | None = None,
     ) -> None:
         """Prepare an encoder.
 
@@ -66,10 +84,12 @@ class SpanEncoder:
             version: of the instrumentation scope ``otel_rl``.
             max_text: characters that are kept of a string.
             max_attributes: attributes, events and links that are kept of a record.
+            stage: the class of most spans (``spans.Stage``), of which the C reads the fields itself.
         """
         self._version = version
         self._cleaner = Cleaner(max_text, max_attributes)
         self._fast = fast_way(max_attributes, max_text)
+        self._stages = many_at_once(stage, max_attributes, max_text)
         self._metrics = MetricEncoder(self._cleaner)
         self.dropped: Counter[tuple[Signal, str]] = Counter()
         """Records that could not be encoded, by signal and reason (``unencodable``)."""
@@ -87,23 +107,21 @@ class SpanEncoder:
     def encode(self, spans: Iterable[Span]) -> list[Request]:
         """Encode finished spans.
 
-        Cost (``benchmarks/encode.py``): of a span with 15 attributes 1.3 us, 4.5 us without the C, and 35 us where it
-        takes the slow way.
+        Cost (``benchmarks/encode.py``), of a stage with 15 attributes: 0.02 of what the stock encoder takes, 0.1 without
+        the C, and 0.8 where it takes the slow way.
         """
         batch = Batch("traces", self._envelope)
-        add, fast, slow = batch.add, self._fast, self._slow
-        for span in spans:
-            try:
-                start_ns, end_ns = span.start_ns, span.end_ns
-                if span.events or span.links or end_ns < start_ns:
-                    raise ValueError
-                data = fast(
-                    span.trace_id, span.span_id, span.parent_id, span.name, span.kind, start_ns, end_ns, span.status,
-                    span.attributes,
-                )  # fmt: skip
-                add((data, start_ns, end_ns, 1))
-            except UNENCODABLE:
-                slow(span, batch)
+        waiting = list(spans)
+        place, behind = 0, len(waiting)
+        while place < behind:
+            first, limit = place, min(place + CHUNK, behind)
+            if self._stages is not None:
+                data, place, first_ns, last_ns = self._stages(batch.room, waiting, first, limit)
+                if place > first:
+                    batch.add((data, first_ns, last_ns, place - first))
+            if place < limit:
+                self._one(waiting[place], batch)
+                place += 1
         return batch.finish()
 
     def encode_logs(self, logs: Iterable[Log]) -> list[Request]:
@@ -129,6 +147,20 @@ class SpanEncoder:
             if failed:
                 self.dropped["metrics", "unencodable"] += failed
         return batch.finish()
+
+    def _one(self, span: Span, batch: Batch) -> None:
+        """Encode a span as it is."""
+        try:
+            start_ns, end_ns = span.start_ns, span.end_ns
+            if span.events or span.links or end_ns < start_ns:
+                raise ValueError
+            data = self._fast(
+                span.trace_id, span.span_id, span.parent_id, span.name, span.kind, start_ns, end_ns, span.status,
+                span.attributes,
+            )  # fmt: skip
+            batch.add((data, start_ns, end_ns, 1))
+        except UNENCODABLE:
+            self._slow(span, batch)
 
     def _slow(self, span: Span, batch: Batch) -> None:
         """Encode a span that is not written as it is; count it where even that is impossible."""
