@@ -1,8 +1,9 @@
 """Encoding records into OTLP requests, at a tenth of the stock encoder's cost or less.
 
 A span whose values are written as they are is encoded by ``_native.c`` where that was built, many stages at once, else
-by ``Templates``: the same bytes. What must be cleaned first (lists, strings that are too long, numbers that are too large) or is rare
-(events, links) takes the slow way through ``Cleaner``. The result parses to what the stock encoder makes.
+by ``Templates``: the same bytes. What must be cleaned first (lists, strings that are too long, numbers that are too
+large) or is rare (events, links) takes the slow way through ``Cleaner``. The result parses to what the stock encoder
+makes.
 """
 
 from __future__ import annotations
@@ -107,8 +108,8 @@ class SpanEncoder:
     def encode(self, spans: Iterable[Span]) -> list[Request]:
         """Encode finished spans.
 
-        Cost (``benchmarks/encode.py``), of a stage with 15 attributes: 0.02 of what the stock encoder takes, 0.1 without
-        the C, and 0.8 where it takes the slow way.
+        Cost (``benchmarks/encode.py``), of a stage with 15 attributes: 0.02 of what the stock encoder takes, 0.1
+        without the C, and 0.8 where it takes the slow way.
         """
         batch = Batch("traces", self._envelope)
         waiting = list(spans)
