@@ -25,7 +25,9 @@ alone counts.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from contextvars import ContextVar
 from importlib.metadata import PackageNotFoundError, version
 from time import monotonic_ns
@@ -103,8 +105,8 @@ def _of_caller(processor: Any, request: Any, sequence: Any, parent: Any) -> Any:
         and request.trace_headers is None
     ):
         request.trace_headers = context.headers() or None
-    if sequence.stats is None and sequence.parent_req is None and sequence.output_kind.name != "FINAL_ONLY":
-        remembered().look_for_first(sequence.queue)
+    if sequence.parent_req is None and sequence.output_kind.name != "FINAL_ONLY":
+        remembered().look_at(sequence.queue, request.arrival_time)
     if parent is None and state.container is None:
         state.open_setup()
     return parent
@@ -143,15 +145,23 @@ def _fail(processor: Any, error: BaseException, queue: Any = None) -> None:
 
 
 def _shown(args: Args, kwargs: Kwargs) -> None:
-    """Something reaches the caller. What streams without statistics is timed here; 0.33 refuses requests here."""
+    """Something is on its way to the caller. The first and last of a stream are timed; 0.33 refuses requests here.
+
+    The frontend first handles what else this iteration gave, and logs it; then the loop wakes the callers.
+    """
     queue, known = args[0], state.training.vllm
     if known is None:
         return
     if isinstance(args[1], Exception):
         for engine in list(known.engines.values()):
             _fail(engine.processor(), args[1], queue)
-    elif known.firsts and known.firsts.get(queue) == 0:
-        known.firsts[queue] = monotonic_ns()
+        return
+    shown = known.shown.get(queue) if known.shown else None
+    if shown is not None and (not shown.first or getattr(args[1], "finished", False)):
+        now, is_first = monotonic_ns(), not shown.first
+        shown.first = shown.first or now
+        with suppress(RuntimeError):  # there is no loop
+            asyncio.get_running_loop().call_soon(shown.wake, is_first)
 
 
 def _refused(args: Args, kwargs: Kwargs, error: BaseException) -> None:
@@ -220,7 +230,7 @@ def _leave(over: list[tuple[Any, ...]], error: str = "") -> None:
         opened.pop(request_id, None)
         parent = parents.pop(request_id, None)
         arrival = arrivals.pop(request_id, 0.0) if arrivals else 0.0
-        first = known.firsts.pop(queue, 0) if known.firsts else 0
+        shown = known.shown.pop(queue, None) if known.shown else None
         if detokenizer is None or is_copy:
             continue  # it was pooled: nothing was generated
         if parent is None:
@@ -229,7 +239,7 @@ def _leave(over: list[tuple[Any, ...]], error: str = "") -> None:
         # The list is the caller's as well, who may change it. All else stays as it is.
         tokens = len(detokenizer.output_token_ids)
         held = sequence if is_room else engine.read(sequence)
-        pieces += (rows, parent, 6, iteration, held, tokens, arrival, first, one[2])
+        pieces += (rows, parent, 6, iteration, held, tokens, arrival, shown, one[2])
     if pieces:
         requests.note_many(pieces, len(over))
 

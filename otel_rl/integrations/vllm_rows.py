@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from operator import attrgetter
-from time import monotonic_ns
+from time import monotonic_ns, time
 from typing import Any
 from weakref import ref
 
@@ -18,6 +18,8 @@ from otel_rl.watching import ending
 SLACK_NS = 10_000_000
 """By so much may the wall clock have moved against the monotonic one since the anchor was measured."""
 
+WHOLE = ("stop", "length", "repetition")
+"""How a sequence finishes that was not cut."""
 FIELDS = (
     "request_id", "external_req_id", "prompt_len", "num_cached_tokens", "max_tokens_param", "weight_version_starts",
     "stats",
@@ -128,19 +130,35 @@ class Load:
         self.preemptions = 0
 
 
+class Shown:
+    """A streaming request as its caller sees it: monotonic ns."""
+
+    __slots__ = ("first", "last", "submitted")
+
+    def __init__(self, arrival: float) -> None:
+        """Begin with when the caller submitted it, by the wall clock, s, which may be set while the request runs."""
+        self.submitted = monotonic_ns() - round((time() - arrival) * 1e9)
+        self.first = self.last = 0
+        """When the first and the last output came, 0 before; the first may have been one without a token."""
+
+    def wake(self, is_first: bool) -> None:
+        """Right behind this call the event loop lets the caller go on with an output."""
+        now = monotonic_ns()
+        if is_first:
+            self.first = now
+        self.last = now
+
+
 class Remembered:
     """What concerns vLLM in this process."""
 
-    __slots__ = ("cache_bytes", "engines", "firsts", "is_copy", "loads", "pool_bytes", "replica")
+    __slots__ = ("cache_bytes", "engines", "is_copy", "loads", "pool_bytes", "replica", "shown")
 
     def __init__(self) -> None:
         self.engines: dict[int, Engine] = {}
         """By the id of their output processor, as long as that lives."""
-        self.firsts: dict[Any, int] = {}
-        """By the queue of a streaming request whose engine has no statistics: when its first output came, 0 before.
-
-        That may have been an output without a token.
-        """
+        self.shown: dict[Any, Shown] = {}
+        """By the queue of a streaming request."""
         self.loads: dict[str, Load] = {}
         """By replica."""
         self.replica = ""
@@ -161,11 +179,11 @@ class Remembered:
             engine.processor = ref(processor, lambda gone: self.engines.pop(key, None))
         return engine
 
-    def look_for_first(self, queue: Any) -> None:
-        """Time the first output of a queue; of too many the oldest is forgotten."""
-        if len(self.firsts) >= QUEUE_LIMIT:
-            self.firsts.pop(next(iter(self.firsts)))
-        self.firsts[queue] = 0
+    def look_at(self, queue: Any, arrival: float) -> None:
+        """Time what comes through a queue; of too many the oldest is forgotten."""
+        if len(self.shown) >= QUEUE_LIMIT:
+            self.shown.pop(next(iter(self.shown)))
+        self.shown[queue] = Shown(arrival)
 
 
 def remembered() -> Remembered:
@@ -233,7 +251,9 @@ def refused(
 # --- rows, on the flusher's thread ------------------------------------------------------------------------------------
 
 
-def rows(iteration: Iteration, sequence: Any, tokens: int, arrival: float, first: int, reason: Any) -> list[Request]:
+def rows(
+    iteration: Iteration, sequence: Any, tokens: int, arrival: float, shown: Shown | None, reason: Any
+) -> list[Request]:
     """Make the row of a sequence that is over; of a session none.
 
     Args:
@@ -241,7 +261,7 @@ def rows(iteration: Iteration, sequence: Any, tokens: int, arrival: float, first
         sequence: vLLM's ``RequestState``, or what ``Engine.read`` gives of it.
         tokens: of its output.
         arrival: when the caller submitted it (wall clock, s); 0 where its statistics tell.
-        first: when the frontend got the first output, monotonic ns; 0 where nobody looked.
+        shown: when the caller got its outputs, where somebody looked.
         reason: vLLM's ``FinishReason``, or a word of ours.
     """
     engine, replica, ended, error = iteration
@@ -252,9 +272,12 @@ def rows(iteration: Iteration, sequence: Any, tokens: int, arrival: float, first
     request_id, stats, finish = str(known["request_id"]), known["stats"], str(reason)
     arrival = arrival or getattr(stats, "arrival_time", 0.0)
     submitted = int(arrival * 1e9) - state.clock.anchor if arrival else 0
-    if stats is None:
-        times = _seen(first, finish, ended)
-    else:
+    if shown is not None:
+        submitted, ended = shown.submitted, max(ended, shown.last)
+    times = [0, 0, 0]
+    if shown is not None and shown.first and tokens:
+        times = _as_shown(shown, stats, ended, finish)
+    elif stats is not None:
         times = _times(stats, submitted, ended, is_shared=engine.is_shared, is_shown=known["is_shown"])
     if not tokens:
         times[1:] = 0, 0  # what was taken for the first token was the word that it is over
@@ -285,18 +308,39 @@ def rows(iteration: Iteration, sequence: Any, tokens: int, arrival: float, first
     return [row]
 
 
+def _as_shown(shown: Shown, stats: Any, ended: int, finish: str) -> list[int]:
+    """Say when it was scheduled, its first and its last token, as its caller saw them: monotonic ns, 0 where unknown.
+
+    Prefill is the engine core's, if there are statistics, and the way between the processes is in the queue. The last
+    token came with the last output, unless that said that the sequence was cut.
+    """
+    scheduled, first, last = _read(stats) if stats is not None else (0, 0, 0)
+    way = shown.first - first
+    whole = ended if finish in WHOLE else 0
+    if not first:
+        return [0, shown.first, whole]
+    return [scheduled + way if scheduled else 0, shown.first, whole or min(max(last, first) + way, ended)]
+
+
+def _read(stats: Any) -> list[int]:
+    """Read when it was scheduled, its first and its last token, by the engine core's clock, ns."""
+    return [
+        round(second * 1e9) if second > 0 else 0
+        for second in (stats.scheduled_ts, stats.first_token_ts, stats.last_token_ts)
+    ]
+
+
 def _times(stats: Any, submitted: int, ended: int, *, is_shared: bool, is_shown: bool) -> list[int]:
     """Read when it was scheduled, its first and its last token: monotonic ns of this host, 0 where unknown.
 
     The engine core's clock is ours if it runs on this host. If it does not, which shows in readings that cannot be, or
     in how the engine was built, only durations are taken: the last token is placed where the frontend had it.
 
-    Who streams is shown the first token a little later, when the frontend has it: there it is placed then. Prefill and
-    TPOT stay the engine core's, and the way between the processes is in the queue. Who waits for the whole answer is
-    shown no token, and a frontend that is busy with submitting takes outputs long after they were made.
+    Who streams several sequences is shown the first token a little later, when the frontend has it: there it is placed
+    then. Prefill and TPOT stay the engine core's, and the way between the processes is in the queue. Who waits for the
+    whole answer is shown no token, and a frontend that is busy with submitting takes outputs long after they were made.
     """
-    seconds = (stats.scheduled_ts, stats.first_token_ts, stats.last_token_ts)
-    read = [round(second * 1e9) if second > 0 else 0 for second in seconds]
+    read = _read(stats)
     first, last = read[1], read[2] or read[1]
     way = submitted + round(getattr(stats, "first_token_latency", 0.0) * 1e9) - first
     shift = min(way, ended - last)
@@ -306,11 +350,6 @@ def _times(stats: Any, submitted: int, ended: int, *, is_shared: bool, is_shown:
     if is_shared and all(submitted - SLACK_NS <= ns <= ended + SLACK_NS for ns in read if ns):
         return read
     return [ended - read[2] + ns if ns and read[2] else 0 for ns in read]
-
-
-def _seen(first: int, finish: str, ended: int) -> list[int]:
-    """Without statistics only a streaming request shows its tokens: the last one at its end, unless it was cut."""
-    return [0, first, ended if first and finish in ("stop", "length", "repetition") else 0]
 
 
 def _policy(starts: list[tuple[str, int]] | None) -> tuple[int, int]:

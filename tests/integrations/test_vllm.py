@@ -5,6 +5,7 @@ With a real engine: ``tests/vllm``.
 
 from __future__ import annotations
 
+import asyncio
 import weakref
 from collections import deque
 from types import SimpleNamespace
@@ -16,6 +17,7 @@ import otel_rl
 from otel_rl import entry, guard
 from otel_rl import vocabulary as v
 from otel_rl.integrations import vllm as integration
+from otel_rl.integrations import vllm_rows
 from otel_rl.integrations.vllm_rows import remembered
 from otel_rl.patching import wrap
 from otel_rl.requests import UNKNOWN, KvCache, Load, Request
@@ -104,12 +106,12 @@ def test_a_finished_sequence_is_a_row(recording: Recording, version: str) -> Non
         (5.0, 0.0),  # or forward
     ],
 )
-def test_a_stream_shows_its_first_token_where_the_frontend_had_it(
+def test_a_stream_of_several_shows_its_first_token_where_the_frontend_had_it(
     recording: Recording, latency: float, shift: float, kind: Kind
 ) -> None:
     """And nobody else is shown it; the engine core's times keep their distances."""
     processor = Processor("0.32.0")
-    sequence = processor.submit("7", wall(2.0), kind=kind, queue=Queue())
+    sequence = processor.submit("7", wall(2.0), kind=kind, queue=Queue(), parent=Parent("7"))
     assert sequence.stats is not None
     sequence.stats.tell(2.5, 2.625, 3.0)
     sequence.stats.first_token_latency = latency
@@ -117,8 +119,74 @@ def test_a_stream_shows_its_first_token_where_the_frontend_had_it(
     processor.process_outputs([(sequence.request_id, [1, 2, 3], FinishReason.STOP)])
     (row,) = take().rows
     shift = 0.0 if kind is Kind.FINAL_ONLY else shift
-    expected = 2.5 + shift, 2.625 + shift, 3.0 + shift
-    assert expected == pytest.approx((row.scheduled / S, row.first_token / S, row.last_token / S), abs=1e-6)
+    assert pytest.approx((2.5 + shift, 2.625 + shift, 3.0 + shift, 3.25), abs=1e-6) == times(row)
+
+
+def times(row: Request) -> tuple[float, ...]:
+    """Give when a sequence was scheduled, its first and its last token, and its end, s."""
+    return tuple(one / S for one in (row.scheduled, row.first_token, row.last_token, row.ended))
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason", "expected"),
+    [
+        (Kind.DELTA, FinishReason.STOP, (2.55, 2.675, 3.253, 3.253)),
+        (Kind.CUMULATIVE, FinishReason.LENGTH, (2.55, 2.675, 3.253, 3.253)),
+        (Kind.DELTA, FinishReason.ABORT, (2.55, 2.675, 3.05, 3.253)),
+        (Kind.FINAL_ONLY, FinishReason.STOP, (2.5, 2.625, 3.0, 3.25)),
+    ],
+)
+def test_a_stream_shows_its_tokens_when_its_caller_gets_them(
+    recording: Recording, kind: Kind, reason: FinishReason, expected: tuple[float, ...]
+) -> None:
+    """When the loop is through with the iteration; nobody is shown them who waits for the whole answer."""
+    processor = Processor("0.32.0")
+    sequence = processor.submit("7", wall(2.0), kind=kind, queue=Queue())
+    assert sequence.stats is not None
+    sequence.stats.tell(2.5, 2.625, 3.0)
+
+    async def iterate() -> None:
+        at(recording, 2.63)
+        processor.process_outputs([(sequence.request_id, [1], None)])
+        at(recording, 2.675)
+        await asyncio.sleep(0)
+        at(recording, 3.25)
+        processor.process_outputs([(sequence.request_id, [2, 3], reason)])
+        at(recording, 3.253)
+        await asyncio.sleep(0)
+
+    asyncio.run(iterate())
+    assert [pytest.approx(expected, abs=1e-6)] == [times(row) for row in take().rows]
+
+
+def test_a_stream_knows_no_wall_clock_but_where_it_begins(
+    recording: Recording, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An hour that the clock was put forward before, behind our anchor, is in no time of the request."""
+    monkeypatch.setattr(vllm_rows, "time", lambda: wall(2.25) + 3600)
+    processor = Processor("0.32.0")
+    at(recording, 2.25)
+    sequence = processor.submit("7", wall(2.0) + 3600, kind=Kind.DELTA, queue=Queue())
+    at(recording, 2.5)
+    processor.process_outputs([(sequence.request_id, [1], FinishReason.STOP)])
+    (row,) = take().rows
+    assert (2.0, 2.5) == pytest.approx((row.submitted / S, row.first_token / S), abs=1e-6)
+
+
+def test_a_stream_of_one_token_is_over_when_its_caller_gets_it(recording: Recording) -> None:
+    """Though the engine was through with it before."""
+    processor = Processor("0.32.0", log_stats=False)
+    sequence = processor.submit("7", wall(2.0), kind=Kind.DELTA, queue=Queue())
+
+    async def iterate() -> None:
+        at(recording, 2.5)
+        processor.process_outputs([(sequence.request_id, [1], FinishReason.STOP)])
+        at(recording, 2.75)
+        await asyncio.sleep(0)
+
+    asyncio.run(iterate())
+    assert [(0.0, 2.75, 2.75, 2.75)] == [times(row) for row in take().rows]
+    assert {} == remembered().shown
 
 
 def test_a_frontend_that_is_busy_with_submitting_changes_no_time(recording: Recording) -> None:
@@ -197,7 +265,7 @@ def test_a_stream_shows_its_first_token_without_statistics(recording: Recording,
     (row,) = take().rows
     assert (3 * S, 5 * S if reason is FinishReason.STOP else 0) == (row.first_token, row.last_token)
     assert (0, 5 * S, True, str(reason)) == (row.scheduled, row.ended, row.streamed, row.finish)
-    assert {} == remembered().firsts
+    assert {} == remembered().shown
 
 
 @pytest.mark.parametrize("has_statistics", [True, False])
@@ -316,7 +384,7 @@ def test_a_refused_stream_has_no_first_token(recording: Recording) -> None:
     processor.refuse(refused.request_id, ValueError("paused"))
     assert [("error", "ValueError", 0)] == [(row.finish, row.error, row.first_token) for row in take().rows]
     assert ({}, {}, {}) == opened(processor)
-    assert {} == remembered().firsts
+    assert {} == remembered().shown
 
 
 class Sessions(Processor):
@@ -349,7 +417,7 @@ def test_sessions_are_no_requests(recording: Recording, end: str) -> None:
         processor.abort_requests([sequence.request_id], True)
     assert [] == take().rows
     assert ({}, {}, {}) == opened(processor)
-    assert {} == remembered().firsts
+    assert {} == remembered().shown
 
 
 def test_pooling_is_no_request(recording: Recording) -> None:
@@ -390,7 +458,7 @@ def test_streams_that_nobody_ends_are_bounded(recording: Recording, monkeypatch:
     queues = [Queue() for _ in range(3)]
     for queue in queues:
         Processor("0.32.0", log_stats=False).submit("7", wall(2.0), kind=Kind.DELTA, queue=queue)
-    assert queues[1:] == list(remembered().firsts)
+    assert queues[1:] == list(remembered().shown)
 
 
 @pytest.mark.parametrize("is_copy", [False, True])

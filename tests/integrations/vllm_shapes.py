@@ -6,6 +6,7 @@ Read in the wheels of 0.8.5, 0.10.2, 0.11.2, 0.14.1, 0.32.0 and 0.33.0, ``v1/eng
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from enum import Enum, IntEnum
 from types import SimpleNamespace
 from typing import Any
@@ -101,6 +102,14 @@ class Request:
             self.external_req_id = request_id.partition("-")[0].rpartition("_")[2]
 
 
+@dataclass
+class Output:
+    """RequestOutput."""
+
+    tokens: list[int]
+    finished: bool
+
+
 class Queue:
     """RequestOutputCollector of an AsyncLLM."""
 
@@ -184,7 +193,7 @@ class Processor:
             if state.detokenizer is not None:
                 state.detokenizer.token_ids += tokens
             if state.queue is not None and (reason is not None or state.output_kind is not Kind.FINAL_ONLY):
-                state.queue.put(list(tokens))
+                state.queue.put(Output(list(tokens), finished=reason is not None))
             if reason is not None:
                 self.request_states.pop(request_id)
                 self._update_stats_from_finished(state, reason, None)
@@ -198,7 +207,7 @@ class Processor:
             if state is not None:
                 aborted.append(request_id)
                 if state.queue is not None and self.version >= (0, 11):
-                    state.queue.put("aborted")
+                    state.queue.put(Output([], finished=True))
             elif parent := self.parent_requests.pop(request_id, None):
                 children = list(parent.child_requests)
                 aborted += (

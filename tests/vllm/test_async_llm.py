@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
 
 AGREEMENT_MS = 1.0
 """How far the numbers of a request may be from what its caller saw by a clock of its own."""
-STREAMED, AGREE = 48, 16
+STREAMED, AGREE = 48, 24
 """On a machine that is busy with other things a caller may wait for its turn: so many of the requests have to agree."""
 LONG = 1900
 """Tokens that nobody waits for: seconds of them, so that a caller that is held up still ends their request early."""
@@ -152,7 +152,7 @@ async def run(session: Session, model: Path, root: Path) -> None:
                 await caller.watch("three", kind="FINAL_ONLY", n=3, temperature=1, max_tokens=8)
                 await caller.abort_all()
             session.inside = sum(len(engine.open) for engine in remembered().engines.values())
-            assert {} == remembered().firsts
+            assert {} == remembered().shown
         too_long = pytest.raises(VLLMValidationError, match="maximum context length")
         with recorded(root / "refused") as session.refused, otel_rl.step(2), too_long:
             await caller.watch("refused", TOO_LONG, n=2, temperature=1)
