@@ -8,6 +8,7 @@ import multiprocessing
 import multiprocessing.util
 import os
 import threading
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
@@ -22,7 +23,7 @@ from packaging.specifiers import SpecifierSet
 from otel_rl import vocabulary
 from otel_rl.config import Config, ConfigurationError, unknown_variables
 from otel_rl.flusher import Flusher
-from otel_rl.guard import guard, say
+from otel_rl.guard import errors, guard, say
 from otel_rl.integrations import AUTO, MODULES, NEEDS, check_names
 from otel_rl.journal.wire import Request
 from otel_rl.patching import Patches
@@ -126,6 +127,7 @@ def _instrument(config: Config, integrations: tuple[str, ...] | None, *, is_aske
     state.start(config, _wake)
     state.phase = Phase()
     state.open_setup = open_setup
+    state.end_journal = _end_journal
     use_memory_reader()
     tell_workers()
     _hook_process()
@@ -252,6 +254,16 @@ def _wake() -> None:
     flusher = Flusher(_foreign)
     _parts.flusher = flusher
     flusher.start()
+
+
+def _end_journal() -> None:
+    """End the journal, as at an exit; the next record begins another, as in a forked child."""
+    flusher, _parts.flusher = _parts.flusher, None
+    if flusher is not None and flusher.pid == os.getpid():
+        flusher.stop(EXIT_LIMIT_S, EXIT_LIMIT_S)
+    errors.clear()
+    state.dropped = Counter()
+    state.awake, state.wake_again_ns = False, 0
 
 
 def _foreign(spans: list[Any], resource: Any) -> list[Request]:

@@ -64,7 +64,8 @@ def observe(*, model: Any = None, batch: Mapping[str, Any] | None = None) -> Non
         if batch is not None:
             stages = _stages()
             if not any(map(_is_evaluation, stages)):
-                take(batch, stage=_stage_of_ours(stages), seen=seen, boundary=_boundary())
+                names = _names(stages)
+                take(batch, stage=_stage_of_ours(names), seen=seen, boundary=names[0])
 
 
 def book() -> Book:
@@ -207,16 +208,15 @@ def _is_evaluation(stage: Stage) -> bool:
     return stage.name == vocabulary.EVALUATE or (stage.attributes or {}).get(vocabulary.MODE) == "eval"
 
 
-def _stage_of_ours(stages: list[Stage]) -> str:
-    """Name the nearest stage of the vocabulary, of which the user's own are parts; directly in a step, the step."""
-    names = (stage.name.partition(" ")[0] for stage in stages if stage is not state.container)
-    return next((name for name in names if name in vocabulary.STAGES), vocabulary.LOOP)
+def _names(stages: list[Stage]) -> list[str]:
+    """Name them, the step last; not the stage of an optimizer, which puts itself around what a closure calls."""
+    within = [stage.name for stage in stages if stage is not state.container]
+    return [*(name for name in within if name != vocabulary.OPTIMIZER), vocabulary.LOOP]
 
 
-def _boundary() -> str:
-    """Name the current stage; directly in a step, the step."""
-    stage = current_stage()
-    return vocabulary.LOOP if stage is None or stage is state.container else stage.name
+def _stage_of_ours(names: list[str]) -> str:
+    """Give the nearest stage of the vocabulary, of which the user's own are parts; directly in a step, the step."""
+    return next(name for name in (name.partition(" ")[0] for name in names) if name in vocabulary.STAGES)
 
 
 def _is_here(key: str, value: Any) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -177,33 +176,42 @@ def kv_cache(engine: str, replica: str, size: int | None, used: int | None) -> N
 def _around() -> Any:
     """Find a place for requests of a thread that has no span.
 
-    Cost: 1 us, 0.1 us for each further open stage; of those that say what requests are for, 1 us for each further one.
+    Cost: 2 us, and 0.2 us for each open stage; 0.6 us where hundreds of samples are each inside a stage of its own.
     """
     stage = None
     with guard("find a place for requests"):
-        opened = [one for one in tuple(state.open) if one.__class__ is Stage]
-        found = [one for one in opened if one.name in SAYING or (one.attributes and v.MODE in one.attributes)]
+        opened = {one.span_id: one for one in tuple(state.open) if one.__class__ is Stage}
+        found = {one for one in opened.values() if one.name in SAYING or (one.attributes and v.MODE in one.attributes)}
         stage = _innermost(found, opened) if len(found) > 1 else next(iter(found), None)
     return stage or state.container or _setup()
 
 
-def _innermost(found: list[Stage], opened: list[Stage]) -> Stage | None:
+def _innermost(found: set[Stage], opened: dict[int, Stage]) -> Stage | None:
     """Give of these stages the innermost one that each of the others is around, or inside of; None where none is."""
-    above = {one.span_id: one.parent_id for one in opened}
-    paths = [_upwards(one.span_id, above) for one in found]
-    outer = {span_id for path in paths for span_id in path[1:]}
-    inner = [path for path in paths if path[0] not in outer]
-    passed = Counter(span_id for path in inner for span_id in path)
-    by_id = {one.span_id: one for one in found}
-    return next((by_id[one] for one in inner[0] if one in by_id and passed[one] == len(inner)), None)
+    around: set[int] = set()
+    level = {one.parent_id for one in found}
+    while level:  # of hundreds side by side few have a parent of their own, so this is short
+        around |= level
+        level = {opened[span_id].parent_id for span_id in level if span_id in opened} - around
+    inner = [one for one in found if one.span_id not in around]
+    if len(inner) == 1:
+        return inner[0]
+    first, *others = {one.parent_id for one in inner}
+    common = _upwards(first, opened)
+    for parent_id in others:
+        span_id = parent_id
+        while span_id in opened and span_id not in common:
+            span_id = opened[span_id].parent_id
+        common = common[common.index(span_id) :] if span_id in common else []
+    return next((opened[span_id] for span_id in common if opened[span_id] in found), None)
 
 
-def _upwards(span_id: int, above: dict[int, int]) -> list[int]:
+def _upwards(span_id: int, opened: dict[int, Stage]) -> list[int]:
     """Give a stage and the open ones around it, the innermost first."""
     path = []
-    while span_id in above:
+    while span_id in opened:
         path.append(span_id)
-        span_id = above[span_id]
+        span_id = opened[span_id].parent_id
     return path
 
 

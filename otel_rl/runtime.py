@@ -125,8 +125,8 @@ class Training:
     """By response of an API client, the stream that is being read from it."""
     staging: dict[int, Any] = field(default_factory=dict)
     """By thread, the asynchronous checkpoint that its call is staging."""
-    stepping: dict[int, Any] = field(default_factory=dict)
-    """By thread, the stage of the optimizer's step that it is in, or of one that raised, and what it is inside."""
+    stepping: dict[Any, Any] = field(default_factory=dict)
+    """By its stage, the step of an optimizer that a thread is in, or that raised."""
     heard: dict[Any, bool] = field(default_factory=dict)
     """By an event of the framework and the classes of its callbacks, whether any listens to it."""
     observed: Any = None
@@ -174,7 +174,8 @@ class Runtime:
     started_ns: int = field(default_factory=process_start_ns)
     """When the process began, monotonic; behind a recording that was stopped: when the next one was asked for."""
     first_ns: int = field(default_factory=first_start_ns)
-    """When it began, or the first of those that it was forked from: no request was submitted before, monotonic."""
+    """When it began, or the first of those that it was forked or started from: no request was submitted before (it may
+    have been queued there), monotonic."""
 
     identity: Identity = field(default_factory=Identity)
     frozen: bool = False
@@ -196,6 +197,8 @@ class Runtime:
     """Records given up before the journal, by signal and reason."""
     wake: Callable[[], None] = _nothing
     """Starts the flusher with the first record."""
+    end_journal: Callable[[], None] = _nothing
+    """Writes what was recorded and ends the journal; what comes has another one, and counts of its own."""
     awake: bool = False
     wake_again_ns: int = 0
     """Not before this (monotonic) is another attempt made to start the flusher."""
@@ -209,7 +212,7 @@ class Runtime:
     open_setup: Callable[[], None] = _nothing
     """Opens the set-up trace when the first span needs a place."""
     inherited: Trace | None = None
-    """Of the step in which this process was forked: it ends in the parent."""
+    """Of the step in which this process was forked or started: it ends in the parent."""
     loops: int = 0
     """How many training loops this process has begun."""
     training: Training = field(default_factory=Training)

@@ -8,14 +8,14 @@ from contextvars import Token
 from threading import get_ident
 from time import monotonic_ns
 from types import TracebackType
-from typing import cast
+from typing import NamedTuple, cast
 
 from opentelemetry.context import Context
 from opentelemetry.trace import Span
 
 from otel_rl import ids, vocabulary
 from otel_rl.complete import device_points
-from otel_rl.current import CURRENT, SPAN_KEY
+from otel_rl.current import CURRENT, SPAN_KEY, put
 from otel_rl.guard import attempt, errors, guard, say
 from otel_rl.probes.memory import Reading, host, peak_rss
 from otel_rl.records import Later, Noted, Point, Value
@@ -136,18 +136,45 @@ def know_attempt(attempt_id: str = "", run_id: str = "") -> None:
     state.phase.attempt_known()
 
 
+class Stepping(NamedTuple):
+    """An optimizer's step that has begun."""
+
+    thread: int
+    inside: Context
+    """In which its stage is current."""
+    parent: object
+    """What is current around it."""
+    above: Stage | None
+    """The stage that it is inside."""
+    is_over: Callable[[int], bool]
+    """Whether a thread is in no step of an optimizer any more."""
+
+
 def end_raised(now: int, error: BaseException | None = None) -> None:
-    """End the stage of an optimizer's step that raised, with what it is inside: torch does not tell that it is over."""
-    stage, above = state.training.stepping.pop(get_ident(), (None, None))
-    if stage is None:
-        return
+    """End the stages of optimizers' steps that raised, with what they are inside: torch does not tell that it is over.
+
+    One of this thread has raised if it is still there when this is called.
+    """
+    thread, stepping = get_ident(), state.training.stepping
+    for stage, step in tuple(stepping.items()):
+        if (step.thread == thread or step.is_over(step.thread)) and stepping.pop(stage, None) is not None:
+            _end_raised(stage, step, now, error)
+
+
+def _end_raised(stage: Stage, step: Stepping, now: int, error: BaseException | None) -> None:
     if CURRENT.get().get(SPAN_KEY) is not stage:
         stage.token = None  # what it is inside is over, and would be current again
+    put(step.inside, SPAN_KEY, step.parent)  # for what is open below it, and for its thread: it will be current again
+    end = (step.above.ended if step.above is not None else 0) or now
+    for below in tuple(state.open):
+        if below.__class__ is Stage and below.parent_id == stage.span_id:  # it goes on, so it began behind the error
+            below.parent_id = stage.parent_id
+            end = min(end, below.began)
     if error is None:
         stage.set_attribute(vocabulary.TRUNCATED, True)
     else:
         stage.fail(error)
-    stage.close((above.ended if above is not None else 0) or now)
+    stage.close(end)
 
 
 def report_alone() -> None:
@@ -161,8 +188,9 @@ class Loop:
     """One training loop of this process: ``train``, then ``train.2`` and so on."""
 
     def __init__(self) -> None:
-        if leave_place():
-            know_attempt()
+        leave_place()
+        if not state.loops:
+            open_setup()  # where nothing was recorded before: it began with the process all the same
         state.loops += 1
         self.name = "train" if state.loops == 1 else f"train.{state.loops}"
         self.tree: Tree | None = None
@@ -241,10 +269,8 @@ class Loop:
 
     def over(self) -> int:
         """When the open step ended if no other follows: with its block or the last stage behind; now if one goes on."""
-        if state.behind is None:
-            return self.left or monotonic_ns()
-        goes_on = any(self.is_behind(opened) for opened in tuple(state.open))
-        return monotonic_ns() if goes_on else self.until or monotonic_ns()
+        goes_on = state.behind is not None and any(map(self.is_behind, tuple(state.open)))
+        return (0 if goes_on else self.until or self.left) or monotonic_ns()
 
     def close(self, now: int, error: BaseException | None = None, peak: int = 0) -> None:
         """End the open step's spans; an error closes them with its status and leaves the step uncounted."""

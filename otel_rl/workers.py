@@ -3,6 +3,9 @@
 A forked one has a copy of everything. This one gets what multiprocessing copies from each process to its children, the
 configuration of its ``Process``: there stands where the parent is at the moment of the start. A program that is
 launched gets nothing by that, and neither arguments nor environment of the host change.
+
+Nobody knows of such a process whether it will train before it does. Until then it is a worker and records for its
+parent; then it gives back all that is its parent's and goes on as if it had been launched.
 """
 
 from __future__ import annotations
@@ -11,10 +14,12 @@ import multiprocessing
 import os
 from dataclasses import asdict, replace
 from pathlib import Path
+from time import monotonic_ns
 from typing import Any
 
 from otel_rl import vocabulary
 from otel_rl.guard import guard
+from otel_rl.identity import Identity
 from otel_rl.runtime import Trace, state
 from otel_rl.spans import Stage
 
@@ -28,8 +33,8 @@ LAUNCHED = ("rank", "local_rank", "world_size", "coordinates")
 class Place:
     """Stands for the place of this process; pickled, it is the values of that moment, which load nothing of ours."""
 
-    is_taken = False
-    """Whether this process is a worker that records below the step in which it was started."""
+    taken: tuple[Identity, Identity] | None = None
+    """Who this process was by itself, and as the worker that records below the step in which it was started."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         values: tuple[Any, ...] = ()
@@ -39,14 +44,15 @@ class Place:
 
 
 def _place() -> tuple[Any, ...]:
-    """Say whose the worker is that is being started: run and rank, and the step, open or left, that it belongs to."""
+    """Say whose the worker is that is being started: run and rank, the step, open or left, and since when that is."""
     loop = state.training.loop
     container = state.container or (loop.last.container if loop is not None and loop.last is not None else None)
     if not state.on or not state.identity.known or container is None:
         return ()
     trace = container.trace
     identity = {key: value for key, value in asdict(state.identity).items() if key not in OWN}
-    return identity, (trace.trace_id, trace.sampled, trace.step), container.span_id, str(state.config.directory)
+    step = trace.trace_id, trace.sampled, trace.step
+    return identity, step, container.span_id, str(state.config.directory), state.first_ns
 
 
 def tell_workers() -> None:
@@ -70,29 +76,63 @@ def take_place() -> bool:
             return state.container is not None
         configuration[KEY] = place = Place()
         if values:
-            identity, (trace_id, is_sampled, step), span_id, directory = values
+            identity, (trace_id, is_sampled, step), span_id, directory, first_ns = values
             if "RANK" in os.environ:
                 identity = {key: value for key, value in identity.items() if key not in LAUNCHED}
+            own = state.identity
             state.identify(**identity)
             state.config = replace(state.config, directory=Path(directory))
+            state.first_ns = min(state.first_ns, first_ns)
             container = Stage(f"{vocabulary.RANK_SPAN} {state.identity.rank}")
             container.trace = Trace(trace_id, state.clock.anchor, sampled=is_sampled, step=step)
             container.span_id = span_id
-            state.inherited, state.container, place.is_taken = container.trace, container, True
+            state.inherited, state.container, place.taken = container.trace, container, (own, state.identity)
     return state.container is not None
 
 
-def leave_place() -> bool:
-    """Be a process of its own, since it trains; True where it was a worker, and the attempt is now unknown again."""
+def leave_place(**known: Any) -> None:
+    """Be a process of its own, since it trains; a worker that has recorded nothing yet never was one.
+
+    What it has recorded until now was its parent's, and so is the journal of it, which ends. What comes is its own:
+    run and attempt, set-up, counts, the rest of the stages that are open.
+
+    Args:
+        known: what is known already of the process as it is now; rank 0, the default, knows the attempt at once.
+    """
+    configuration = _configuration()
+    before, configuration[KEY] = configuration.get(KEY), Place()
+    if not isinstance(before, Place) or before.taken is None:
+        return
+    with guard("end the journal of a worker"):
+        now = monotonic_ns()
+        for stage in [one for one in tuple(state.open) if isinstance(one, Stage)]:
+            state.add(_until(now, stage))
+        state.end_journal()
     with state.identifying, guard("leave the step in which this worker was started"):
-        configuration = _configuration()
-        before = configuration.get(KEY)
-        configuration[KEY] = Place()
-        if isinstance(before, Place) and before.is_taken:
-            state.container = state.inherited = None
-            state.identity = replace(state.identity, attempt_id="")
-            return True
-    return False
+        own, worker = before.taken
+        given_back = {
+            key: value for key, value in vars(own).items() if getattr(state.identity, key) == getattr(worker, key)
+        }
+        state.identity = replace(state.identity, **given_back | {"attempt_id": "", "run_id": state.config.run_id})
+        state.frozen = False
+        state.identify(**known)
+        if state.identity.rank == 0:
+            state.found_attempt()
+        step, inherited = state.container, state.inherited
+        state.container = state.inherited = None
+        state.phase.open(vocabulary.SETUP, 0, state.started_ns)
+        for stage in [one for one in tuple(state.open) if isinstance(one, Stage) and one.trace is inherited]:
+            stage.trace = state.container.trace
+            stage.parent_id = state.container.span_id if stage.parent_id == step.span_id else stage.parent_id
+    state.ensure_awake()
+
+
+def _until(now: int, stage: Stage) -> Stage:
+    """Give the part of an open stage that is over; it has the id of the whole, which stands in another trace."""
+    part = Stage(stage.name, {**(stage.attributes or {}), vocabulary.TRUNCATED: True})
+    part.trace, part.span_id, part.parent_id = stage.trace, stage.span_id, stage.parent_id
+    part.began, part.ended = stage.began, now
+    return part
 
 
 def _configuration() -> dict[str, Any]:

@@ -14,6 +14,7 @@ from otel_rl import vocabulary as v
 from otel_rl.journal.encode import SpanEncoder
 from otel_rl.journal.identity import WriterIdentity
 from otel_rl.journal.write import Writer
+from otel_rl.records import Log
 from tests.runs import FakeSpan
 
 MS = 1_000_000
@@ -105,6 +106,17 @@ class Peer:
         """Journal spans."""
         for request in self._encoder.encode(spans):
             self._writer.append(request.signal, request.payload, request.count, request.first_ns, request.last_ns)
+
+    def open(self, *names: str) -> None:
+        """Journal that stages are open from now on, one inside the other."""
+        parent = ""
+        for name in names:
+            span = next(self._ids)
+            facts = {v.STAGE: name, v.START_TIME: self.now_ns, v.PARENT_ID: parent}
+            log = Log(v.OPEN, self.now_ns, facts, name, 9, ids.trace_id(self.attempt, v.SETUP, 0), span)
+            for request in self._encoder.encode_logs([log]):
+                self._writer.append(request.signal, request.payload, request.count, request.first_ns, request.last_ns)
+            parent = f"{span:016x}"
 
     def die(self) -> None:
         """Write no more; who looks finds this process dead, because its journal says another start time."""

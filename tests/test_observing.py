@@ -149,6 +149,29 @@ def test_a_model_whose_flops_cannot_be_known_has_no_number(recording: Recording)
 
 
 @pytest.mark.parametrize(
+    ("stages", "boundary"),
+    [
+        (["train", "train.optimizer"], "rl.train"),
+        (["train", "mine", "train.optimizer"], "mine"),
+        (["train", "train.optimizer", "mine"], "mine"),
+        (["train", "train.optimizer", "train.optimizer"], "rl.train"),
+    ],
+)
+def test_what_the_step_of_an_optimizer_calls_belongs_to_the_stage_around_it(
+    recording: Recording, stages: list[str], boundary: str
+) -> None:
+    """A closure, which computes the loss: nobody who writes one opens the stage that is between."""
+    with otel_rl.step(1), ExitStack() as around:
+        for name in stages:
+            around.enter_context(otel_rl.stage(name))
+        otel_rl.observe(model=QWEN_0_5B, batch={"lengths": [2048], "loss": torch.tensor(math.nan)})
+        recording.tick(1000)
+    run = recording.stop()
+    assert ({"rl.train": [3 * 2_203_653_767_168]}, []) == (numbers(run, v.FLOPS), list(run.logs(v.FLOPS_NOTE)))
+    assert [(1, boundary, "values that are NaN or infinite")] == mismatches(run)
+
+
+@pytest.mark.parametrize(
     ("stages", "counted", "passes"),
     [
         (["train.forward", "my loss"], "rl.train.forward", 3),
@@ -171,7 +194,9 @@ def test_a_stage_of_your_own_is_a_part_of_the_one_around_it(
     assert [(1, stages[-1], "values that are NaN or infinite")] == mismatches(run)
 
 
-@pytest.mark.parametrize("stages", [["train.forward critic"], ["mine", "inner"], ["train.backward"], []])
+@pytest.mark.parametrize(
+    "stages", [["train.forward critic"], ["mine", "inner"], ["train.backward"], ["train.optimizer"], []]
+)
 def test_operations_that_no_stage_counts_are_said_once(recording: Recording, stages: list[str]) -> None:
     """However many such stages there are; a step alone is none either."""
     for number in (1, 2):
@@ -181,7 +206,8 @@ def test_operations_that_no_stage_counts_are_said_once(recording: Recording, sta
             otel_rl.observe(model=QWEN_0_5B, batch={"lengths": [2048]})
             recording.tick(1000)
     run = recording.stop()
-    shown = {"train.backward": "rl.train.backward", "": "rl.loop"}.get("".join(stages), "".join(stages[-1:]))
+    names = {"train.backward": "rl.train.backward", "train.optimizer": "rl.loop", "": "rl.loop"}
+    shown = names.get("".join(stages), "".join(stages[-1:]))
     text = f"FLOPs are counted of batches that are shown in {COUNTED}: not in {shown}"
     assert ({}, [(9, text)]) == (
         numbers(run, v.FLOPS),

@@ -14,6 +14,7 @@ import otel_rl
 from otel_rl import entry
 from otel_rl import vocabulary as v
 from otel_rl.journal.read import open_run
+from otel_rl.report.build import build_report
 from tests.programs.launch import HERE, run, start
 from tests.programs.recorded import Node, Recorded
 
@@ -56,6 +57,22 @@ def test_workers_deliver_what_they_recorded(tmp_path: Path, program: str, method
         parents = [one.by_id[node.span.parent_id] for node in worked]
         assert {(f"{v.RANK_SPAN} 0", 1)} == {(parent.name, parent.attributes[v.ITERATION]) for parent in parents}
         assert 1 == len({node.span.resource[v.ATTEMPT_ID] for node in one.nodes})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_each_training_that_a_program_starts_is_a_run(tmp_path: Path, method: str) -> None:
+    """One attempt with all of its steps, and a set-up from the start of its process; nobody waits for another."""
+    run(tmp_path, PROGRAM, "trainings", method)
+    recorded = everything(tmp_path)
+    (program,) = (one for one in recorded if not named([one], "worked"))
+    assert [0, 1, 2] == sorted(node.attributes["rl.training"] for node in named([program], "load"))
+    reports = [build_report(one.run, time.time_ns()) for one in recorded if one is not program]
+    assert [("finished", [2], [1])] * 3 == [
+        (one.state, [attempt.steps for attempt in one.attempts], [attempt.ranks for attempt in one.attempts])
+        for one in reports
+    ]
+    assert 3 == len([one for one in reports if (one.attempts[0].setup_s or 0.0) > 0.05])  # the import of otel_rl alone
 
 
 @pytest.mark.slow

@@ -131,16 +131,29 @@ SAID, UNSAID = {v.TOKENS: 90, v.TOKENS_PADDING: 10}, {v.TOKENS: 90}
         ([SAID, SAID], 80, 0.1, " 10 % of the trained positions are padding.\n"),
         ([{**SAID, v.TOKENS_PADDING: 0}], 0, 0.0, " 0.0 % of the trained positions are padding.\n"),
         ([SAID, {}], 40, 0.1, " 10 % of the trained positions are padding.\n"),
+        ([SAID, {v.TOKENS_PADDING: 10}], 40, 0.1, " 10 % of the trained positions are padding.\n"),
+        ([{v.TOKENS: 0, v.TOKENS_PADDING: 10}], 40, 1.0, " 100 % of the trained positions are padding.\n"),
+        ([{v.TOKENS_PADDING: 10}], None, None, "in none.\n"),
         ([SAID, UNSAID], None, None, "in none.\n"),
         ([UNSAID], None, None, "in none.\n"),
         ([{}], None, None, "in none.\n"),
     ],
-    ids=["all", "zero", "one without numbers", "one without padding", "none", "no numbers"],
+    ids=[
+        "all",
+        "zero",
+        "one without numbers",
+        "one with padding alone",
+        "nothing but padding",
+        "padding alone",
+        "one without padding",
+        "none",
+        "no numbers",
+    ],
 )
 def test_padding_that_is_not_said_is_not_known(
     tmp_path: Path, forwards: list[Attributes], padding: int | None, share: float | None, shown: str
 ) -> None:
-    """None is no zero, in four steps of two ranks. A forward that says nothing, as one cut off, counts nowhere."""
+    """None is no zero, in four steps of two ranks. A forward that says no tokens, as one cut off, counts nowhere."""
     ranks = [Peer(tmp_path, rank, identity=DEAD) for rank in range(2)]
     for number, rank in itertools.product(range(1, 5), ranks):
         rank.step(
@@ -155,7 +168,7 @@ def test_padding_that_is_not_said_is_not_known(
     render(report, Console(file=out, width=400))
     lines = out.getvalue().splitlines()
     _, rank_0, *_ = lines[next(place for place, line in enumerate(lines) if line.startswith("in all steps")) :]
-    trained = 4 * 90 * sum(v.TOKENS in one for one in forwards)
+    trained = 4 * sum(int(one.get(v.TOKENS, 0)) for one in forwards)  # type: ignore[arg-type]
     assert ["-" if padding is None else str(padding), str(trained)] == rank_0.split()[-2:]
     assert shown in out.getvalue()
 
@@ -299,6 +312,16 @@ def test_a_killed_run_says_where_it_died(tmp_path: Path) -> None:
     assert (report.state, report.steps.recorded) == ("killed", 11)
 
 
+@pytest.mark.parametrize(("opened", "state"), [("tokenize", "finished"), (f"{v.RANK_SPAN} 1", "killed")])
+def test_a_worker_that_died_is_no_rank_that_did(tmp_path: Path, healthy: Report, opened: str, state: str) -> None:
+    """Workers of a data loader are ended in whatever they do; a rank is inside a container until its end."""
+    rank = Peer(tmp_path / "healthy", 1, attempt="a" * 32, clock_ms=SETUP_MS, identity=DEAD)
+    rank.open(opened)
+    report = build_report(open_run(tmp_path / "healthy"), NOW_NS)
+    assert ("finished", state) == (healthy.state, report.state)
+    assert [opened] == [one.stage for one in report.open_stages]
+
+
 def test_a_living_run_says_how_long_a_stage_is_open(tmp_path: Path) -> None:
     """Open stages of living processes last until now."""
     report = report_of(tmp_path, Plan(killed_in=v.SAMPLE, is_alive=True))
@@ -353,6 +376,19 @@ def test_a_process_beside_the_training_is_no_attempt(
         report.efficiency.goodput,
     )
     assert report.begin_ns == min(healthy.begin_ns, BEGIN_NS + begin_ms * MS)
+
+
+@pytest.mark.parametrize("late_ms", [0, 10])
+def test_a_launcher_that_still_lives_is_no_attempt(tmp_path: Path, healthy: Report, late_ms: int) -> None:
+    """Nothing of it has ended yet; the report began before the last of the training's spans were there to be read."""
+    launcher = Peer(tmp_path / "healthy", 0, attempt="b" * 32, clock_ms=-3_000)
+    launcher.open(v.SETUP, f"{v.RANK_SPAN} 0")
+    report = build_report(open_run(tmp_path / "healthy"), healthy.end_ns - late_ms * MS)
+    assert (healthy.state, healthy.attempts, healthy.efficiency.goodput) == (
+        report.state,
+        report.attempts,
+        report.efficiency.goodput,
+    )
 
 
 def test_an_attempt_that_died_before_its_first_step_is_one(tmp_path: Path, healthy: Report) -> None:

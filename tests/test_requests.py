@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -16,7 +17,7 @@ from otel_rl import requests, vocabulary
 from otel_rl.guard import errors
 from otel_rl.journal.read import Run
 from otel_rl.records import Later, Noted, Value
-from otel_rl.requests import Request, note
+from otel_rl.requests import Request, note, place
 from otel_rl.runtime import state
 from tests.fixtures import MS, Recording, Tree, orphans, trees
 
@@ -338,6 +339,31 @@ def test_of_stages_side_by_side_the_one_around_them_is_meant(
     names = {span.span_id: span.name for span in run.spans()}
     (found,) = (span for span in run.spans((vocabulary.RESPONSE_ID,)) if span.attributes)
     assert (modes, parent) == (counted(run, vocabulary.REQUESTS, vocabulary.MODE), names[found.parent_id])
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_of_many_stages_the_innermost_that_is_around_all_others_is_meant(recording: Recording, seed: int) -> None:
+    """Or inside of them, whatever their tree: as one finds it who compares each with each."""
+    draw = random.Random(seed)
+    with otel_rl.step(1), ThreadPoolExecutor(1) as pool:
+        above: dict[Any, list[Any]] = {state.container: []}
+        contexts = {state.container: copy_context()}
+        for _ in range(draw.randrange(2, 12)):
+            parent = draw.choice([*above][-4:])
+            stage, inside = (
+                otel_rl.stage(draw.choice(["mine", "sample", "sample", "evaluate"])),
+                contexts[parent].copy(),
+            )
+            inside.run(stage.__enter__)
+            above[stage], contexts[stage] = [parent, *above[parent]], inside
+        saying = [one for one in above if one.name in (vocabulary.SAMPLE, vocabulary.EVALUATE)]
+        meant = [
+            one for one in saying if all(one in above[other] or other in above[one] or other is one for other in saying)
+        ]
+        expected = max(meant, key=lambda one: len(above[one]), default=state.container)
+        assert pool.submit(place).result() is expected
+        for stage in [*above][:0:-1]:
+            contexts[stage].run(stage.__exit__, None, None, None)
 
 
 def test_a_context_that_is_handed_over_says_it_all(recording: Recording) -> None:

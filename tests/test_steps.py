@@ -145,6 +145,17 @@ def test_a_stage_behind_the_last_step_of_a_loop_does_not_stretch_it(recording: R
     assert [(28, 1028), (1056, 2056)] == [(tree.start, tree.end) for tree in found if tree.name == "rl.teardown"]
 
 
+def test_a_request_behind_the_last_step_does_not_stretch_it(recording: Recording) -> None:
+    """An engine that aborts what is left does so in tear-down."""
+    with otel_rl.step(1):
+        recording.tick(10)
+    otel_rl.request("engine", submitted=1.0, ended=1.01, finish="abort")
+    recording.tick(1000)
+    found = recording.trees()
+    assert [step_tree(0, 10, Tree("generate_content", 0, 10))] == loop_trees(found)
+    assert [(10, 1010)] == [(tree.start, tree.end) for tree in found if tree.name == "rl.teardown"]
+
+
 def test_a_stage_behind_the_last_step_that_goes_on_keeps_it_open(recording: Recording) -> None:
     """Until the loop ends, since its end is not known; one that began inside the block keeps nothing open."""
     with otel_rl.step(1):

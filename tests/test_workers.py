@@ -12,10 +12,12 @@ import pytest
 
 import otel_rl
 from otel_rl import ids, vocabulary
-from otel_rl.integrations.torch import join_process_group
+from otel_rl.identity import Identity
+from otel_rl.integrations.torch import ATTEMPT_KEY, join_process_group
 from otel_rl.runtime import state
+from otel_rl.spans import current_stage
 from otel_rl.workers import KEY
-from tests.fixtures import ATTEMPT, Recording
+from tests.fixtures import ATTEMPT, Recording, Tree, trees
 
 CONFIGURATION: dict[str, Any] = multiprocessing.current_process()._config  # type: ignore[attr-defined]
 
@@ -121,7 +123,7 @@ def test_a_parent_without_a_place_tells_none(stubbed: Recording, become_worker: 
 
 @pytest.mark.parametrize("has_recorded", [True, False])
 def test_a_child_that_trains_is_no_worker(recording: Recording, become_worker: Become, *, has_recorded: bool) -> None:
-    """Its steps would have the ids of its parent's, or of another child's: it has an attempt of its own, of the run."""
+    """Its steps would have the ids of its parent's, or of another child's: attempt and run are its own."""
     become_worker(told())
     if has_recorded:
         with otel_rl.stage("load"):
@@ -133,8 +135,94 @@ def test_a_child_that_trains_is_no_worker(recording: Recording, become_worker: B
     own = state.identity.attempt_id
     assert own not in ("", ATTEMPT)
     assert (ids.trace_id(own, "train", 1), None) == (step.trace_id, state.inherited)
-    assert has_recorded == (state.identity.run_id == "run")
-    assert own == told()[0]["attempt_id"]
+    assert state.identity.run_id not in ("", "run")
+    assert (own, state.identity.run_id) == (told()[0]["attempt_id"], told()[0]["run_id"])
+
+
+@pytest.mark.parametrize("before", ["nothing", "waits", "written"])
+def test_the_set_up_of_a_child_that_trains_begins_with_its_process(
+    recording: Recording, become_worker: Become, before: str
+) -> None:
+    """What it recorded when nobody knew that yet is its parent's, wherever it is; journal and counts begin anew."""
+    become_worker(told())
+    recording.tick(10)
+    if before != "nothing":
+        with otel_rl.stage("load"):
+            recording.tick(5)
+    if before == "written":
+        otel_rl.flush(60)
+    with otel_rl.step(1):
+        recording.tick(20)
+    name = state.identity.run_id
+    of_parent, own = recording.stop(), recording.run(name)
+    end = 10 if before == "nothing" else 15
+    assert [
+        Tree("rl.setup", 0, end, (Tree("rl.rank 0", 0, end),)),
+        Tree("rl.loop", end, end + 20, (Tree("rl.rank 0", end, end + 20),)),
+        Tree("rl.teardown", end + 20, end + 20, (Tree("rl.rank 0", end + 20, end + 20),)),
+    ] == trees(own)
+    loads = () if before == "nothing" else (Tree("load", 10, 15),)
+    assert [Tree("rl.setup", 0, 0, (Tree("rl.rank 0", 0, 0, loads),))] == trees(of_parent)
+    assert [["load"] * len(loads), []] == [
+        [point.attributes[vocabulary.STAGE] for point in run.last_points(vocabulary.STAGE_DURATION)]
+        for run in (of_parent, own)
+    ]
+
+
+def test_a_stage_that_is_open_when_a_child_begins_to_train_is_its_own(
+    recording: Recording, become_worker: Become
+) -> None:
+    """The part before is its parent's, because of what is inside it; both journals name its end."""
+    become_worker(told())
+    with otel_rl.stage("job"):
+        recording.tick(5)
+        with otel_rl.stage("load"):
+            recording.tick(5)
+        otel_rl.flush(60)
+        with otel_rl.step(1):
+            recording.tick(20)
+        recording.tick(1)
+    name = state.identity.run_id
+    of_parent, own = recording.stop(), recording.run(name)
+    assert Tree("rl.setup", 0, 10, (Tree("rl.rank 0", 0, 10, (Tree("job", 0, 31),)),)) == trees(own)[0]
+    inside = Tree("job", 0, 10, (Tree("load", 5, 10),))
+    assert [Tree("rl.setup", 0, 0, (Tree("rl.rank 0", 0, 0, (inside,)),))] == trees(of_parent)
+    assert ([True], []) == (
+        [span.attributes[vocabulary.TRUNCATED] for span in of_parent.spans(None) if span.name == "job"],
+        of_parent.open_stages(),
+    )
+    assert [] == own.open_stages()
+
+
+def test_a_child_that_trains_gives_back_what_is_its_parents(recording: Recording, become_worker: Become) -> None:
+    """What it has learned of itself meanwhile it keeps, and it may learn more: its resource is open again."""
+    state.identify(rank=3, world_size=8, system="theirs", system_version="1", coordinates={"rl.rank.data": 1})
+    become_worker(told())
+    with otel_rl.stage("load"):
+        state.identify(system="own")
+    of_worker, state.frozen = state.identity, True
+    with otel_rl.step(1):
+        own = state.identity
+    assert (3, 8, "own", "1", {"rl.rank.data": 1}) == known(of_worker)
+    assert (0, 1, "own", "", {}) == known(own)
+
+
+def known(identity: Identity) -> tuple[object, ...]:
+    """Give what a process may have of its parent."""
+    return identity.rank, identity.world_size, identity.system, identity.system_version, identity.coordinates
+
+
+@pytest.mark.parametrize("own_ns", [300, 500])
+def test_a_request_may_wait_for_its_worker_to_be_started(
+    recording: Recording, become_worker: Become, own_ns: int
+) -> None:
+    """It was submitted in a process that began before: in the parent, or in one that this was forked from."""
+    state.first_ns = 400
+    become_worker(told())
+    state.first_ns = own_ns
+    with otel_rl.stage("judge"):
+        pass
+    assert min(own_ns, 400) == state.first_ns == told()[-1]
 
 
 @pytest.mark.parametrize("has_recorded", [True, False])
@@ -160,6 +248,35 @@ def test_a_restarted_group_of_children_has_an_attempt_of_its_own(
         pass
     assert own not in ("", ATTEMPT)
     assert own == state.identity.attempt_id
+
+
+def test_a_rank_of_a_group_of_children_has_a_set_up_of_its_own(recording: Recording, become_worker: Become) -> None:
+    """It begins with the process and has the rank's name, in the run of rank 0; so it is where it joins in a stage."""
+    torch = pytest.importorskip("torch")
+    from torch.testing._internal.distributed import fake_pg  # noqa: F401 - makes the backend known
+
+    become_worker(told())
+    with otel_rl.stage("init"):
+        recording.tick(5)
+        otel_rl.flush(60)
+        torch.distributed.init_process_group("fake", store=torch.distributed.HashStore(), rank=1, world_size=2)
+        torch.distributed.distributed_c10d._get_default_store().set(ATTEMPT_KEY, "abc job")
+        try:
+            join_process_group()
+        finally:
+            torch.distributed.destroy_process_group()
+        recording.tick(5)
+    setup = current_stage()
+    assert setup is not None
+    expected = (
+        f"{vocabulary.RANK_SPAN} 1",
+        ids.trace_id("abc", vocabulary.SETUP, 0),
+        ids.root_id("abc", vocabulary.SETUP, 0),
+    )
+    assert expected == (setup.name, setup.trace_id, setup.parent_id)
+    of_parent, own = recording.stop(), recording.run("job")
+    assert [Tree("?rl.rank 1", 0, 10, (Tree("init", 0, 10),))] == trees(own)
+    assert [Tree("rl.setup", 0, 0, (Tree("rl.rank 0", 0, 0, (Tree("init", 0, 5),)),))] == trees(of_parent)
 
 
 def test_a_root_that_was_found_is_the_workers_too(

@@ -195,11 +195,12 @@ def join_process_group() -> None:
     state.comm.worlds += 1
     state.comm.layout = Layout()  # ranks stand elsewhere in another world
     rank, world_size = dist.get_rank(), dist.get_world_size()
+    if world_size > 1:
+        leave_place(rank=rank, world_size=world_size)
     state.identify(rank=rank, world_size=world_size)
     if world_size < 2:
         return
     store = dist.distributed_c10d._get_default_store()
-    leave_place()
     if rank == 0:
         if not state.identity.known:
             know_attempt()

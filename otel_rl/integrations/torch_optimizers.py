@@ -2,7 +2,7 @@
 
 The stage is open in between, so what a closure calls, and what an optimizer made of others does, is inside it. Torch
 does not call the hook behind a step that raises: its stage ends at the next step of an optimizer on the same thread,
-or with the step of the training.
+or with the block of the training's step.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ from otel_rl.current import CURRENT, SPAN_KEY
 from otel_rl.guard import attempt
 from otel_rl.runtime import state
 from otel_rl.spans import Stage
-from otel_rl.steps import end_raised
+from otel_rl.steps import Stepping, end_raised
 
 
-class Stepping(threading.local):
-    """The optimizer whose step this thread is in."""
+class Innermost(threading.local):
+    """The optimizer whose step this thread is in, or of one that raised."""
 
+    stage: Stage | None = None
     optimizer = 0
     """Its ``id()``: the object itself would be kept alive by a step that raised."""
     depth = 0
@@ -36,7 +37,7 @@ class Timing:
     """The two hooks."""
 
     def __init__(self, module: ModuleType) -> None:
-        self._of_thread = Stepping()
+        self._of_thread = Innermost()
         step: Any = module.Optimizer.profile_hook_step(lambda: None)
         self._wrapper: CodeType = step.__code__
         """What calls the hooks, around every step of every optimizer."""
@@ -49,10 +50,10 @@ class Timing:
         """
         if not state.on or state.is_compiling():
             return
-        thread, now_open = threading.get_ident(), state.training.stepping
-        if thread in now_open:
-            if self._is_inside_another():
-                self._of_thread.depth += self._of_thread.optimizer == id(optimizer)
+        of_thread, stepping = self._of_thread, state.training.stepping
+        if of_thread.stage in stepping:
+            if self._steps(sys._getframe()) > 1:
+                of_thread.depth += of_thread.optimizer == id(optimizer)
                 return
             end_raised(monotonic_ns())
         context = CURRENT.get()
@@ -63,28 +64,32 @@ class Timing:
             return
         stage = Stage(vocabulary.OPTIMIZER, coarse=True)
         stage.open(context, parent)
-        now_open[thread] = stage, above
-        self._of_thread.optimizer, self._of_thread.depth = id(optimizer), 1
+        stepping[stage] = Stepping(threading.get_ident(), CURRENT.get(), parent, above, self._is_over)
+        of_thread.stage, of_thread.optimizer, of_thread.depth = stage, id(optimizer), 1
 
     def end(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         """Close the stage that this optimizer's step has opened."""
         now = monotonic_ns()
-        of_thread, now_open = self._of_thread, state.training.stepping
-        if of_thread.optimizer != id(optimizer) or threading.get_ident() not in now_open:
+        of_thread = self._of_thread
+        stage = of_thread.stage
+        if stage is None or of_thread.optimizer != id(optimizer):
             return
         of_thread.depth -= 1
         if not of_thread.depth:
-            of_thread.optimizer = 0
-            now_open.pop(threading.get_ident())[0].close(now)
+            of_thread.stage = None
+            if state.training.stepping.pop(stage, None) is not None:
+                stage.close(now)
 
-    def _is_inside_another(self) -> bool:
-        """Whether the step that begins is inside another one, or the stage that is open is of one that raised."""
-        frame: FrameType | None = sys._getframe(1)
+    def _is_over(self, thread: int) -> bool:
+        return not self._steps(sys._current_frames().get(thread))
+
+    def _steps(self, frame: FrameType | None) -> int:
+        """Count the steps of optimizers that a thread is in, up to 2."""
         steps = 0
         while frame is not None and steps < 2:
             steps += frame.f_code is self._wrapper
             frame = frame.f_back
-        return steps > 1
+        return steps
 
 
 def time_optimizers(module: ModuleType) -> Callable[[], object]:

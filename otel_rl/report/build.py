@@ -27,7 +27,7 @@ from otel_rl.report.model import FORMAT, Attempt, Rank, Rate, Report, StageRow, 
 from otel_rl.report.model_rows import NAMES as FLOPS_NAMES
 from otel_rl.report.model_rows import FlopsPoints, ledger
 from otel_rl.report.nothing import nothing
-from otel_rl.report.pieces import KEYS, Work, is_container, rank_of, text
+from otel_rl.report.pieces import KEYS, Work, is_container, text
 from otel_rl.report.request_model import Tail
 from otel_rl.report.request_rows import NAMES as REQUEST_NAMES
 from otel_rl.report.request_rows import RequestPoints
@@ -161,13 +161,15 @@ def _add_open(found: Collected, opened: Iterable[OpenView]) -> None:
         attempt = text(view.resource, v.ATTEMPT_ID)
         end_ns = max(view.start_ns, view.journal.last_ns)
         found.attempts.setdefault(attempt, Bounds(view.start_ns, end_ns)).widen(view.start_ns, end_ns)
-        found.ranks[attempt].add(rank_of(view.resource))
-        found.writers[attempt].add(view.journal.identity.writer)
-        found.resources[attempt].update(view.resource)
+        found.know(view.resource, view.journal.identity)
 
 
 def _add_now(found: Collected, alive: set[str], now_ns: int) -> None:
-    """Let attempts whose processes live last until now: inside a long stage they may record nothing for hours."""
+    """Let attempts whose processes live last until now: inside a long stage they may record nothing for hours.
+
+    What was written while the spans were read ended behind ``now_ns``: they last until then.
+    """
+    now_ns = max([now_ns, *(bounds.end_ns for bounds in found.attempts.values())])
     for attempt, bounds in found.attempts.items():
         if found.writers[attempt] & alive:
             bounds.widen(bounds.begin_ns, now_ns)
@@ -222,8 +224,8 @@ def _attempts(found: Collected, averaged: Averaged, opened: Sequence[OpenView], 
 def _state(attempt: str, found: Collected, opened: Iterable[OpenView], alive: set[str]) -> State:
     if found.writers[attempt] & alive:
         return "alive"
-    if any(text(view.resource, v.ATTEMPT_ID) == attempt for view in opened):
-        return "killed"
+    if any(text(view.resource, v.ATTEMPT_ID) == attempt and is_container(view.name) for view in opened):
+        return "killed"  # a rank is inside a container until its end; workers, which open none, die with it
     last = max((record.step.iteration for record in found.steps if record.attempt == attempt), default=None)
     if any(failure.attempt == attempt and failure.step == last for failure in found.failures):
         return "failed"

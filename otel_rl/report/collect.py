@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -15,6 +15,7 @@ from otel_rl.analysis.stages import Comm, Tree
 from otel_rl.analysis.steps import Step
 from otel_rl.analysis.stragglers import Key
 from otel_rl.calls import Calls, Known, calls_in
+from otel_rl.journal.identity import WriterIdentity
 from otel_rl.journal.read import SpanView
 from otel_rl.pieces import UNKNOWN, pipeline_of, shares_samples
 from otel_rl.records import Value
@@ -127,6 +128,14 @@ class Collected:
     clocks: dict[tuple[str, Rank], set[str]] = field(default_factory=lambda: defaultdict(set))
     """What the clock of each rank of an attempt is known by: its host's name, and the boot of that host."""
 
+    def know(self, resource: Mapping[str, Value], writer: WriterIdentity) -> None:
+        """Take in who wrote a record."""
+        attempt, rank = text(resource, v.ATTEMPT_ID), rank_of(resource)
+        self.ranks[attempt].add(rank)
+        self.clocks[attempt, rank] |= {text(resource, v.HOST_NAME), writer.boot_id} - {""} or {""}
+        self.writers[attempt].add(writer.writer)
+        self.resources[attempt].update(resource)
+
 
 def collect(spans: Iterable[SpanView]) -> Collected:
     """Fold the spans of a run.
@@ -196,12 +205,7 @@ class _Collector:
         known = (span.journal.identity.writer, id(span.resource))  # a writer shares one object among its records
         if known not in self._known:
             self._known.add(known)
-            rank = rank_of(span.resource)
-            found.ranks[attempt].add(rank)
-            host = {text(span.resource, v.HOST_NAME), span.journal.identity.boot_id} - {""}
-            found.clocks[attempt, rank] |= host or {""}
-            found.writers[attempt].add(known[0])
-            found.resources[attempt].update(span.resource)
+            found.know(span.resource, span.journal.identity)
 
     def _close(self, key: GroupKey) -> None:
         spans = self._groups.pop(key, [])

@@ -35,6 +35,7 @@ class Work:
     prompt_tokens: int = 0
     response_tokens: int = 0
     padding_tokens: int = 0
+    """Of the forwards that say their tokens, too."""
     padded_tokens: int = 0
     """Trained tokens of the forwards that say their padding."""
     train_tokens: int = 0
@@ -86,7 +87,7 @@ def work_of(span: SpanView) -> Work | None:
         tokens = integer(attributes, v.TOKENS)
         return Work(
             train_tokens=tokens,
-            padding_tokens=integer(attributes, v.TOKENS_PADDING),
+            padding_tokens=integer(attributes, v.TOKENS_PADDING) if v.TOKENS in attributes else 0,
             padded_tokens=tokens if v.TOKENS_PADDING in attributes else 0,
         )
     return None

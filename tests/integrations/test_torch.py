@@ -8,6 +8,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from opentelemetry.context import get_current
 import otel_rl
 from otel_rl import vocabulary as v
 from otel_rl.current import SPAN_KEY
+from otel_rl.guard import errors
 from otel_rl.runtime import state
 from tests.programs.launch import HERE, launcher, run
 from tests.programs.recorded import COLLECTIVE, Node, Recorded
@@ -217,6 +219,90 @@ def test_a_step_of_an_optimizer_that_raises_ends_with_the_step_of_the_training(
         raised.attributes.get(v.TRUNCATED),
         raised.outline(),
     )
+
+
+def test_a_step_of_an_optimizer_that_is_made_again_leaves_nothing_below_the_one_that_raised(
+    recorded: Callable[[], Recorded],
+) -> None:
+    """What was open when that was found out began behind the error; what is behind has its own place."""
+    layers = model()
+    optimizer = Raising(layers.parameters(), lr=0.1)
+    layers(torch.ones(4, 8)).sum().backward()
+    with otel_rl.step(1):
+        optimizer.error = ValueError("gone")
+        with suppress(ValueError):
+            optimizer.step()
+        with otel_rl.stage("between"):
+            optimizer.error = None
+        with otel_rl.stage("train"), otel_rl.stage("again"):
+            optimizer.step()
+        with otel_rl.stage("behind"):
+            pass
+        optimizer.step()
+    (step,) = recorded().steps().values()
+    expected = [v.OPTIMIZER, "  between", "rl.train", "  again", f"    {v.OPTIMIZER}", "behind", v.OPTIMIZER]
+    assert expected == step.outline()
+    raised, train, *_ = step.children
+    assert (True, train.span.start_ns) == (raised.attributes[v.TRUNCATED], raised.span.end_ns)
+
+
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_a_step_of_an_optimizer_that_raises_in_another_thread_ends_with_the_step_of_the_training(
+    recorded: Callable[[], Recorded], goes_on: bool
+) -> None:
+    """Whether the thread ends, or does something else and then belongs to the next step."""
+    optimizer = Raising(model().parameters(), lr=0.1)
+    optimizer.error = ValueError("gone")
+
+    def step_it() -> None:
+        with suppress(ValueError):
+            optimizer.step()
+
+    def name() -> None:
+        with otel_rl.stage("of the pool"):
+            pass
+
+    pool = ThreadPoolExecutor(1)
+    with pool:
+        with otel_rl.step(1):
+            pool.submit(step_it).result()
+            if not goes_on:
+                pool.shutdown()
+        with otel_rl.step(2):
+            opened = [one.name for one in state.open if one.name == v.OPTIMIZER]
+            if goes_on:
+                pool.submit(name).result()
+    assert ([], {}) == (opened, errors)
+    one, two = recorded().steps().values()
+    (raised,) = one.children
+    assert ([v.OPTIMIZER], ["of the pool"] * goes_on) == (one.outline(), two.outline())
+    assert (True, True) == (raised.attributes[v.TRUNCATED], raised.span.end_ns <= one.span.end_ns)
+
+
+def test_a_step_of_an_optimizer_in_another_thread_may_outlast_the_step_of_the_training(
+    recorded: Callable[[], Recorded],
+) -> None:
+    """It has not raised: it ends where it ends."""
+    layers = model()
+    optimizer = torch.optim.SGD(layers.parameters(), lr=0.1)
+    has_begun, may_end = threading.Event(), threading.Event()
+
+    def closure() -> float:
+        has_begun.set()
+        assert may_end.wait(60)
+        return 0.0
+
+    with ThreadPoolExecutor(1) as pool:
+        with otel_rl.step(1):
+            stepped = pool.submit(optimizer.step, closure)
+            assert has_begun.wait(60)
+        with otel_rl.step(2):
+            may_end.set()
+            stepped.result()
+    one, two = recorded().steps().values()
+    (optimized,) = one.children
+    assert (v.OPTIMIZER, None, []) == (optimized.name, optimized.attributes.get(v.TRUNCATED), two.outline())
+    assert optimized.span.end_ns > one.span.end_ns
 
 
 def test_an_error_in_the_backward_is_the_hosts_own(recorded: Callable[[], Recorded]) -> None:

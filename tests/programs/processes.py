@@ -63,6 +63,23 @@ def workers_of_a_stranger(method: str) -> None:
     start_workers(method, is_instrumented=False)
 
 
+def train(number: int) -> None:
+    """Be a training that instruments itself, with a set-up of its own."""
+    otel_rl.instrument()
+    record("load", 1, training=number)
+    for step in range(2):
+        with otel_rl.step(step):
+            record("worked", 1, training=number)
+
+
+def trainings(method: str) -> None:
+    """Start three trainings, one after the other, as a sweep does."""
+    otel_rl.instrument()
+    context: Any = multiprocessing.get_context(method)
+    for number in range(3):
+        run_all([context.Process(target=train, args=(number,))])
+
+
 def forks(times: str) -> None:
     """Fork again and again while four threads record and fork themselves, and the flusher works."""
     otel_rl.instrument()
