@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import socket
+import subprocess
 from pathlib import Path
 from typing import Literal
 
@@ -17,8 +19,10 @@ from otel_rl.cli.shipping import sending, sent
 from otel_rl.integrations import MODULES
 from otel_rl.journal.read import open_run
 from otel_rl.report.format import size
+from otel_rl.sidecar.client import connect
 from otel_rl.sidecar.follow import Position
 from otel_rl.sidecar.progress import load, save
+from otel_rl.sidecar.settings import targets
 from tests.runs import Plan, write_run
 from tests.sink import Tls, make_certificates, sink
 
@@ -110,6 +114,10 @@ def test_standard_variables_are_judged(
         ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://me:p/w@host:4317", "http://(hidden)@host:4317"),
         ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://me:p@w@host:4317", "http://(hidden)@host:4317"),
         ("OTEL_EXPORTER_OTLP_ENDPOINT", "me:pw@host:4317", "(hidden)@host:4317"),
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "https://host/v1?sig=abc", "https://host/v1?(hidden)"),
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "https://me:pw@host/v1?sig=abc", "https://(hidden)@host/v1?(hidden)"),
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "https://host/v1?sig=a@bc", "set (hidden)"),
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "https://me:p?w@host", "set (hidden)"),
         ("OTEL_RL_PROMETHEUS", "//me:p//w@host:4317", "//(hidden)@host:4317"),
         ("OTEL_RL_DCGM", "[me:pw@a:9400, me:pw@b:9400]", "(hidden)@b:9400]"),
         ("OTEL_RL_DIR", "/srv/job@2/runs", "/srv/job@2/runs"),
@@ -182,6 +190,117 @@ def test_certificates_are_tried(
         assert ": TLS fails" == said(server.endpoint, CERTIFICATE=pem / "ca.pem")
     with sink(protocol) as server:
         assert ": TLS fails" == said(server.endpoint.replace("http:", "https:"), CERTIFICATE=pem / "ca.pem")
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
+def test_certificates_are_judged_as_the_client_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, protocol: Literal["grpc", "http/protobuf"]
+) -> None:
+    """By gRPC it trusts a certificate that it is given, whoever signed that; by HTTP no common name is a host."""
+    monkeypatch.setattr(reach, "ANSWER_S", 60.0)  # however slow this machine is
+    pem = make_certificates(tmp_path)
+    make_chain(pem)
+    kind: Literal["grpc", "http"] = "grpc" if protocol == "grpc" else "http"
+    for server, authority, host in (
+        (pem / "chain.pem", pem / "middle.pem", "127.0.0.1"),
+        (pem / "chain.pem", pem / "leaf.pem", "127.0.0.1"),
+        (pem / "chain.pem", pem / "ca.pem", "localhost"),
+        (pem / "nameless.pem", pem / "ca.pem", "localhost"),
+    ):
+        with sink(kind, tls=Tls(pem / "leaf.key", server)) as taken:
+            variables = {
+                "ENDPOINT": taken.endpoint.replace("127.0.0.1", host),
+                "PROTOCOL": protocol,
+                "CERTIFICATE": str(authority),
+                "TIMEOUT": "60000",
+            }
+            environ = {f"OTEL_EXPORTER_OTLP_{name}": value for name, value in variables.items()}
+            client = connect(targets(environ)[0])
+            answered = client.send(b"").kind
+            client.close()
+            assert {"accepted": "ok", "later": "wrong"}[answered] == sending(environ)[0].state, (server, authority)
+
+
+def make_chain(pem: Path) -> None:
+    """Add an authority that the first one signed, a server's certificate of that, and one that names no address."""
+    (pem / "middle.ext").write_text("basicConstraints=critical,CA:TRUE")
+    for name, subject, authority, extensions in (
+        ("middle", "middle", "ca", ["-extfile", "middle.ext"]),
+        ("leaf", "localhost", "middle", ["-extfile", "server.ext"]),
+        ("nameless", "localhost", "ca", []),
+    ):
+        key = [] if name == "nameless" else ["-newkey", "rsa:2048", "-nodes", "-keyout", f"{name}.key"]
+        asked = ["req", "-new", *(key or ["-key", "leaf.key"]), "-out", f"{name}.csr", "-subj", f"/CN={subject}"]
+        signed = ["x509", "-req", "-in", f"{name}.csr", "-CA", f"{authority}.pem", "-CAkey", f"{authority}.key",
+                  "-CAcreateserial", "-out", f"{name}.pem", "-days", "2", *extensions]  # fmt: skip
+        for arguments in (asked, signed):
+            subprocess.run(["openssl", *arguments], cwd=pem, check=True, capture_output=True)
+    (pem / "chain.pem").write_bytes((pem / "leaf.pem").read_bytes() + (pem / "middle.pem").read_bytes())
+
+
+@pytest.mark.parametrize(
+    ("protocol", "variables", "expected"),
+    [
+        ("grpc", {"grpc_proxy": "http://me:abc@a:1", "https_proxy": "http://b", "http_proxy": "http://c"}, "a"),
+        ("grpc", {"https_proxy": "http://b", "http_proxy": "http://c"}, "b"),
+        ("grpc", {"http_proxy": "http://c", "NO_PROXY": "corp", "no_proxy": "*"}, "c"),
+        ("grpc", {"http_proxy": "http://c", "no_proxy": "x, .CORP"}, ""),
+        ("grpc", {"http_proxy": "http://c", "no_grpc_proxy": "corp", "no_proxy": "x"}, ""),
+        ("grpc", {"http_proxy": "http://c", "no_grpc_proxy": "x", "no_proxy": "corp"}, "c"),
+        ("grpc", {"HTTP_PROXY": "http://c", "ALL_PROXY": "http://c"}, ""),
+        ("grpc", {"http_proxy": "https://c"}, ""),
+        ("grpc", {"grpc_proxy": "", "http_proxy": "http://c"}, ""),
+        ("http/protobuf", {"HTTP_PROXY": "http://me:a@bc@a:1", "HTTPS_PROXY": "http://b"}, "a"),
+        ("http/protobuf", {"http_proxy": "a:1"}, "a"),
+        ("http/protobuf", {"ALL_PROXY": "http://a"}, "a"),
+        ("http/protobuf", {"HTTP_PROXY": "http://a", "NO_PROXY": "corp"}, ""),
+        ("http/protobuf", {"grpc_proxy": "http://a", "HTTPS_PROXY": "http://b"}, ""),
+    ],
+)
+def test_the_proxy_is_the_clients(
+    monkeypatch: pytest.MonkeyPatch, protocol: str, variables: dict[str, str], expected: str
+) -> None:
+    """Each client reads variables of its own."""
+    set_proxies(monkeypatch, variables)
+    where = {"ENDPOINT": "http://collector.corp:4318", "PROTOCOL": protocol}
+    target, *_ = targets({f"OTEL_EXPORTER_OTLP_{name}": value for name, value in where.items()})
+    found = reach.proxy(target)
+    assert expected == ((found.hostname or "") if found else "")
+
+
+def test_an_address_that_goes_by_no_proxy_of_grpc(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may lie in a network that is named."""
+    (target,) = targets({"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://10.1.2.3:4317"})
+    set_proxies(monkeypatch, {"http_proxy": "http://c", "no_proxy": "10.2.0.0/16"})
+    assert reach.proxy(target) is not None
+    set_proxies(monkeypatch, {"http_proxy": "http://c", "no_proxy": "10.2.0.0/16, 10.1.0.0/16"})
+    assert reach.proxy(target) is None
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
+def test_behind_a_proxy_only_that_is_tried(monkeypatch: pytest.MonkeyPatch, protocol: str) -> None:
+    """Who is behind it only it can tell; its password is not shown."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        set_proxies(monkeypatch, {"http_proxy": f"http://me:abc@127.0.0.1:{port}"})
+        (found,) = judged("http://collector.corp:4318", PROTOCOL=protocol)
+        assert "note" == found.state
+        assert found.detail.endswith("; its proxy 127.0.0.1 answers, what is behind that was not tried"), found
+    (found,) = judged("http://collector.corp:4318", PROTOCOL=protocol)
+    assert "wrong" == found.state
+    assert ": nobody answers at its proxy 127.0.0.1 (Connection refused); records wait" in found.detail
+    set_proxies(monkeypatch, {"http_proxy": "http://me:abc/d@127.0.0.1"})
+    (found,) = judged("http://collector.corp:4318", PROTOCOL=protocol)
+    assert ("wrong", False) == (found.state, "abc" in found.detail), found
+
+
+def set_proxies(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]) -> None:
+    """Let the environment name these proxies and no other."""
+    for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
+        monkeypatch.delenv(name)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 import otel_rl.cli
 from otel_rl import vocabulary as v
 from otel_rl.cli import app
+from otel_rl.cli.outcome import NOT_FOUND
 from tests.runs import Plan, write_run
 
 pytestmark = pytest.mark.medium
@@ -36,6 +37,14 @@ def test_without_a_name_the_newest_run_is_shown(root: Path) -> None:
     result = cli.invoke(app, ["report"])
     assert 0 == result.exit_code
     assert "Most time goes into generating rollouts" in result.stdout
+
+
+def test_a_name_of_no_integration_is_the_trainings_to_mind(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What reads or sends a run needs no integration, and its environment may be the trainer's."""
+    monkeypatch.setenv("OTEL_RL_INTEGRATIONS", "nosuch")
+    write_run(root)
+    codes = {command: cli.invoke(app, command.split()).exit_code for command in ("report", "export", "stack status")}
+    assert {"report": 0, "export": 0, "stack status": NOT_FOUND} == codes
 
 
 def test_a_run_is_named_by_its_path(root: Path) -> None:

@@ -56,6 +56,11 @@ NAMES_OF_CONTENT = (
     "input.value", "output.value", "traceloop.entity.input", "traceloop.entity.output", "langsmith.inputs",
     "mlflow.spanInputs", "lk.user_input", "text", "content", "generated_text", "question", "answer",
     "retrieval.documents.0.document.content", "process.command_line", "gen_ai.tool.call.arguments",
+    "PROMPT_TEXT", "RESPONSE_TEXT", "USER_PROMPT_TEXT", "PROMPT_IDS", "LLM.OUTPUT.VALUE", "QUESTION", "TEXT",
+    "LLM_TEXTS", "Question", "Answer", "user_question", "final_answer", "question_text", "answers", "Text", "texts",
+    "generatedText", "generated.text", "embedding.text", "input_text", "promptTokenIds", "prompt_token_ids", "prompt.0",
+    "messages.0", "prompts[0]", "prompt_0", "response_0", "RESPONSE_0", "messages.0.text", "messages.0.content.0.text",
+    "user-prompt", "prompt-text", "response_ids", "message_ids", "prompt_text_de",
 )  # fmt: skip
 """Of other libraries, and as one would name them oneself."""
 NAMES_OF_COUNTS = (
@@ -64,8 +69,15 @@ NAMES_OF_COUNTS = (
     "prompt.length", "rl.sample.response.length", "message.id", "messaging.message.id", "gen_ai.output.type",
     "gen_ai.response.model", "http.response.status_code", "rpc.message.type", "input_tokens",
     "http.request.header.content-type", "content_length", "db.query.text", "context", "rl.context",
+    "CONTEXT", "prompts_per_step", "answer_type",
 )  # fmt: skip
 """Of other libraries too, and no contents."""
+NAMES_OF_NUMBERS = (
+    "prompt_text_length", "response_text_len", "output_ids_len", "prompt_ids_count", "num_prompts", "num_inputs",
+    "num_outputs", "n_responses", "total_completions", "max_prompt", "batch_inputs", "num_messages", "rl.num_prompts",
+    "has_content", "is_text", "question", "PROMPT", "io.output",
+)  # fmt: skip
+"""Some read like contents, and a text under them is masked, but a number is none."""
 SCHEMAS = os.environ.get("OTEL_RL_SCHEMAS")
 
 
@@ -233,7 +245,10 @@ def test_redaction_is_the_same_everywhere_and_masks_what_is_content() -> None:
     """The shipped patterns know every key of contents that otel_rl knows, and no key that it emits otherwise."""
     found = {name: read(COLLECTOR / name)["processors"]["redaction/content"] for name in WITH_REDACTION}
     assert found["agent.yaml"] == found["gateway.yaml"] == found["standalone.yaml"]
-    assert 1 == len({str(read(COLLECTOR / name)["processors"]["transform/content"]) for name in WITH_REDACTION})
+    for processor in ("redaction/digits", "transform/content"):
+        assert 1 == len({str(read(COLLECTOR / name)["processors"][processor]) for name in WITH_REDACTION})
+    by_type = {"redact_all_types": False, "blocked_values": [], "allowed_values": ["^$"]}
+    assert {**REDACTION, **by_type} == read(COLLECTOR / "agent.yaml")["processors"]["redaction/digits"]
 
     assert [] == [key for key in CONTENT if not is_masked(f"{key}arguments" if key.endswith(".") else key)]
     assert [] == [key for key in NAMES_OF_CONTENT if not is_masked(key)]
@@ -245,11 +260,12 @@ def test_redaction_is_the_same_everywhere_and_masks_what_is_content() -> None:
 
 
 def test_every_pipeline_masks() -> None:
-    """What comes by OTLP goes through both processors, in every signal that each of them knows."""
+    """What comes by OTLP goes through all three processors, in every signal that each of them knows."""
     for name in WITH_REDACTION:
         for pipeline, row in read(COLLECTOR / name)["service"]["pipelines"].items():
             if "otlp" in row["receivers"]:
-                wanted = {"redaction/content"} | ({"transform/content"} if pipeline != "logs" else set())
+                wanted = {"redaction/content", "redaction/digits"}
+                wanted |= {"transform/content"} if pipeline != "logs" else set()
                 assert wanted <= set(row["processors"]), (name, pipeline)
 
 

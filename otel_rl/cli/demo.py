@@ -11,7 +11,7 @@ from typing import Annotated, Final
 import typer
 
 from otel_rl.cli.child import run_child
-from otel_rl.cli.outcome import FAILED, NOT_FOUND, Directory, absolute, leave, settings, stderr
+from otel_rl.cli.outcome import FAILED, NOT_FOUND, Directory, absolute, leave, settings_to_train, stderr
 from otel_rl.cli.run import conclude, recorded_since
 from otel_rl.report.format import printable
 
@@ -30,7 +30,7 @@ def demo(
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
         leave(f"the demo needs {', '.join(missing)}: pip install {' '.join(missing)}", FAILED)
-    root = absolute(directory or settings().directory)
+    root = absolute(directory or settings_to_train().directory)
     console = stderr()
     console.print(f"Training a tiny model with TRL's GRPOTrainer on {ranks} CPU ranks; loading takes half a minute.")
     started_ns = time.time_ns()

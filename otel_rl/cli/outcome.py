@@ -73,7 +73,15 @@ def reason(error: OSError | UnicodeError | MemoryError) -> str:
 def settings(environ: Mapping[str, str] = os.environ) -> Config:
     """Read the settings, or end the command with what is wrong with them."""
     try:
-        config = Config.from_env(environ)
+        return Config.from_env(environ)
+    except ConfigurationError as error:
+        leave(str(error), WRONG_USAGE)
+
+
+def settings_to_train(environ: Mapping[str, str] = os.environ) -> Config:
+    """Read the settings of a training, which would record nothing where an integration does not exist."""
+    config = settings(environ)
+    try:
         check_names(config.integrations, "OTEL_RL_INTEGRATIONS: ")
     except ConfigurationError as error:
         leave(str(error), WRONG_USAGE)

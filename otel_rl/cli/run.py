@@ -14,7 +14,7 @@ import typer
 
 from otel_rl.cli.beside import send_rest, sending
 from otel_rl.cli.child import run_child
-from otel_rl.cli.outcome import Directory, absolute, complain, leave, say_fallback, settings, stderr
+from otel_rl.cli.outcome import Directory, absolute, complain, leave, say_fallback, settings_to_train, stderr
 from otel_rl.guard import guard
 from otel_rl.journal.read import JournalNotFound, Run, open_run
 from otel_rl.report.build import build_report
@@ -61,7 +61,7 @@ def run(
     """
     options = {"OTEL_RL_RUN_ID": run_id, "OTEL_RL_INTEGRATIONS": integrations}
     environ = {**os.environ, **{name: value for name, value in options.items() if value}}
-    config = settings(environ)
+    config = settings_to_train(environ)
     root = absolute(directory or config.directory)
     environ = child_environment(environ, root)
     started_ns = time.time_ns()

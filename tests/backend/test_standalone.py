@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Iterator
+from itertools import cycle
 from pathlib import Path
 
 import psutil
 import pytest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyValue, KeyValueList
+from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 from opentelemetry.proto.metrics.v1.metrics_pb2 import Exemplar
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
@@ -18,7 +20,7 @@ from otel_rl.vocabulary import ATTRIBUTES
 from tests.backend.otlp import HOUR_S, failed, logs, metrics, pairs, send, span, texts, traces
 from tests.backends import Collector, Prometheus, collector, free_ports, jaeger, prometheus, wait_for
 from tests.sink import sink
-from tests.test_collector_files import NAMES_OF_CONTENT, NAMES_OF_COUNTS
+from tests.test_collector_files import NAMES_OF_CONTENT, NAMES_OF_COUNTS, NAMES_OF_NUMBERS
 
 pytestmark = pytest.mark.backend
 
@@ -187,33 +189,139 @@ def test_contents_are_masked(tmp_path: Path) -> None:
 
 
 def test_contents_inside_of_attributes_are_masked(tmp_path: Path) -> None:
-    """A map, a list of maps and a text in JSON go as a whole where one of their names is of contents; others arrive."""
-    inner = AnyValue(kvlist_value=KeyValueList(values=pairs({"user_prompt": SECRET})))
+    """A map, a list and a text in JSON or as Python prints it go as a whole where a name of contents has no number."""
     innocent = {
-        "map": AnyValue(kvlist_value=KeyValueList(values=pairs({"prompt_tokens": "7"}))),
-        "list": AnyValue(array_value=ArrayValue(values=[AnyValue(string_value="a"), AnyValue(int_value=2)])),
-        "json": AnyValue(string_value='{"prompt_tokens": 7}'),
-        "multiline": AnyValue(string_value="[a]\nprompt: 7"),
-        "number": AnyValue(double_value=0.5),
+        "map": mapped(prompt_tokens=text("7")),
+        "counts": mapped(num_prompts=number(8), question_length=number(3), is_text=AnyValue(bool_value=False)),
+        "list": listed(text("a"), number(2)),
+        "json": text('{"prompt_tokens": 7}'),
+        "settings": text('{"max_prompt_length": 512, "prompts": 8, "text": false, "output": null}'),
+        "arguments": text("{'max_prompts': 8, 'input': -0.5, 'is_text': True, 'output': None}"),
+        "multiline": text("[a]\nprompt: 7"),
+        "prose": text("it says {prompt}: yes"),
+        "double": AnyValue(double_value=0.5),
     }
     content = {
-        "outer": inner,
-        "deep": AnyValue(kvlist_value=KeyValueList(values=[KeyValue(key="a", value=inner)])),
-        "rows": AnyValue(array_value=ArrayValue(values=[inner, inner])),
-        "payload": AnyValue(string_value=f'[\n {{"role": "user", "Content" : "{SECRET}"}}]'),
-        "gen_ai.input.messages": AnyValue(array_value=ArrayValue(values=[AnyValue(string_value=SECRET)])),
+        "outer": mapped(user_prompt=text(SECRET)),
+        "deep": mapped(a=mapped(user_prompt=text(SECRET))),
+        "rows": listed(mapped(user_prompt=text(SECRET)), mapped(user_prompt=text(SECRET))),
+        "pair": mapped(question=text(SECRET), answer=text(SECRET)),
+        "ids": mapped(input_ids=listed(number(1), number(2))),
+        "text": mapped(prompt_text=text(SECRET)),
+        "indexed": mapped(**{"prompt.0": text(SECRET)}),
+        "capitals": mapped(PROMPT=text(SECRET)),
+        "texts": listed(text(f'{{"prompt": "{SECRET}"}}'), text("b")),
+        "payload": text(f'[\n {{"role": "user", "Content" : "{SECRET}"}}]'),
+        "json_pair": text(f'{{"question": "{SECRET}", "answer": "x"}}'),
+        "json_ids": text('{"input_ids": [1, 2]}'),
+        "json_blank": text(f' \n{{"prompt": "{SECRET}"}}'),
+        "json_lines": text(f'{{"a": 1}}\n{{"prompt": "{SECRET}"}}'),
+        "json_in_json": text(json.dumps({"a": json.dumps({"b": json.dumps({"prompt": SECRET})})})),
+        "json_of_text": text(json.dumps(json.dumps({"prompt": SECRET}))),
+        "python": text(str([{"prompt": SECRET}])),
+        "tuple": text(str(({"prompts": (SECRET, "a")},))),
+        "tensor": text("{'input_ids': tensor([[1, 2]])}"),
+        "gen_ai.input.messages": listed(text(SECRET)),
     }
     request = span(7, 1)
     request.attributes.extend(KeyValue(key=key, value=value) for key, value in (innocent | content).items())
-    with (
-        sink("grpc") as taken,
-        collector(tmp_path, OTEL_RL_JAEGER=taken.endpoint.removeprefix("http://")) as found,
-    ):
-        assert "OK" == send(found.grpc, "traces", traces(request))
+    assert innocent | dict.fromkeys(content, text(MASK)) == through(tmp_path, request)
+
+
+def test_a_number_is_no_content(tmp_path: Path) -> None:
+    """It stays under whatever name; a text of digits under a name of contents may be an answer."""
+    numbers = (
+        number(8),
+        number(-1),
+        AnyValue(double_value=0.5),
+        AnyValue(double_value=1e30),
+        AnyValue(bool_value=True),
+    )
+    innocent = dict(zip(NAMES_OF_NUMBERS, cycle(numbers), strict=False))
+    content = {
+        "answer": text("42"),
+        "response": text("-0.5"),
+        "final_answer": text("true"),
+        "prompt_ids": listed(number(7)),
+        "prompt": AnyValue(bytes_value=SECRET.encode()),
+    }
+    request = span(7, 1)
+    request.attributes.extend(KeyValue(key=key, value=value) for key, value in (innocent | content).items())
+    assert innocent | dict.fromkeys(content, text(MASK)) == through(tmp_path, request)
+
+
+def test_a_count_tells_two_series_apart(tmp_path: Path) -> None:
+    """Masked labels would make one of two points, and the sender would not learn that one was lost."""
+    request = metrics("rl.step.time", (0, 1, 8.0), (0, 1, 16.0))
+    for part, value in zip(request.resource_metrics, (8, 16), strict=True):
+        (point,) = part.scope_metrics[0].metrics[0].gauge.data_points
+        point.attributes.append(KeyValue(key="num_inputs", value=number(value)))
+    with sink("http") as taken, collector(tmp_path, OTEL_RL_PROMETHEUS=taken.endpoint) as found:
+        assert "OK" == send(found.grpc, "metrics", request)
+        points = [
+            point
+            for metric in taken.taken("metrics")
+            if metric.name == "rl.step.time"
+            for point in metric.gauge.data_points
+        ]
+    assert {8.0: number(8), 16.0: number(16)} == {point.as_double: point.attributes[0].value for point in points}
+
+
+def test_contents_in_bodies_of_logs_are_masked(tmp_path: Path) -> None:
+    """Those of a map one by one, there numbers too; a text in JSON as a whole."""
+    request = logs({})
+    records = request.resource_logs[0].scope_logs[0].log_records
+    bodies = (
+        mapped(question=text(SECRET), rows=listed(mapped(answer=text("42")), number(7)), num_prompts=number(8)),
+        mapped(rows=text(f' {{"prompt": "{SECRET}"}}')),
+        text(f' {{"prompt": "{SECRET}"}}'),
+        text("epoch 3"),
+        number(8),
+    )
+    records.extend(LogRecord(body=body) for body in bodies)
+    mask = text(MASK)
+    expected = [
+        mapped(question=mask, rows=listed(mapped(answer=mask), number(7)), num_prompts=mask),
+        mapped(rows=mask),
+        mask,
+        text("epoch 3"),
+        number(8),
+    ]
+    with sink("http") as taken:
+        where = {"OTEL_RL_LOGS_TO": "[otlp_http/logs]", "OTEL_RL_LOGS": taken.endpoint}
+        with collector(tmp_path, **where) as found:
+            assert "OK" == send(found.grpc, "logs", request)
+            assert wait_for(lambda: taken.taken("logs"))
+            assert expected == [record.body for record in taken.taken("logs")[1:]]
+
+
+def text(value: str) -> AnyValue:
+    """A value that is a text."""
+    return AnyValue(string_value=value)
+
+
+def number(value: int) -> AnyValue:
+    """A value that is a whole number."""
+    return AnyValue(int_value=value)
+
+
+def mapped(**values: AnyValue) -> AnyValue:
+    """A value that is a map."""
+    return AnyValue(kvlist_value=KeyValueList(values=[KeyValue(key=key, value=each) for key, each in values.items()]))
+
+
+def listed(*values: AnyValue) -> AnyValue:
+    """A value that is a list."""
+    return AnyValue(array_value=ArrayValue(values=values))
+
+
+def through(folder: Path, sent: Span) -> dict[str, AnyValue]:
+    """The attributes of a span as they leave the Collector."""
+    with sink("grpc") as taken, collector(folder, OTEL_RL_JAEGER=taken.endpoint.removeprefix("http://")) as found:
+        assert "OK" == send(found.grpc, "traces", traces(sent))
         assert wait_for(lambda: taken.taken("traces"))
         (arrived,) = taken.taken("traces")
-    expected = innocent | dict.fromkeys(content, AnyValue(string_value=MASK))
-    assert expected == {pair.key: pair.value for pair in arrived.attributes}
+    return {pair.key: pair.value for pair in arrived.attributes}
 
 
 def test_exemplars_have_nothing_but_their_trace(tmp_path: Path) -> None:

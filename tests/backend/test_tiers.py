@@ -155,8 +155,8 @@ def test_an_agent_trusts_its_own_authority_only(site: Site, tmp_path: Path) -> N
 def test_an_agent_keeps_contents_on_the_node(site: Site, tmp_path: Path) -> None:
     """What reaches the gateway holds no prompt, in no signal."""
     masking = tmp_path / "gateway-sees-all.yaml"
-    text = (CONFIGURATIONS / "gateway.yaml").read_text().replace("redaction/content, ", "")
-    masking.write_text(text.replace("        - redaction/content\n", ""))
+    text = (CONFIGURATIONS / "gateway.yaml").read_text().replace("redaction/content, redaction/digits, ", "")
+    masking.write_text(text.replace("        - redaction/content\n        - redaction/digits\n", ""))
     with (
         sink("grpc") as taken,
         collector(
