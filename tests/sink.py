@@ -199,7 +199,11 @@ def _http(port: int, tls: Tls | None) -> Iterator[Sink]:
 
         def do_POST(self) -> None:
             signal: Any = self.path.rpartition("/")[2]
-            payload = self.rfile.read(int(self.headers["Content-Length"]))
+            length = int(self.headers["Content-Length"])
+            payload = self.rfile.read(length)
+            if len(payload) < length:  # who sent it gave up
+                self.close_connection = True
+                return
             if self.headers.get("Content-Encoding") == "gzip":
                 payload = gzip.decompress(payload)
             headers = {name.lower(): value for name, value in self.headers.items()}

@@ -76,10 +76,28 @@ def test_what_holds_a_journal_is_followed_as_it_is_called(root: Path, tmp_path: 
     assert root / "run" == Followed.seen[-1]
 
 
-def test_an_empty_name_is_none(root: Path) -> None:
-    """A script's variable that is not set."""
-    result = CliRunner().invoke(app, ["sidecar", ""])
-    assert (2, "otel-rl: RUN is empty: it takes a name or a path\n", []) == (
+def test_a_directory_that_is_there_is_followed_as_it_is_called(root: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    """Also under a name that we would not give, and with nothing in it; a run's name is none of them."""
+    there = tmp_path / "my run é"
+    there.mkdir()
+    monkeypatch.chdir(there)
+    for run in (".", str(there), "../my run é", "my run é"):
+        CliRunner().invoke(app, ["sidecar", run])
+    assert [there, there, there, root / folder_name("my run é")] == Followed.seen
+
+
+@pytest.mark.parametrize(
+    ("run", "said"),
+    [
+        ("", "RUN is empty: it takes a name or a path"),
+        ("/", "RUN is /: it takes the path of a run's directory"),
+        ("/tmp/..", "RUN is /: it takes the path of a run's directory"),
+    ],
+)
+def test_what_names_no_run_is_said(root: Path, run: str, said: str) -> None:
+    """A script's variable that is not set, and the root of the file system: nothing is made there."""
+    result = CliRunner().invoke(app, ["sidecar", run])
+    assert (2, f"otel-rl: {said}\n", []) == (
         result.exit_code,
         result.stderr,
         Followed.seen,

@@ -179,6 +179,20 @@ def test_a_connection_that_is_dead_is_left(protocol: Protocol) -> None:
         relay.close()
 
 
+def test_each_signal_has_a_connection_of_its_own() -> None:
+    """One that is stuck holds up no other, and nobody keeps it once it is left."""
+    with sink("grpc") as found:
+        relay = Relay(int(found.endpoint.rpartition(":")[2]))
+        clients = [client_of(relay.endpoint, "grpc", signal, TIMEOUT="500") for signal in SIGNALS]
+        assert all(map(accepts, clients))
+        relay.frozen.set()
+        assert "later" == clients[0].send(b"").kind
+        assert accepts(clients[0])
+        for client in clients:
+            client.close()
+        relay.close()
+
+
 SLOW: dict[str, tuple[bytes, bytes]] = {
     "headers": (b"HTTP/1.1 200 OK\r\n", b"X-A: 1\r\n"),
     "interim answers": (b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
@@ -248,6 +262,44 @@ def test_a_connection_that_is_made_too_late_is_cut(monkeypatch: pytest.MonkeyPat
         monkeypatch.undo()
         assert Outcome("accepted") == client.send(b"")
         client.close()
+
+
+def test_what_is_left_of_a_request_that_was_late_is_not_sent() -> None:
+    """It would fill a slow link, and arrive besides the next request."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        client = client_of(f"http://127.0.0.1:{listener.getsockname()[1]}", "http", TIMEOUT="500")
+        assert "later" == client.send(bytes(3 << 20)).kind
+        connection, _ = listener.accept()
+        client.close()
+        with connection, pytest.raises(ConnectionResetError):
+            while connection.recv(1 << 20):
+                pass
+
+
+def test_one_address_of_a_host_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next one is asked in time, for a whole request."""
+    with sink("http") as found, socket.socket() as hole:
+        port = int(found.endpoint.rpartition(":")[2])
+        hole.bind(("127.0.0.2", port))
+        hole.listen(0)
+        waiting = [socket.socket() for _ in range(3)]
+        for one in waiting:
+            one.setblocking(False)
+            one.connect_ex(("127.0.0.2", port))
+        known = socket.getaddrinfo
+
+        def both(host: Any, *more: Any, **options: Any) -> Any:
+            if host != "collector.example":
+                return known(host, *more, **options)
+            return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (f"127.0.0.{last}", port)) for last in (2, 1)]
+
+        monkeypatch.setattr(socket, "getaddrinfo", both)
+        client = client_of(f"http://collector.example:{port}", "http", TIMEOUT="6000")
+        outcome = client.send(b"")
+        client.close()
+        for one in waiting:
+            one.close()
+        assert Outcome("accepted") == outcome
 
 
 def test_what_is_in_time_stays_connected() -> None:
@@ -468,6 +520,26 @@ def test_a_fault_of_tls_is_no_outage(protocol: Protocol, certificates: Path) -> 
     assert [("later", TLS_FAILS[protocol])] * 2 == [(outcome.kind, outcome.reason) for outcome in (other, none)]
     assert "CERTIFICATE_VERIFY_FAILED" in other.advice
     assert "WRONG_VERSION_NUMBER" in none.advice
+
+
+FROM_BEHIND = 'connection error: desc = "transport: authentication handshake failed: tls: first record"'
+
+
+@pytest.mark.parametrize("is_secure", [False, True])
+def test_a_fault_of_tls_behind_the_server_is_an_outage(certificates: Path, is_secure: bool) -> None:
+    """It has answered, and says how long to wait."""
+    tls = Tls(certificates / "server.key", certificates / "server.pem") if is_secure else None
+    with sink("grpc", tls=tls) as found:
+        found.answer = lambda *request: Answer(code=STATUS.UNAVAILABLE, trailing=status_of(RETRY), text=FROM_BEHIND)
+        outcome = send(found.endpoint, "grpc", CERTIFICATE=str(certificates / "ca.pem"))
+    assert Outcome("later", after_s=2.5, reason="gRPC UNAVAILABLE") == outcome
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_a_name_with_tls_in_it_is_no_fault_of_tls(scheme: str) -> None:
+    """Nobody knows the host."""
+    outcome = send(f"{scheme}://tls-certificate.invalid:4317", "grpc", TIMEOUT="5000")
+    assert ("later", "") == (outcome.kind, outcome.advice)
 
 
 def test_a_url_is_not_shown_where_tls_fails() -> None:

@@ -96,6 +96,24 @@ def test_one_that_does_not_stay_says_what_is_wrong(run: Path, monkeypatch: pytes
         Sidecar(run, ())._claim()
 
 
+@pytest.mark.parametrize("stays", [False, True])
+def test_one_that_a_person_started_needs_no_note(run: Path, monkeypatch: pytest.MonkeyPatch, stays: bool) -> None:
+    """On a disk that takes nothing it ships all the same and says so; what a trainer starts does not."""
+    said: list[str] = []
+
+    def full(*arguments: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(owner, "claim", full)
+    claim = Sidecar(run, (), stays=stays, is_by_hand=True, say=said.append)._claim()
+    assert isinstance(claim, owner.Owner)
+    assert claim.touch()
+    expected = f"{run} takes no note of what is sent (No space left on device): whoever ships it next sends it again"
+    assert [expected] == said
+    with pytest.raises(OSError, match="No space left"):
+        Sidecar(run, ())._claim()
+
+
 @pytest.mark.parametrize(("why", "code"), [("gone", 0), ("gone unseen", 0), ("taken over", ANOTHER)])
 def test_it_says_why_it_leaves_before_all_is_sent(
     run: Path, sleeps: Sleeps, monkeypatch: pytest.MonkeyPatch, why: str, code: int

@@ -62,6 +62,28 @@ def test_a_claim_may_stand_nowhere(tmp_path: Path) -> None:
     assert "other" == getattr(owner.living(tmp_path, BOOT), "writer", None)
 
 
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS])
+def test_a_claim_by_hand_needs_no_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """It is said that it stands nowhere; nothing is left behind. Any other error is one."""
+    said: list[str] = []
+    failure = OSError(number, "no room")
+
+    def fails(*_: object) -> None:
+        raise failure
+
+    monkeypatch.setattr(os, "replace", fails)
+    ours = owner.claim_by_hand(tmp_path, BOOT, ALIVE, said.append)
+    assert ours is not None
+    assert (True, None, [f"sidecar-{BOOT}.lock"]) == (ours.touch(), owner.living(tmp_path, BOOT), os.listdir(tmp_path))
+    assert [f"{tmp_path} takes no note of what is sent (no room): whoever ships it next sends it again"] == said
+    failure = OSError(errno.EIO, "broken")
+    with pytest.raises(OSError, match="broken"):
+        owner.claim_by_hand(tmp_path, BOOT, ALIVE, said.append)
+    monkeypatch.undo()
+    noted = owner.claim_by_hand(tmp_path, BOOT, replace(ALIVE, writer="other"), said.append)
+    assert (True, False, 1) == (noted is not None, ours.touch(), len(said))
+
+
 @pytest.mark.medium
 def test_of_many_at_once_one_wins(tmp_path: Path) -> None:
     """Real processes at the same moment; one that is killed makes room."""

@@ -72,6 +72,10 @@ def test_insecure_counts_without_a_scheme(insecure: str, secure: bool) -> None:
         ("http://collector:4318/", "http://collector:4318/v1/traces"),
         ("https://collector/prefix", "https://collector/prefix/v1/traces"),
         ("http://[::1]:4318", "http://[::1]:4318/v1/traces"),
+        ("http://collector:4318/x?token=a", "http://collector:4318/x/v1/traces?token=a"),
+        ("http://collector:4318?user=a@b", "http://collector:4318/v1/traces?user=a@b"),
+        ("http://collector:4318/tenant@org/", "http://collector:4318/tenant@org/v1/traces"),
+        ("http://collector/a:1@b", "http://collector/a:1@b/v1/traces"),
     ],
 )
 def test_endpoints_of_http(endpoint: str, url: str) -> None:
@@ -148,6 +152,10 @@ PEM = f"-----BEGIN PRIVATE KEY-----\n{SECRET * 40}\n-----END PRIVATE KEY-----\n"
         ({"ENDPOINT": f"http://u:{SECRET}@c:99999"}, "ENDPOINT"),
         ({"ENDPOINT": f"http://u:{SECRET}@c:x"}, "ENDPOINT"),
         ({"ENDPOINT": f"http://u:{SECRET}@[::1"}, "ENDPOINT"),
+        ({"ENDPOINT": f"http://u:1/{SECRET}@c:4318"}, "ENDPOINT"),
+        ({"ENDPOINT": f"http://u:/{SECRET}@c"}, "ENDPOINT"),
+        ({"ENDPOINT": f"http://u:1@2/{SECRET}@c"}, "ENDPOINT"),
+        ({"ENDPOINT": f"http://{SECRET}/{SECRET}@c:4318"}, "ENDPOINT"),
         ({"ENDPOINT": "unix:///socket"}, "ENDPOINT"),
         ({"ENDPOINT": "c:4318"}, "ENDPOINT"),
         ({"TRACES_ENDPOINT": "::"}, "TRACES_ENDPOINT"),
@@ -256,10 +264,22 @@ def test_a_timeout_for_ever(digits: int) -> None:
     assert 2147483.647 == read(ENDPOINT="http://c:4317", TIMEOUT="9" * digits)["traces"].timeout_s
 
 
+def test_a_password_that_has_to_be_written_otherwise() -> None:
+    """It is said how."""
+    with pytest.raises(ConfigurationError) as caught:
+        read(ENDPOINT="http://u:1/2@c:4318")
+    assert str(caught.value) == (
+        f"{GENERAL}ENDPOINT is not possible: it takes http://host:port or https://host:port, "
+        "a password's / and @ as %2F and %40"
+    )
+    assert "http://u:1%2F2@c:4318/v1/traces" == read(ENDPOINT="http://u:1%2F2@c:4318")["traces"].endpoint
+
+
 def test_no_secret_is_shown() -> None:
     """Neither in the representation of a target nor where its endpoint is printed."""
     target = read(ENDPOINT=f"http://u:{SECRET}@[::1]:4318", HEADERS=f"authorization=Bearer%20{SECRET}")["traces"]
     assert (("authorization", f"Bearer {SECRET}"),) == target.headers
     assert SECRET not in repr(target) + target.shown
     assert "http://[::1]:4318/v1/traces" == target.shown
+    assert "http://c:4318/x/v1/logs" == read(ENDPOINT=f"http://c:4318/x?sig={SECRET}")["logs"].shown
     assert "[::1]:4317" == read(ENDPOINT="http://[::1]")["traces"].shown

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 import time
@@ -16,6 +17,7 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import DecodeError
 from google.rpc.error_details_pb2 import RetryInfo
 
+from otel_rl.journal.encode import SpanEncoder
 from otel_rl.journal.frame import Signal
 from otel_rl.sidecar import client, ship
 from otel_rl.sidecar.client import connect
@@ -34,6 +36,7 @@ pytestmark = pytest.mark.medium
 Protocol = Literal["grpc", "http"]
 STATUS = grpc.StatusCode
 GOOD = Answer()
+FRAMES = SpanEncoder({}, "1.0")
 
 
 @pytest.fixture(params=["grpc", "http"])
@@ -478,16 +481,85 @@ def _many_spans(frames: int) -> Iterator[list[Any]]:
         yield [FakeSpan("work", 100 + frame, number, 5, 1, 2, text) for number in ids]
 
 
-def test_a_piece_that_waits_sends_the_whole_again(tmp_path: Path) -> None:
-    """In the middle of a frame in pieces: each span is counted once, and comes with the same content."""
+def test_a_piece_that_waits_is_sent_alone(tmp_path: Path) -> None:
+    """In the middle of a frame in pieces: what of it was taken does not come again."""
     rank = Rank(tmp_path)
     rank.write(100)
-    answers = iter([Answer(413), GOOD, Answer(503), Answer(413), GOOD, GOOD])
+    answers = iter([Answer(413), GOOD, Answer(503), GOOD])
     with sink("http") as server, shipping(tmp_path, server, "http") as found:
         server.answer = lambda signal, payload: next(answers)
         found.work()
         assert {"shipped": 100} == found.counts()
-        assert (150, rank.spans) == (len(server.ids()), server.spans())
+        assert (100, rank.spans) == (len(server.ids()), server.spans())
+
+
+def test_many_pieces_of_several_writers_come_once(tmp_path: Path) -> None:
+    """Where the other side takes small requests, and of those one and then none for a while."""
+    ranks = [Rank(tmp_path) for _ in range(2)]
+    expected = [span for rank in ranks for span in rank.write(64, frames=2)]
+    number = itertools.count()
+
+    def judge(signal: Signal, payload: bytes) -> Answer:
+        return Answer(413) if len(payload) > 2000 else (GOOD, Answer(503))[next(number) % 2]
+
+    with sink("http") as server, shipping(tmp_path, server, "http") as found:
+        server.answer = judge
+        found.work()
+        assert ({"shipped": 256}, sorted(expected)) == (found.counts(), sorted(server.ids()))
+
+
+def test_only_the_last_requests_in_pieces_are_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that was forgotten goes as a whole again: no more than some are held in memory."""
+    monkeypatch.setattr(ship, "KEPT_BEGUN", 1)
+    payloads = [request.payload for spans in _many_spans(2) for request in FRAMES.encode(spans)]
+    answers = [Answer(413), GOOD, Answer(503)]
+    with sink("http") as server, shipping(tmp_path, server, "http") as found:
+        server.answer = script(*answers, *answers)
+        seen = []
+        for payload in (*payloads, payloads[1], payloads[0]):
+            found.shipper._wait_until = 0.0
+            seen.append(found.shipper.send(Progress(), payload, 1000))
+        assert [None, None, {"shipped": 1000}, {"shipped": 1000}] == seen
+        assert (2500, 2000) == (len(server.ids()), len(set(server.ids())))
+
+
+def slow_link(bytes_per_s: float) -> Callable[[Signal, bytes], Answer]:
+    """Take everything, after as long as it needs on such a link."""
+    return lambda signal, payload: Answer(delay_s=len(payload) / bytes_per_s)
+
+
+@pytest.mark.parametrize(("spans", "frames", "size"), [(100, 60, 400), (1000, 1, 1500)])
+def test_a_slow_link_takes_everything(tmp_path: Path, protocol: Protocol, spans: int, frames: int, size: int) -> None:
+    """In requests that go in time, also of one frame that does not: what was late comes again a few times at most."""
+    rank = Rank(tmp_path)
+    rank.write(spans, frames=frames, text="x" * size)
+    with sink(protocol) as server, shipping(tmp_path, server, protocol, timeout_ms=1000) as found:
+        server.answer = slow_link(1_000_000)
+        found.work()
+        assert ({"shipped": spans * frames}, rank.spans) == (found.counts(), server.spans())
+        retries = found.progress[rank.identity.writer].retries
+        assert 0 < sum(retries.values()) <= 3, retries
+        grown = found.shipper._max_bytes
+        rank.write(10, frames=30)
+        found.work()
+        assert grown == found.shipper._max_bytes  # small ones say nothing of the link
+
+
+def test_a_server_that_hangs_gets_no_crumbs(tmp_path: Path, protocol: Protocol) -> None:
+    """Requests become smaller only so far, and are large again soon after it answers."""
+    rank = Rank(tmp_path)
+    rank.write(40, frames=80, text="x" * 1000)
+    hangs = Answer(delay_s=3.0)
+    sizes: list[int] = []
+    with sink(protocol) as server, shipping(tmp_path, server, protocol, timeout_ms=1000) as found:
+        server.answer = lambda signal, payload: sizes.append(len(payload)) or hangs  # type: ignore[func-returns-value]
+        found.work(lambda: len(sizes) >= 6)
+        assert sizes == sorted(sizes, reverse=True)
+        assert ship.SMALLEST / 2 < sizes[-1] <= sizes[3] <= ship.SMALLEST < sizes[2]
+        server.answer = lambda signal, payload: sizes.append(len(payload)) or GOOD  # type: ignore[func-returns-value]
+        found.work()
+        assert ({"shipped": 3200}, rank.spans) == (found.counts(), server.spans())
+        assert max(sizes[6:]) > ship.SMALLEST
 
 
 def test_a_removed_backlog_holds_nothing_up(tmp_path: Path) -> None:

@@ -35,6 +35,8 @@ SECRET: Final = re.compile(r"header|key|token|secret|passw|credential|auth", re.
 SECRET_PAIR: Final = re.compile(rf"({SECRET.pattern})[\w.-]*=", re.IGNORECASE)
 USER_OF_ADDRESS: Final = re.compile(r"^(?!/[^/])([a-z][a-z0-9+.-]*://|//)?.*@", re.IGNORECASE | re.DOTALL)
 """All before the last `@`, since a password may have `@` and `/`; a path of a file is none."""
+QUERY_OF_ADDRESS: Final = re.compile(r"(//[^?]*\?).*", re.DOTALL)
+"""It may be a signature. With an ``@`` in it nobody knows where a password ends and it begins."""
 PAIRS: Final = "OTEL_RESOURCE_ATTRIBUTES"
 READ_ELSEWHERE: Final = {"OTEL_PROPAGATORS"}
 """Variables that integrations honour; they are no settings of otel_rl."""
@@ -130,9 +132,10 @@ def shown(name: str, value: str) -> str:
     """Give a value for printing, without what may be secret; of pairs only the keys."""
     if value and name == PAIRS:
         return f"keys: {', '.join(key.strip() if equals else HIDDEN for key, equals, _ in _pairs(value))}"
-    if value and (may_be_key(value) or SECRET.search(name) or SECRET_PAIR.search(value)):
+    query = value.partition("//")[2].partition("?")[2]
+    if value and (may_be_key(value) or SECRET.search(name) or SECRET_PAIR.search(value) or "@" in query):
         return HIDDEN
-    return USER_OF_ADDRESS.sub(r"\1(hidden)@", value)
+    return QUERY_OF_ADDRESS.sub(r"\1(hidden)", USER_OF_ADDRESS.sub(r"\1(hidden)@", value))
 
 
 def _pairs(value: str) -> list[tuple[str, str, str]]:

@@ -10,7 +10,7 @@ from time import time_ns
 from typing import Final
 
 from otel_rl.cli.checks import Finding
-from otel_rl.cli.reach import trouble
+from otel_rl.cli.reach import proxy, trouble
 from otel_rl.config import ConfigurationError
 from otel_rl.journal.frame import Signal
 from otel_rl.journal.read import Run
@@ -116,9 +116,14 @@ def _expected(environ: Mapping[str, str] = os.environ) -> frozenset[Signal]:
 def _target(target: Target, troubles: dict[Target, str]) -> Finding:
     """Judge one target; ``troubles`` keeps what was found of a place, since it is mostly one for all signals."""
     how = f"{target.shown} by {target.protocol}{', TLS' if target.secure else ''}"
-    place = replace(target, signal="traces", endpoint=target.endpoint.removesuffix(f"/v1/{target.signal}"))
+    place = replace(target, signal="traces", endpoint=target.endpoint.replace(f"/v1/{target.signal}", ""))
     if place not in troubles:
         troubles[place] = trouble(place)
     if troubles[place]:
         return Finding("wrong", target.signal, f"{how}: {troubles[place]}; records wait in the journal")
+    by = proxy(place)
+    if by:
+        return Finding(
+            "note", target.signal, f"{how}; its proxy {by.hostname} answers, what is behind that was not tried"
+        )
     return Finding("ok", target.signal, how)

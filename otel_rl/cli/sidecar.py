@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,8 +23,6 @@ from otel_rl.sidecar.settings import Target, targets
 from otel_rl.version import __version__
 
 LONGEST_S: Final = 604_800.0
-TAKES_NOTHING: Final = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EROFS))
-"""A disk that is full, or that can only be read."""
 Claims = dict[str, owner.Owner | None]
 """By boot id, the claim to ship what was written there; None where somebody else has it."""
 
@@ -56,7 +53,7 @@ def sidecar(
     directory = _written_to(run)
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     complain(f"follows {directory}")
-    _run(Sidecar(directory, wanted, stays=stay, say=complain))
+    _run(Sidecar(directory, wanted, stays=stay, is_by_hand=True, say=complain))
 
 
 def ship(
@@ -77,7 +74,7 @@ def ship(
     if not directory.is_dir():
         leave(f"{directory} is one file; ship takes the directory of a run", WRONG_USAGE)
     if follow:
-        _run(Sidecar(directory.absolute(), wanted, say=complain))
+        _run(Sidecar(directory.absolute(), wanted, is_by_hand=True, say=complain))
     with _node(directory, wanted) as (node, claims):
         node.look()
         node.start()
@@ -94,12 +91,17 @@ def ship(
 def _written_to(run: str) -> Path:
     """Find the directory into which the processes of a run write, or will: they call it as its name can be a folder's.
 
-    What holds a journal is taken as it is called, if nothing was recorded there.
+    The path of a directory that is there is taken as it is. So is a name that holds a journal here, if nothing was
+    recorded where runs are kept.
     """
     if not run:
         leave("RUN is empty: it takes a name or a path", WRONG_USAGE)
     is_name = os.path.basename(run) == run and run not in (os.curdir, os.pardir)
     given = Path(os.path.abspath(run))
+    if not given.name:
+        leave(f"RUN is {given}: it takes the path of a run's directory", WRONG_USAGE)
+    if not is_name and os.path.isdir(given):
+        return given
     place = absolute(settings().directory) if is_name else given.parent
     directory = place / folder_name(given.name)
     return given if any(given.glob("*.otlp")) and not any(directory.glob("*.otlp")) else directory
@@ -121,7 +123,7 @@ def _node(directory: Path, wanted: tuple[Target, ...]) -> Iterator[tuple[Node, C
 
     def mine(writer: WriterIdentity) -> bool:
         if writer.boot_id not in claims:
-            claims[writer.boot_id] = _claim(directory, writer.boot_id, me)
+            claims[writer.boot_id] = owner.claim_by_hand(directory, writer.boot_id, me, complain)
             if claims[writer.boot_id] is None:
                 complain(f"a living sidecar ships what was written on {writer.host}; it is left to it")
         return claims[writer.boot_id] is not None
@@ -134,17 +136,6 @@ def _node(directory: Path, wanted: tuple[Target, ...]) -> Iterator[tuple[Node, C
         for claim in claims.values():
             if claim is not None:
                 claim.release()
-
-
-def _claim(directory: Path, boot_id: str, me: WriterIdentity) -> owner.Owner | None:
-    """Claim to ship what was written on a node, also from a disk that takes no note of it."""
-    try:
-        return owner.claim(directory, boot_id, me)
-    except OSError as error:
-        if error.errno not in TAKES_NOTHING:
-            raise
-        complain(f"{directory} takes no note of what is sent ({error.strerror}): whoever ships it next sends it again")
-        return owner.unnoted(directory, boot_id, me)
 
 
 def _are_ours(claims: Claims) -> bool:

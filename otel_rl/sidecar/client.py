@@ -55,8 +55,8 @@ TOO_LARGE_GRPC: Final = re.compile(
 )
 """What the details of a call say that was too large (Go, C++ and Python, Java, .NET, Rust): no code tells it from a
 rate limit."""
-TLS_GRPC: Final = re.compile(r"\b(ssl|tls|handshak|certificate)", re.I)
-"""The same of a call that found no way to speak TLS with the other side."""
+TLS_GRPC: Final = re.compile(r"failed to connect to all addresses.*\b(ssl|tls|handshak|certificate)", re.I | re.S)
+"""The same of a call that found no way to speak TLS with the other side: so gRPC itself begins, and names no host."""
 TOO_LATE: Final = "ReadTimeout"
 """What ``requests`` calls an answer that did not come in time."""
 LATER_HTTP: Final = frozenset({429, 502, 503, 504})
@@ -87,6 +87,9 @@ class Outcome(NamedTuple):
 class Client(Protocol):
     """Sends the requests of one signal."""
 
+    timeout_s: float
+    """How long a request may last."""
+
     def send(self, payload: bytes) -> Outcome:
         """Send one request and wait for its answer, at most for the timeout; never raises."""
 
@@ -107,6 +110,7 @@ class GrpcClient:
         import grpc
 
         self._target = target
+        self.timeout_s = target.timeout_s
         self._error: type[Exception] = grpc.RpcError
         key, certificate = target.client_key or target.client_certificate, target.client_certificate
         self._credentials = (
@@ -119,9 +123,9 @@ class GrpcClient:
     def send(self, payload: bytes) -> Outcome:
         """Send one request."""
         try:
-            response = self._call(payload, timeout=self._target.timeout_s, metadata=self._target.headers)
+            response = self._call(payload, timeout=self.timeout_s, metadata=self._target.headers)
         except self._error as error:
-            outcome = _grpc_outcome(error)
+            outcome = _grpc_outcome(error, is_secure=self._target.secure)
             if "DEADLINE_EXCEEDED" in outcome.reason:  # a connection to a machine that is gone breaks after 15 minutes
                 self.close()
                 self._connect()
@@ -136,7 +140,11 @@ class GrpcClient:
         import grpc
 
         target = self._target
-        options = [("grpc.primary_user_agent", AGENT), ("grpc.max_reconnect_backoff_ms", RECONNECT_MS)]
+        options = [
+            ("grpc.primary_user_agent", AGENT),
+            ("grpc.max_reconnect_backoff_ms", RECONNECT_MS),
+            ("grpc.use_local_subchannel_pool", 1),  # else all signals have one connection, and none can leave it
+        ]
         compression = grpc.Compression.Gzip if target.gzip else grpc.Compression.NoCompression
         if self._credentials is None:
             self._channel = grpc.insecure_channel(target.endpoint, options, compression)
@@ -156,10 +164,11 @@ class HttpClient:
         from otel_rl.sidecar.deadline import Deadline
 
         self._target = target
+        self.timeout_s = target.timeout_s
         self._error: type[Exception] = requests.RequestException
         self._timeout: type[Exception] = requests.Timeout
         self._session = requests.Session()
-        self._deadline = Deadline(target.timeout_s)
+        self._deadline = Deadline(self.timeout_s)
         for scheme in ("http://", "https://"):
             self._session.mount(scheme, self._deadline)
         self._session.headers.update(dict(target.headers))
@@ -179,7 +188,7 @@ class HttpClient:
                 response = self._session.post(
                     self._target.endpoint,
                     data=data,
-                    timeout=self._target.timeout_s,
+                    timeout=self.timeout_s,
                     allow_redirects=False,
                     verify=self._verify,  # of the session it would count less than REQUESTS_CA_BUNDLE
                     cert=self._certificate,
@@ -259,11 +268,11 @@ def _accepted(signal: Signal, response: Any) -> Outcome:
     return Outcome("accepted", max(getattr(partial, REJECTED[signal]), 0), reason=partial.error_message[:200])
 
 
-def _grpc_outcome(error: Any) -> Outcome:
+def _grpc_outcome(error: Any, *, is_secure: bool) -> Outcome:
     code = error.code().name
     reason = f"gRPC {code}"
     details = error.details() or ""
-    if code == "UNAVAILABLE" and TLS_GRPC.search(details):
+    if is_secure and code == "UNAVAILABLE" and TLS_GRPC.match(details):
         return Outcome("later", reason=f"{reason}, TLS", advice=f"TLS fails: {details}"[:300])
     if code in TOO_LARGE_CODES and TOO_LARGE_GRPC.search(details):
         return Outcome("too_large", reason=reason)

@@ -6,12 +6,18 @@ Whoever answers a header, a word of a header or a byte of a body now and then wo
 from __future__ import annotations
 
 import socket
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from threading import Lock, Timer
-from typing import Any
+from typing import Any, Final
 
 from requests.adapters import HTTPAdapter
+
+FOR_ADDRESS: Final = 1 / 3
+"""Part of the limit for the connection to one address of a host: two may be dead before one that answers."""
+AT_ONCE: Final = struct.pack("ii", 1, 0)
+"""``SO_LINGER``: what was not sent when a connection is closed is thrown away."""
 
 
 class Deadline(HTTPAdapter):  # type: ignore[misc]  # requests has no types
@@ -46,7 +52,7 @@ class Deadline(HTTPAdapter):  # type: ignore[misc]  # requests has no types
             timer.cancel()
             timer.join()  # else it might cut the next request
             if self.is_over or not is_answered:
-                self._let_go()
+                self._throw_away()
 
     def get_connection_with_tls_context(self, *args: Any, **more: Any) -> Any:
         """See the connections that are made; ``requests`` documents this method for that."""
@@ -55,7 +61,12 @@ class Deadline(HTTPAdapter):  # type: ignore[misc]  # requests has no types
         if not hasattr(kind, "deadline"):
 
             def connected(connection: Any) -> socket.socket:
-                made: socket.socket = kind._new_conn(connection)  # before TLS, and before a proxy is asked
+                limit_s, connection.timeout = connection.timeout, self._limit_s * FOR_ADDRESS
+                try:
+                    made: socket.socket = kind._new_conn(connection)  # before TLS, and before a proxy is asked
+                finally:
+                    connection.timeout = limit_s
+                made.settimeout(limit_s)
                 self._see(made)
                 return made
 
@@ -82,6 +93,13 @@ class Deadline(HTTPAdapter):  # type: ignore[misc]  # requests has no types
         with self._lock, suppress(OSError):  # the other side was faster
             if self._socket is not None:
                 self._socket.shutdown(socket.SHUT_RDWR)
+
+    def _throw_away(self) -> None:
+        """Close our handle, the last one, with what the system has not sent: it would hold up the next request."""
+        with self._lock, suppress(OSError):  # the other side was faster
+            if self._socket is not None:
+                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, AT_ONCE)
+        self._let_go()
 
     def _let_go(self) -> None:
         """Close our handle, so that the connection can end."""

@@ -43,6 +43,7 @@ class Sidecar:
         *,
         grace_s: float = GRACE_S,
         stays: bool = False,
+        is_by_hand: bool = False,
         say: Callable[[str], None] | None = None,
     ) -> None:
         """Prepare; nothing is claimed or sent before ``run``.
@@ -52,6 +53,7 @@ class Sidecar:
             targets: where to send.
             grace_s: so long it goes on trying once every writer is gone and the other side takes nothing.
             stays: also where nobody writes and where another sidecar ships, until SIGTERM; then until all is sent.
+            is_by_hand: a person started it: where the disk takes no note of who ships, it ships all the same.
             say: takes the lines for people too, besides ``sidecar.log``; any thread calls it.
         """
         self.directory = directory
@@ -59,6 +61,7 @@ class Sidecar:
         self._targets = targets
         self._grace_s = grace_s
         self._stays = stays
+        self._is_by_hand = is_by_hand
         self._also_say = say
         self._is_leaving = False
         self._ended = False
@@ -119,7 +122,7 @@ class Sidecar:
         """
         while True:
             try:
-                claim, code = owner.claim(self.directory, self.identity.boot_id, self.identity), ANOTHER
+                claim, code = self._try_to_claim(), ANOTHER
             except OSError as error:
                 if not self._stays:
                     raise
@@ -130,6 +133,12 @@ class Sidecar:
             if not self._stays or self._is_leaving:
                 return code
             time.sleep(SCAN_S)
+
+    def _try_to_claim(self) -> owner.Owner | None:
+        directory, boot_id, me = self.directory, self.identity.boot_id, self.identity
+        if self._is_by_hand:
+            return owner.claim_by_hand(directory, boot_id, me, self._node.say)
+        return owner.claim(directory, boot_id, me)
 
     def _follow(self, claim: owner.Owner, own: OwnJournal | None) -> int | None:
         """Ship until there is nothing more to do; where the run is gone or no longer ours, give the exit code."""

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Final
 
 from otel_rl.journal.identity import WriterIdentity
 
 ROLE = "sidecar"
+TAKES_NOTHING: Final = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EROFS))
+"""A disk that is full, or that can only be read."""
 
 
 class Owner:
@@ -71,10 +75,32 @@ def claim(directory: Path, boot_id: str, identity: WriterIdentity) -> Owner | No
             return None
         new = path.with_suffix(f".{identity.pid}.new")
         descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(identity.to_json())
-        os.replace(new, path)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(identity.to_json())
+            os.replace(new, path)
+        except OSError:
+            with suppress(OSError):
+                new.unlink()
+            raise
     return Owner(path, identity)
+
+
+def claim_by_hand(directory: Path, boot_id: str, identity: WriterIdentity, say: Callable[[str], None]) -> Owner | None:
+    """Claim to ship what was written on a node, also from a disk that takes no note of it; that is said.
+
+    For who is started by a person: what trainers start would be started again and again where it cannot be seen.
+
+    Raises:
+        OSError: the directory cannot be written for another reason, or does not say whose it is.
+    """
+    try:
+        return claim(directory, boot_id, identity)
+    except OSError as error:
+        if error.errno not in TAKES_NOTHING:
+            raise
+        say(f"{directory} takes no note of what is sent ({error.strerror}): whoever ships it next sends it again")
+        return unnoted(directory, boot_id, identity)
 
 
 def unnoted(directory: Path, boot_id: str, identity: WriterIdentity) -> Owner | None:

@@ -21,6 +21,9 @@ HTTP_PORT: Final = 4318
 HEADER: Final = re.compile(r"[a-z0-9_.-]+(?<!-bin)")
 """A name that both protocols take; one with -bin is encoded by gRPC."""
 VALUE: Final = re.compile(r"[!-~]([ -~]*[!-~])?|")
+HOST: Final = re.compile(r"@[^@/?#]*:\d")
+"""A host behind the path's begin: that begin is the rest of a password with / as it is, and what is before it no host.
+An @ alone may stand in a path or a query."""
 TIMEOUT_S: Final = 10.0
 LONGEST_TIMEOUT_S: Final = (2**31 - 1) / 1000
 """What a socket can wait, 24 days; who asks for more means for ever."""
@@ -45,7 +48,7 @@ class Target:
 
     @property
     def shown(self) -> str:
-        """The endpoint as one may print it: without user name and password."""
+        """The endpoint as one may print it: without user name, password and query, which may hold a token."""
         parts = _split(self.endpoint)
         place = _bracketed(parts.hostname or "") + (f":{parts.port}" if parts.port else "")
         return f"{parts.scheme}://{place}{parts.path}" if parts.scheme else place
@@ -78,12 +81,14 @@ def _target(signal: Signal, environ: Mapping[str, str]) -> Target | None:
     try:
         parts = _split(endpoint)
         host, port = parts.hostname or "", parts.port
-        is_cut = "@" in "".join(parts[2:])  # a password with / as it is: what is before it is no host then
+        behind = "".join(parts[2:])
+        is_cut = "@" in behind and bool("@" in parts.netloc or parts.netloc.endswith(":") or HOST.search(behind))
     except ValueError:
         host, port, is_cut = "", None, False
     if not host or is_cut or parts.scheme not in ("", "http", "https"):  # never show it: it may hold a password
         raise ConfigurationError(
-            f"{read.variable('ENDPOINT')} is not possible: it takes http://host:port or https://host:port"
+            f"{read.variable('ENDPOINT')} is not possible: it takes http://host:port or https://host:port, "
+            "a password's / and @ as %2F and %40"
         )
     protocol = read.protocol(port)
     if protocol == "grpc":
@@ -95,7 +100,7 @@ def _target(signal: Signal, environ: Mapping[str, str]) -> Target | None:
         )
     else:
         secure = parts.scheme == "https"
-        place = own or f"{endpoint.rstrip('/')}/v1/{signal}"
+        place = own or parts._replace(path=f"{parts.path.rstrip('/')}/v1/{signal}").geturl()
     authority, key, certificate = map(read.path, ("CERTIFICATE", "CLIENT_KEY", "CLIENT_CERTIFICATE"))
     if key and not certificate:
         raise ConfigurationError(

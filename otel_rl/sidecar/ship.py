@@ -25,6 +25,15 @@ from otel_rl.sidecar.share import Chosen, Draft, Share
 
 MAX_REQUEST: Final = 3_500_000
 """Bytes of a request: gRPC servers refuse more than 4 MiB unless they are told otherwise."""
+SMALLEST: Final = 1 << 16
+"""Bytes of a request below which none is made smaller for being late: who hangs takes no small ones either."""
+SMALLER: Final = 4
+"""A request that was late is followed by smaller ones by this factor: three steps are enough from the largest to the
+smallest, which take less than a minute of 10 s each."""
+IN_TIME: Final = 0.5
+"""Part of the time limit above which requests grow no further, so that on a slow link none is late."""
+KEPT_BEGUN: Final = 16
+"""Requests in pieces that are remembered; another one is sent as a whole again."""
 MAX_FRAMES: Final = 10_000
 """Of a batch; small ones cost the reader more than their bytes."""
 LIVE_NS: Final = 30_000_000_000
@@ -87,7 +96,9 @@ class Shipper:
         self._wait_until = 0.0
         self._wait_s = FIRST_WAIT_S
         self._max_bytes = MAX_REQUEST
-        """Of a request; less, where the other side finds that too large."""
+        """Of a request; less, where the other side finds that too large or it is not over in time."""
+        self._begun: dict[bytes, tuple[Counter[str], list[tuple[bytes, int]]]] = {}
+        """Requests of which some pieces were taken and the next was put off: what became of those, and what is left."""
         self._max_frames = MAX_FRAMES
         """Of a batch; less, while a bad one among them is looked for."""
         self._backlog_at = 0.0
@@ -102,15 +113,23 @@ class Shipper:
         return sent
 
     def send(self, progress: Progress, payload: bytes, records: int) -> Counter[str] | None:
-        """Send one request, in pieces where it is too large; what became of its records, None for another time."""
-        counts: Counter[str] = Counter()
-        waiting = [(payload, records)]
+        """Send one request, in pieces where it is too large; what became of its records, None for another time.
+
+        Sent again, it goes on where it was: else a link or a rate limit that now and then takes nothing would be given
+        its first pieces for ever.
+        """
+        whole = payload
+        counts, waiting = self._begun.pop(whole, (Counter(), [(payload, records)]))
         while waiting:
             payload, records = waiting.pop(0)
-            too_large = len(payload) > MAX_REQUEST and records > 1
+            too_large = len(payload) > max(self._max_bytes, SMALLEST) and records > 1
             outcome = Outcome("too_large") if too_large else self._request(progress, payload)
             if outcome.kind in ("later", "blocked"):
-                return None  # all of it again: at least once
+                if counts:
+                    self._begun[whole] = counts, [(payload, records), *waiting]
+                    while len(self._begun) > KEPT_BEGUN:
+                        del self._begun[next(iter(self._begun))]
+                return None
             if outcome.kind == "too_large" and records > 1:
                 try:
                     waiting[:0] = halves(self.signal, payload)
@@ -224,7 +243,6 @@ class Shipper:
         if counts is None:
             return not self._waits
         self._max_frames = min(self._max_frames * 2, MAX_FRAMES)
-        self._max_bytes = min(self._max_bytes * 21 // 20 + 1, MAX_REQUEST)
         batch.draft.commit()
         progress.advance(part, batch.end, {**counts, **batch.aside})
         return True
@@ -244,7 +262,9 @@ class Shipper:
         """Send one request, unless the other side asked to wait."""
         if self._waits:
             return Outcome("later", reason=self.failure)
+        begun = monotonic()
         outcome = self._client.send(payload)
+        self._fit(outcome, len(payload), is_slow=monotonic() - begun > self._client.timeout_s * IN_TIME)
         if outcome.kind in ("later", "blocked"):
             progress.put_off(outcome.kind, outcome.reason)
             self._pause(outcome)
@@ -253,6 +273,13 @@ class Shipper:
             if outcome.advice:
                 self._tell("unread", f"the {self.signal} count as sent, though {outcome.advice}; look at the endpoint")
         return outcome
+
+    def _fit(self, outcome: Outcome, size: int, *, is_slow: bool) -> None:
+        """Make requests smaller after one that was late, and larger after one that shows that there is time."""
+        if outcome.kind == "later" and is_slow:
+            self._max_bytes = min(self._max_bytes, max(size // SMALLER, SMALLEST))
+        elif outcome.kind == "accepted" and not is_slow and size > self._max_bytes // 2:
+            self._max_bytes = min(self._max_bytes * 21 // 20 + 1, MAX_REQUEST)
 
     def _taken(self, records: int, outcome: Outcome) -> Counter[str]:
         rejected = min(outcome.rejected, records)
