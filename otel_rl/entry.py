@@ -259,10 +259,14 @@ def _wake() -> None:
 def _end_journal() -> None:
     """End the journal, as at an exit; the next record begins another, as in a forked child."""
     flusher, _parts.flusher = _parts.flusher, None
+    is_written = True
     if flusher is not None and flusher.pid == os.getpid():
-        flusher.stop(EXIT_LIMIT_S, EXIT_LIMIT_S)
+        is_written = flusher.stop(EXIT_LIMIT_S, BACKLOG_LIMIT_S)
     errors.clear()
     state.dropped = Counter()
+    if not is_written:  # what waits belongs into the journal that does not answer, and into no other
+        state.dropped["traces", "unwritten"] = len(state.queue)
+        state.queue.clear()
     state.awake, state.wake_again_ns = False, 0
 
 

@@ -322,6 +322,24 @@ def test_a_worker_that_died_is_no_rank_that_did(tmp_path: Path, healthy: Report,
     assert [opened] == [one.stage for one in report.open_stages]
 
 
+def test_who_is_killed_behind_a_step_that_raised_is_killed(tmp_path: Path) -> None:
+    """Though its container has ended: there is no tear-down."""
+    rank = Peer(tmp_path / "killed", 0, attempt="a" * 32, clock_ms=SETUP_MS, identity=DEAD)
+    rank.step(1, [])
+    assert "unknown" == build_report(open_run(tmp_path / "killed"), NOW_NS).state
+    rank.open(v.CHECKPOINT)
+    assert "killed" == build_report(open_run(tmp_path / "killed"), NOW_NS).state
+
+
+def test_a_clock_that_was_ahead_lets_nobody_live_longer(tmp_path: Path, healthy: Report) -> None:
+    """An attempt that lives lasts until now, however late another one ended by its own clock."""
+    alive = Peer(tmp_path / "healthy", 0, attempt="b" * 32, clock_ms=-3_600_000)
+    alive.step(1, [])
+    now_ns = healthy.end_ns - 1_800 * 1000 * MS
+    ends = {one.id: one.end_ns for one in build_report(open_run(tmp_path / "healthy"), now_ns).attempts}
+    assert {"a" * 32: healthy.end_ns, "b" * 32: now_ns} == ends
+
+
 def test_a_living_run_says_how_long_a_stage_is_open(tmp_path: Path) -> None:
     """Open stages of living processes last until now."""
     report = report_of(tmp_path, Plan(killed_in=v.SAMPLE, is_alive=True))

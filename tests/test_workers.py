@@ -12,6 +12,7 @@ import pytest
 
 import otel_rl
 from otel_rl import ids, vocabulary
+from otel_rl.flusher import Flusher
 from otel_rl.identity import Identity
 from otel_rl.integrations.torch import ATTEMPT_KEY, join_process_group
 from otel_rl.runtime import state
@@ -291,3 +292,20 @@ def test_a_root_that_was_found_is_the_workers_too(
         pass
     recording.stop()
     assert not (tmp_path / "elsewhere").exists()
+
+
+def test_what_the_journal_of_a_worker_does_not_take_comes_into_no_other(
+    recording: Recording, become_worker: Become, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was the parent's, whose disk hangs: it is counted."""
+    with otel_rl.step(7):
+        values = told()
+    become_worker(values)
+    with otel_rl.stage("judge"):
+        pass
+    with monkeypatch.context() as hanging:
+        hanging.setattr(Flusher, "stop", lambda *_: False)
+        with otel_rl.step(0):
+            assert {("traces", "unwritten"): 1} == state.dropped
+    run = recording.stop()
+    assert "judge" not in [span.name for span in run.spans(None)]

@@ -39,6 +39,9 @@ from otel_rl.report.verdict import verdict
 READ: Final = frozenset((*NAMES, *REQUEST_NAMES, *FLOPS_NAMES, *MEMORY_NAMES, *COUNTED, v.STEP_TIME))
 """The metrics of ours that a report is made of."""
 
+READING_NS: Final = 900_000_000_000
+"""Reading a run takes less: what ended later than that was written by a clock that is ahead."""
+
 
 def build_report(run: Run, now_ns: int) -> Report:
     """Read a run and say what it shows.
@@ -169,7 +172,8 @@ def _add_now(found: Collected, alive: set[str], now_ns: int) -> None:
 
     What was written while the spans were read ended behind ``now_ns``: they last until then.
     """
-    now_ns = max([now_ns, *(bounds.end_ns for bounds in found.attempts.values())])
+    ends = [bounds.end_ns for bounds in found.attempts.values()]
+    now_ns = max([now_ns, *(end_ns for end_ns in ends if end_ns - now_ns < READING_NS)])
     for attempt, bounds in found.attempts.items():
         if found.writers[attempt] & alive:
             bounds.widen(bounds.begin_ns, now_ns)
@@ -224,12 +228,13 @@ def _attempts(found: Collected, averaged: Averaged, opened: Sequence[OpenView], 
 def _state(attempt: str, found: Collected, opened: Iterable[OpenView], alive: set[str]) -> State:
     if found.writers[attempt] & alive:
         return "alive"
-    if any(text(view.resource, v.ATTEMPT_ID) == attempt and is_container(view.name) for view in opened):
-        return "killed"  # a rank is inside a container until its end; workers, which open none, die with it
+    has_teardown = any(phase.attempt == attempt and phase.name == v.TEARDOWN for phase in found.phases)
+    left = [view.name for view in opened if text(view.resource, v.ATTEMPT_ID) == attempt]
+    if any(not has_teardown or is_container(name) for name in left):
+        return "killed"  # behind the tear-down what workers were in is left, but no rank's container
     last = max((record.step.iteration for record in found.steps if record.attempt == attempt), default=None)
     if any(failure.attempt == attempt and failure.step == last for failure in found.failures):
         return "failed"
-    has_teardown = any(phase.attempt == attempt and phase.name == v.TEARDOWN for phase in found.phases)
     return "finished" if has_teardown else "unknown"
 
 
