@@ -50,13 +50,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--spans", type=int, default=200_000, help="of the journal that is sent")
     parser.add_argument("--rounds", type=int, default=21, help="windows of each kind")
+    parser.add_argument("--ours", action="store_true", help="only the slow-down by otel_rl and the control")
     parser.add_argument("--json", type=Path, help="also write the figures here")
     options = parser.parse_args()
     figures: dict[str, Any] = {}
     with server() as name:
         figures["server"] = name
-        figures["sending"] = sending(options.spans)
-        figures["slow-down of a busy thread"] = slow_down(options.rounds)
+        if not options.ours:
+            figures["sending"] = sending(options.spans)
+        figures["slow-down of a busy thread"] = slow_down(options.rounds, is_ours_only=options.ours)
     print(json.dumps(figures, indent=2))
     if options.json:
         options.json.write_text(json.dumps(figures, indent=2) + "\n")
@@ -168,8 +170,8 @@ def stages(count: int, seed: int) -> list[Any]:
 # --- slow-down --------------------------------------------------------------------------------------------------------
 
 
-def slow_down(rounds: int) -> dict[str, Any]:
-    """Compare windows of a busy thread."""
+def slow_down(rounds: int, *, is_ours_only: bool) -> dict[str, Any]:
+    """Compare windows of a busy thread, each with two of it alone: one before, and one when all has been sent."""
     import otel_rl
     from otel_rl.runtime import state
 
@@ -177,26 +179,27 @@ def slow_down(rounds: int) -> dict[str, Any]:
     otel_rl.instrument(())
     time.sleep(3)  # the sidecar starts
     ours = stages(RATE, 1)
-    theirs = stock_spans(RATE)
     nothing: tuple[list[Any], Callable[[Any], object]] = ([], lambda span: None)
-    kinds: dict[str, tuple[list[Any], Callable[[Any], object]]] = {
-        "nothing, the control": nothing,
-        "otel_rl": (ours, state.add),
-        "stock grpc": (theirs, stock("grpc", gzip=False).on_end),
-        "stock http": (theirs, stock("http", gzip=False).on_end),
-        "stock http gzip": (theirs, stock("http", gzip=True).on_end),
-    }
+    kinds = {"nothing, the control": nothing, "otel_rl": (ours, state.add)}
+    if not is_ours_only:
+        theirs = stock_spans(RATE)
+        kinds |= {
+            "stock grpc": (theirs, stock("grpc", gzip=False).on_end),
+            "stock http": (theirs, stock("http", gzip=False).on_end),
+            "stock http gzip": (theirs, stock("http", gzip=True).on_end),
+        }
     pin()
     ratios: dict[str, list[float]] = {name: [] for name in kinds}
     shares: dict[str, list[float]] = {name: [] for name in kinds}
     draw = random.Random(3)
     for _ in range(rounds):
         for name in draw.sample(list(kinds), len(kinds)):
-            alone, _ = window(*nothing)
+            before, _ = window(*nothing)
             loaded, share = window(*kinds[name])
-            ratios[name].append(alone / loaded - 1)
-            shares[name].append(share)
             time.sleep(1.5)  # what waits is sent outside of the windows of others
+            behind, _ = window(*nothing)
+            ratios[name].append((before + behind) / 2 / loaded - 1)
+            shares[name].append(share)
     otel_rl.uninstrument()
     return {name: {**median(ratios[name]), "core_taken": statistics.median(shares[name])} for name in kinds}
 
