@@ -163,20 +163,25 @@ def judged(endpoint: str, **variables: object) -> list[Finding]:
     return [Finding(row.state, row.name, row.detail.replace(endpoint.partition("//")[2], "HERE")) for row in found]
 
 
+SPOKEN = {"grpc": "grpc", "http": "http/protobuf"}
+
+
+@pytest.fixture
+def pem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Make certificates, and wait for who has them however slow this machine is."""
+    monkeypatch.setattr(reach, "ANSWER_S", 60.0)
+    return make_certificates(tmp_path)
+
+
 @pytest.mark.medium
 @pytest.mark.parametrize("protocol", ["grpc", "http"])
-def test_certificates_are_tried(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, protocol: Literal["grpc", "http"]
-) -> None:
+def test_certificates_are_tried(pem: Path, protocol: Literal["grpc", "http"]) -> None:
     """By the handshake that the sidecar would make: what listens there says yes, or what of TLS fails is said."""
-    monkeypatch.setattr(reach, "ANSWER_S", 60.0)  # however slow this machine is
-    pem = make_certificates(tmp_path)
-    spoken = {"grpc": "grpc", "http": "http/protobuf"}[protocol]
     how = {"grpc": "HERE by grpc, TLS", "http": "https://HERE by http/protobuf, TLS"}[protocol]
     own = {"CLIENT_CERTIFICATE": pem / "client.pem", "CLIENT_KEY": pem / "client.key"}
 
     def said(endpoint: str, **variables: object) -> str:
-        (row,) = judged(endpoint, PROTOCOL=spoken, **variables)
+        (row,) = judged(endpoint, PROTOCOL=SPOKEN[protocol], **variables)
         assert row.detail.startswith(how), row
         assert ("ok" if row.detail == how else "wrong", "traces") == (row.state, row.name)
         return row.detail.removeprefix(how).removesuffix("; records wait in the journal").partition(" (")[0]
@@ -193,25 +198,20 @@ def test_certificates_are_tried(
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
-def test_certificates_are_judged_as_the_client_does(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, protocol: Literal["grpc", "http/protobuf"]
-) -> None:
+@pytest.mark.parametrize("protocol", ["grpc", "http"])
+def test_certificates_are_judged_as_the_client_does(pem: Path, protocol: Literal["grpc", "http"]) -> None:
     """By gRPC it trusts a certificate that it is given, whoever signed that; by HTTP no common name is a host."""
-    monkeypatch.setattr(reach, "ANSWER_S", 60.0)  # however slow this machine is
-    pem = make_certificates(tmp_path)
     make_chain(pem)
-    kind: Literal["grpc", "http"] = "grpc" if protocol == "grpc" else "http"
     for server, authority, host in (
         (pem / "chain.pem", pem / "middle.pem", "127.0.0.1"),
         (pem / "chain.pem", pem / "leaf.pem", "127.0.0.1"),
         (pem / "chain.pem", pem / "ca.pem", "localhost"),
         (pem / "nameless.pem", pem / "ca.pem", "localhost"),
     ):
-        with sink(kind, tls=Tls(pem / "leaf.key", server)) as taken:
+        with sink(protocol, tls=Tls(pem / "leaf.key", server)) as taken:
             variables = {
                 "ENDPOINT": taken.endpoint.replace("127.0.0.1", host),
-                "PROTOCOL": protocol,
+                "PROTOCOL": SPOKEN[protocol],
                 "CERTIFICATE": str(authority),
                 "TIMEOUT": "60000",
             }

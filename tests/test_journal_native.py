@@ -62,7 +62,7 @@ ROOM = 1 << 20
 
 
 def stage_of(span: Span) -> Any:
-    """Make the stage of which this is the span; where it has no begin or end as one has them, it keeps none."""
+    """Make the stage of which this is the span."""
     trace_id, span_id, parent_id, name, kind, start, end, status, attributes = span
     made: Any = Stage(name, attributes)
     made.trace, made.span_id, made.parent_id = Trace(trace_id, ANCHOR), span_id, parent_id

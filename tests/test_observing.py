@@ -148,6 +148,16 @@ def test_a_model_whose_flops_cannot_be_known_has_no_number(recording: Recording)
     assert ({"rl.train.forward"}, {"update"}) == (set(numbers(run, v.FLOPS)), set(numbers(run, v.FLOPS_RATE)))
 
 
+def observed_inside(recording: Recording, stages: list[str]) -> Run:
+    """Show a batch with a loss that is NaN inside of stages, one inside the other."""
+    with otel_rl.step(1), ExitStack() as around:
+        for name in stages:
+            around.enter_context(otel_rl.stage(name))
+        otel_rl.observe(model=QWEN_0_5B, batch={"lengths": [2048], "loss": torch.tensor(math.nan)})
+        recording.tick(1000)
+    return recording.stop()
+
+
 @pytest.mark.parametrize(
     ("stages", "boundary"),
     [
@@ -161,12 +171,7 @@ def test_what_the_step_of_an_optimizer_calls_belongs_to_the_stage_around_it(
     recording: Recording, stages: list[str], boundary: str
 ) -> None:
     """A closure, which computes the loss: nobody who writes one opens the stage that is between."""
-    with otel_rl.step(1), ExitStack() as around:
-        for name in stages:
-            around.enter_context(otel_rl.stage(name))
-        otel_rl.observe(model=QWEN_0_5B, batch={"lengths": [2048], "loss": torch.tensor(math.nan)})
-        recording.tick(1000)
-    run = recording.stop()
+    run = observed_inside(recording, stages)
     assert ({"rl.train": [3 * 2_203_653_767_168]}, []) == (numbers(run, v.FLOPS), list(run.logs(v.FLOPS_NOTE)))
     assert [(1, boundary, "values that are NaN or infinite")] == mismatches(run)
 
@@ -184,12 +189,7 @@ def test_a_stage_of_your_own_is_a_part_of_the_one_around_it(
     recording: Recording, stages: list[str], counted: str, passes: int
 ) -> None:
     """FLOPs are those of the nearest stage of ours; the ledger's boundary has the name of where it was shown."""
-    with otel_rl.step(1), ExitStack() as around:
-        for name in stages:
-            around.enter_context(otel_rl.stage(name))
-        otel_rl.observe(model=QWEN_0_5B, batch={"lengths": [2048], "loss": torch.tensor(math.nan)})
-        recording.tick(1000)
-    run = recording.stop()
+    run = observed_inside(recording, stages)
     assert ({counted: [passes * 2_203_653_767_168]}, []) == (numbers(run, v.FLOPS), list(run.logs(v.FLOPS_NOTE)))
     assert [(1, stages[-1], "values that are NaN or infinite")] == mismatches(run)
 
