@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +15,7 @@ from otel_rl.journal.read import open_run
 from otel_rl.sidecar import main
 from otel_rl.sidecar.derive import Deriver
 from otel_rl.sidecar.main import Sidecar
+from otel_rl.sidecar.start import start
 from tests.peers import MS, Peer
 from tests.sink import Sink, sink
 from tests.test_shipping import sidecar_of, stop_sidecar, wait_until
@@ -40,7 +39,8 @@ def send(directory: Path, server: Sink) -> None:
     """Start a sidecar and wait until it has ended by itself."""
     variables = {**os.environ, "OTEL_EXPORTER_OTLP_ENDPOINT": server.endpoint}
     before = len(server.requests)
-    subprocess.run([sys.executable, "-m", "otel_rl.sidecar", str(directory)], env=variables, check=True)
+    pid = start(directory, variables)
+    assert (pid, 0) == os.waitpid(pid, 0)
     assert wait_until(lambda: sidecar_of(directory) is not None or len(server.requests) > before)
     assert wait_until(lambda: sidecar_of(directory) is None), "the sidecar does not end"
 

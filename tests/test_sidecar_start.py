@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -156,6 +157,42 @@ def test_what_lies_in_the_working_directory_is_not_imported(
     assert wait_until((run / "sidecar.log").exists)
     assert "nothing is sent: OTEL_EXPORTER_OTLP_ENDPOINT is not possible" in (run / "sidecar.log").read_text()
     assert not (tmp_path / "imported").exists()
+
+
+def test_what_ends_a_trainer_ends_no_sidecar_that_is_still_importing(tmp_path: Path) -> None:
+    """Its children and its group are killed, as Ray does: the sidecar left both before it imported anything."""
+    slow, seen, run = tmp_path / "opentelemetry", tmp_path / "seen", tmp_path / "run"
+    slow.mkdir()
+    run.mkdir()
+    (slow / "__init__.py").write_text(
+        f"import os, time\nopen({str(seen)!r}, 'x').write(str(os.getpid()))\n"
+        f"while os.path.exists({str(seen)!r}): time.sleep(0.01)\nraise ImportError('slow')\n"
+    )
+    pid = start.start(run, {**os.environ, "PYTHONPATH": str(tmp_path), f"{PREFIX}ENDPOINT": "ftp://nowhere"})
+    assert os.getpgid(pid) == pid != os.getpgid(0)
+    assert wait_until(lambda: seen.exists() and seen.read_text() != "")
+    sidecar = psutil.Process(int(seen.read_text()))
+    assert sidecar.pid == os.getsid(sidecar.pid) != os.getsid(pid)
+    assert sidecar not in psutil.Process().children()
+    os.killpg(pid, signal.SIGKILL)
+    assert (pid, signal.SIGKILL) == os.waitpid(pid, 0)
+    assert sidecar.is_running()
+    seen.unlink()
+    sidecar.wait(10)
+
+
+def test_a_sidecar_that_cannot_import_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The process in between waits for its word, since the sidecar itself has nobody to tell."""
+    (tmp_path / "opentelemetry.py").write_text("raise ImportError('none')\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    keeper = Keeper()
+    keeper.look(tmp_path, ME)
+    os.waitid(os.P_PID, keeper._starting, os.WEXITED | os.WNOWAIT)
+    keeper.last_look(tmp_path, ME)
+    expected = f"otel_rl: no process is started that sends the records (it ended with 1); {WITH} {tmp_path} --follow"
+    assert [expected] == [record.getMessage() for record in caplog.records]
 
 
 def test_a_sidecar_is_known_by_its_command_line(tmp_path: Path) -> None:

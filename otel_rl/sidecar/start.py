@@ -22,13 +22,22 @@ LOOK_S: Final = 5.0
 LAST_WAIT_S: Final = 60.0
 """The same at most, where they die one after the other."""
 PROGRAM: Final = """\
-import sys
+import os, sys
+told, tells = os.pipe()
+if os.fork():
+    os.close(tells)
+    os._exit(0 if os.read(told, 1) else 1)
+os.setsid()
 sys.path[:] = filter(None, sys.path)
-from otel_rl.sidecar.__main__ import main
+from otel_rl.sidecar.detached import main
+os.write(tells, b".")
 sys.exit(main())
 """
-"""What is started: ``python -m`` would import what lies in the working directory, a program's own ``queue.py``, before
-the standard library; -P, which stops that, is of 3.11."""
+"""What is started. It is nobody's child before it imports anything: what ends a trainer ends its children and its group
+too (Ray does), and imports take seconds on a busy machine. The process in between waits for them, to say how they went.
+
+``python -m`` would import what lies in the working directory, a program's own ``queue.py``, before the standard
+library; -P, which stops that, is of 3.11."""
 NOT_INHERITED: Final = ("LD_PRELOAD", "PYTHONSTARTUP", "PYTHONINSPECT")
 
 
@@ -120,8 +129,8 @@ def make_keeper(*, is_forbidden: bool) -> Keeper | None:
 def start(directory: Path, environ: Mapping[str, str] = os.environ) -> int:
     """Start a sidecar, which ends at once if there is one already.
 
-    What is started forks and ends within a second: the sidecar is nobody's child, in a session of its own, so that
-    neither the launcher's signals nor the trainer's death end it. Cost: 2 ms.
+    What is started forks at once, and ends when the sidecar has imported what it needs: the sidecar is nobody's child,
+    in a session of its own, so that neither the launcher's signals nor the trainer's death end it. Cost: 2 ms.
 
     Returns:
         Pid of the process in between, which the caller must wait for.
@@ -137,5 +146,6 @@ def start(directory: Path, environ: Mapping[str, str] = os.environ) -> int:
         [sys.executable, "-c", PROGRAM, str(directory)],
         {**inherited, "OTEL_RL_ENABLED": "false", "PYTHONPATH": os.pathsep.join(filter(None, path))},
         file_actions=nowhere,
+        setpgroup=0,  # a signal to the group of its trainer, who may be ending, must not end it before it forks
         setsigmask=(),  # a thread that blocks signals must not make a sidecar that nobody can end
     )

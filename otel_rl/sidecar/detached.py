@@ -1,7 +1,4 @@
-"""What a training process starts, see ``start``: it returns at once and goes on behind it.
-
-By hand, from a directory without modules of one's own: ``python -m otel_rl.sidecar DIRECTORY``.
-"""
+"""The sidecar that a training process started, in a session of its own: see ``start``."""
 
 from __future__ import annotations
 
@@ -18,9 +15,6 @@ from otel_rl.sidecar.settings import targets
 def main() -> int:
     """Ship a run; the exit code is that of ``otel-rl sidecar``."""
     directory = Path(sys.argv[1])
-    if os.fork() > 0:
-        os._exit(0)  # the sidecar is nobody's child
-    os.setsid()
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # sockets and devices of the trainer must not live on in here
     os.umask(0o077)
     try:
@@ -28,7 +22,3 @@ def main() -> int:
     except (ConfigurationError, ImportError, OSError) as error:  # grpc and requests are imported here
         log_to(directory / f"{ROLE}.log")(f"nothing is sent: {error}")
         return 2
-
-
-if __name__ == "__main__":
-    sys.exit(main())
