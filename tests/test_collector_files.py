@@ -60,7 +60,10 @@ NAMES_OF_CONTENT = (
     "LLM_TEXTS", "Question", "Answer", "user_question", "final_answer", "question_text", "answers", "Text", "texts",
     "generatedText", "generated.text", "embedding.text", "input_text", "promptTokenIds", "prompt_token_ids", "prompt.0",
     "messages.0", "prompts[0]", "prompt_0", "response_0", "RESPONSE_0", "messages.0.text", "messages.0.content.0.text",
-    "user-prompt", "prompt-text", "response_ids", "message_ids", "prompt_text_de",
+    "user-prompt", "prompt-text", "response_ids", "message_ids", "prompt_text_de", "PROMPTS[0]", "env.PROMPT",
+    "process.environment_variable.SYSTEM_PROMPT", "app.RESPONSE_TEXT", "llm_PROMPT", "Llm_PROMPT", "userPROMPT",
+    "MESSAGES.0.content", "llm.TEXT", "Llm_TEXT", "generated-text", "GENERATED-TEXT", "tool_calls", "toolCalls",
+    "message.tool_calls", "tool_call.function.arguments", "tool_calls.0.function.arguments", "error.stack_trace",
 )  # fmt: skip
 """Of other libraries, and as one would name them oneself."""
 NAMES_OF_COUNTS = (
@@ -69,13 +72,14 @@ NAMES_OF_COUNTS = (
     "prompt.length", "rl.sample.response.length", "message.id", "messaging.message.id", "gen_ai.output.type",
     "gen_ai.response.model", "http.response.status_code", "rpc.message.type", "input_tokens",
     "http.request.header.content-type", "content_length", "db.query.text", "context", "rl.context",
-    "CONTEXT", "prompts_per_step", "answer_type",
+    "CONTEXT", "prompts_per_step", "answer_type", "env.CONTEXT", "PROMPT_TOKENS", "app.PROMPT_TOKENS", "env.OUTPUT_DIR",
+    "HTTP_CONTENT_LENGTH", "app.CONTENT-TYPE", "pretext", "tool_call_id", "tool_call_count", "tool_name",
 )  # fmt: skip
 """Of other libraries too, and no contents."""
 NAMES_OF_NUMBERS = (
     "prompt_text_length", "response_text_len", "output_ids_len", "prompt_ids_count", "num_prompts", "num_inputs",
     "num_outputs", "n_responses", "total_completions", "max_prompt", "batch_inputs", "num_messages", "rl.num_prompts",
-    "has_content", "is_text", "question", "PROMPT", "io.output",
+    "has_content", "is_text", "question", "PROMPT", "io.output", "num_tool_calls", "env.PROMPTS",
 )  # fmt: skip
 """Some read like contents, and a text under them is masked, but a number is none."""
 SCHEMAS = os.environ.get("OTEL_RL_SCHEMAS")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import socket
+from collections import defaultdict
 from collections.abc import Iterator
 from itertools import cycle
 from pathlib import Path
@@ -16,7 +18,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import Exemplar
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from otel_rl.providers import CONTENT
-from otel_rl.vocabulary import ATTRIBUTES
+from otel_rl.vocabulary import ATTRIBUTES, METRICS
 from tests.backend.otlp import HOUR_S, failed, logs, metrics, pairs, send, span, texts, traces
 from tests.backends import Collector, Prometheus, collector, free_ports, jaeger, prometheus, wait_for
 from tests.sink import sink
@@ -200,6 +202,15 @@ def test_contents_inside_of_attributes_are_masked(tmp_path: Path) -> None:
         "multiline": text("[a]\nprompt: 7"),
         "prose": text("it says {prompt}: yes"),
         "double": AnyValue(double_value=0.5),
+        "ours": text(json.dumps(dict.fromkeys((*ATTRIBUTES, *METRICS), 0.5))),
+        "config": text("Config(num_prompts=8, prompt_ids=5, name='x', output=None, is_text=True)"),
+        "entries": text("[('prompts', 8), ('output', None), ('name', 'x')]"),
+        "modes": text('{"output_type": "text", "finish": "stop"}'),
+        "columns": text("Dataset({\n    features: ['prompt', 'completion'],\n    num_rows: 3\n})"),
+        "names": listed(text("prompt"), text("answer")),
+        "words": listed(text("--num_prompts=8"), text("--output=a")),
+        "address": text('{"url": "http://a/?text=abc"}'),
+        "calls": text('{"tool_calls": null, "tool_call_id": "a", "tool_call_count": "3"}'),
     }
     content = {
         "outer": mapped(user_prompt=text(SECRET)),
@@ -221,6 +232,22 @@ def test_contents_inside_of_attributes_are_masked(tmp_path: Path) -> None:
         "python": text(str([{"prompt": SECRET}])),
         "tuple": text(str(({"prompts": (SECRET, "a")},))),
         "tensor": text("{'input_ids': tensor([[1, 2]])}"),
+        "object": text(f"{{'prompt': <Prompt: '{SECRET}'>}}"),
+        "dataclass": text(f"Sample(id=3, prompt='{SECRET}')"),
+        "dataclasses": text(f"[Sample(id=3, prompt_text='{SECRET}', answer='x')]"),
+        "local": text(f"<Run.<locals>.Sample(messages=[{{'a': '{SECRET}'}}])>"),
+        "pairs": text(str([("id", 3), ("user_prompt", SECRET)])),
+        "ordered": text(f"OrderedDict({{'prompt': '{SECRET}'}})"),
+        "ordered_before_3_12": text(f"OrderedDict([('prompt', '{SECRET}')])"),
+        "default": text(str(defaultdict(list, prompt=[SECRET]))),
+        "array": text(f"array([{{'prompt': '{SECRET}'}}], dtype=object)"),
+        "bytes": text(str(json.dumps({"prompt": SECRET}).encode())),
+        "python_in_json": text(json.dumps({"a": f"""Sample(prompt="{SECRET}'s")"""})),
+        "raised": mapped(**{"exception.stacktrace": text(SECRET)}),
+        "started": mapped(**{"process.command_line": text(SECRET)}),
+        "called": mapped(**{"gen_ai.tool.call.arguments": text(SECRET)}),
+        "calling": text(f'{{"role": "a", "tool_calls": [{{"function": "{SECRET}"}}]}}'),
+        "instructed": mapped(**{"gen_ai.system_instructions": text(SECRET)}),
         "gen_ai.input.messages": listed(text(SECRET)),
     }
     request = span(7, 1)
@@ -235,6 +262,7 @@ def test_a_number_is_no_content(tmp_path: Path) -> None:
         number(-1),
         AnyValue(double_value=0.5),
         AnyValue(double_value=1e30),
+        AnyValue(double_value=float("-inf")),
         AnyValue(bool_value=True),
     )
     innocent = dict(zip(NAMES_OF_NUMBERS, cycle(numbers), strict=False))
@@ -242,12 +270,16 @@ def test_a_number_is_no_content(tmp_path: Path) -> None:
         "answer": text("42"),
         "response": text("-0.5"),
         "final_answer": text("true"),
+        "output": text("NaN"),
         "prompt_ids": listed(number(7)),
         "prompt": AnyValue(bytes_value=SECRET.encode()),
     }
     request = span(7, 1)
     request.attributes.extend(KeyValue(key=key, value=value) for key, value in (innocent | content).items())
-    assert innocent | dict.fromkeys(content, text(MASK)) == through(tmp_path, request)
+    request.attributes.append(KeyValue(key="num_answers", value=AnyValue(double_value=float("nan"))))
+    arrived = through(tmp_path, request)
+    assert math.isnan(arrived.pop("num_answers").double_value), "it equals nothing"
+    assert innocent | dict.fromkeys(content, text(MASK)) == arrived
 
 
 def test_a_count_tells_two_series_apart(tmp_path: Path) -> None:
@@ -268,13 +300,15 @@ def test_a_count_tells_two_series_apart(tmp_path: Path) -> None:
 
 
 def test_contents_in_bodies_of_logs_are_masked(tmp_path: Path) -> None:
-    """Those of a map one by one, there numbers too; a text in JSON as a whole."""
+    """Those of a map one by one, there numbers too; a text in JSON, or that begins as Python prints one, as a whole."""
     request = logs({})
     records = request.resource_logs[0].scope_logs[0].log_records
     bodies = (
         mapped(question=text(SECRET), rows=listed(mapped(answer=text("42")), number(7)), num_prompts=number(8)),
         mapped(rows=text(f' {{"prompt": "{SECRET}"}}')),
         text(f' {{"prompt": "{SECRET}"}}'),
+        text(f"[Sample(prompt='{SECRET}')]"),
+        text(f"[INFO] output='{SECRET}'"),
         text("epoch 3"),
         number(8),
     )
@@ -283,6 +317,8 @@ def test_contents_in_bodies_of_logs_are_masked(tmp_path: Path) -> None:
     expected = [
         mapped(question=mask, rows=listed(mapped(answer=mask), number(7)), num_prompts=mask),
         mapped(rows=mask),
+        mask,
+        mask,
         mask,
         text("epoch 3"),
         number(8),
