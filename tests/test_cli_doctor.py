@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import subprocess
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
+from urllib.parse import unquote
 
+import grpc
 import pytest
 from google.protobuf.internal import api_implementation
 from typer.testing import CliRunner
 
+import otel_rl
 from otel_rl import vocabulary as v
 from otel_rl.cli import app, checks, reach
-from otel_rl.cli.checks import Finding, integrations, journal_root, protobuf, shown
+from otel_rl.cli.checks import Finding, integrations, journal_root, protobuf, recorded, shown
 from otel_rl.cli.shipping import sending, sent
 from otel_rl.integrations import MODULES
 from otel_rl.journal.read import open_run
@@ -23,6 +28,7 @@ from otel_rl.sidecar.client import connect
 from otel_rl.sidecar.follow import Position
 from otel_rl.sidecar.progress import load, save
 from otel_rl.sidecar.settings import targets
+from tests.fixtures import Recording
 from tests.runs import Plan, write_run
 from tests.sink import Tls, make_certificates, sink
 
@@ -137,7 +143,15 @@ def test_secrets_are_never_shown(name: str, value: str, expected: str) -> None:
 
 
 @pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
-@pytest.mark.parametrize("address", ["http://me:1/abc@host:4317", "http://me:a/abc@host:4317", "me:abc@127.0.0.1:1"])
+@pytest.mark.parametrize(
+    "address",
+    [
+        "http://me:1/abc@host:4317",
+        "http://me:a/abc@host:4317",
+        "me:abc@127.0.0.1:1",
+        "http://127.0.0.1:1/abc@collector.corp",
+    ],
+)
 def test_no_line_shows_the_password_of_an_address(
     root: Path, monkeypatch: pytest.MonkeyPatch, address: str, protocol: str
 ) -> None:
@@ -252,7 +266,7 @@ def make_chain(pem: Path) -> None:
         ("grpc", {"http_proxy": "https://c"}, ""),
         ("grpc", {"grpc_proxy": "", "http_proxy": "http://c"}, ""),
         ("http/protobuf", {"HTTP_PROXY": "http://me:a@bc@a:1", "HTTPS_PROXY": "http://b"}, "a"),
-        ("http/protobuf", {"http_proxy": "a:1"}, "a"),
+        ("http/protobuf", {"http_proxy": "a.corp:1"}, "a.corp"),
         ("http/protobuf", {"ALL_PROXY": "http://a"}, "a"),
         ("http/protobuf", {"HTTP_PROXY": "http://a", "NO_PROXY": "corp"}, ""),
         ("http/protobuf", {"grpc_proxy": "http://a", "HTTPS_PROXY": "http://b"}, ""),
@@ -267,6 +281,124 @@ def test_the_proxy_is_the_clients(
     target, *_ = targets({f"OTEL_EXPORTER_OTLP_{name}": value for name, value in where.items()})
     found = reach.proxy(target)
     assert expected == ((found.hostname or "") if found else "")
+
+
+PROXY = "http://127.0.0.9:9"
+UNREADABLE = "its proxy cannot be used (no possible address: it takes http://host:port)"
+WITHOUT_PACKAGE = "" if find_spec("socks") else "its proxy cannot be used (SOCKS needs the package PySocks)"
+OF_A_NAME = [
+    ("collector.localhost:4", {"http_proxy": PROXY, "no_proxy": spared})
+    for spared in (
+        "x", "collector.localhost", ".collector.localhost", ".localhost", "localhost", "..localhost",
+        "lector.localhost", "LOCALHOST", "*", "*.localhost", ".", " , ", "\t.localhost ", "collector.localhost:4",
+        "localhost/8",
+    )
+]  # fmt: skip
+OF_AN_ADDRESS = [
+    (place, {"http_proxy": PROXY, "no_proxy": spared})
+    for place, entries in (
+        ("127.1.2.3:4", ("127.0.0.0/8", "127.1.2.3/32", "127.2.0.0/16", "127.1.2", "2.3", "::/0", "127.0.0.0/x")),
+        ("[::1]:4", ("::1", "[::1]", "1", ":1", "::/0")),
+    )
+    for spared in entries
+]
+OF_PROXIES = [
+    ("collector.localhost:4", {"http_proxy": proxy})
+    for proxy in (
+        "HTTP://127.0.0.9:9", "127.0.0.9:9", "https://127.0.0.9:9", " http://127.0.0.9:9", f"{PROXY}\n",
+        f"{PROXY}/path", "http:127.0.0.9:9", "http://127.0.0.9", "http://127.0.0.9:", "http://[::1]", "http://", "http:///x",
+        "http://me@", "http://me:p@w@127.0.0.9:9", "http://me:p\N{ACCOUNT OF}w@127.0.0.9:9",
+    )
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("place", "variables"),
+    [
+        *OF_A_NAME,
+        *OF_AN_ADDRESS,
+        *OF_PROXIES,
+        ("127.0.0.1:4", {"http_proxy": PROXY}),
+        ("127.0.0.1:4", {"grpc_proxy": "", "http_proxy": PROXY}),
+        ("127.0.0.1:4", {"HTTP_PROXY": PROXY, "ALL_PROXY": PROXY}),
+        ("127.0.0.1:4", {"grpc_proxy": PROXY, "https_proxy": "http://127.0.0.8", "http_proxy": "http://127.0.0.7"}),
+        ("127.0.0.1:4", {"http_proxy": PROXY, "no_grpc_proxy": "", "no_proxy": "127.0.0.1"}),
+        ("127.0.0.1:4", {"http_proxy": PROXY, "NO_PROXY": "127.0.0.1"}),
+        ("127.0.0.1:4", {"http_proxy": "http://[bad", "no_proxy": "127.0.0.1"}),
+    ],
+)
+def test_the_proxy_is_that_which_grpc_dials(
+    monkeypatch: pytest.MonkeyPatch, place: str, variables: dict[str, str]
+) -> None:
+    """The client says where it called in vain: nobody listens there."""
+    set_proxies(monkeypatch, variables)
+    (target,) = targets({"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": f"http://{place}"})
+    host = place.removesuffix(":4").strip("[]")
+    assert (reach.proxy(target) or ("127.0.0.1" if host == "collector.localhost" else host, 4)) == dialed(place)
+
+
+def dialed(place: str) -> tuple[str, int]:
+    """Host and port that the real client of gRPC calls to send to a place."""
+    alone = [("grpc.use_local_subchannel_pool", 1)]
+    with grpc.insecure_channel(place, alone) as channel, pytest.raises(grpc.RpcError) as caught:
+        channel.unary_unary("/a/b")(b"", timeout=60)
+    found = re.search(r"ipv[46]:(\S+):(\d+): ", caught.value.details())
+    assert found is not None, caught.value.details()
+    return unquote(found[1]).strip("[]"), int(found[2])
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
+@pytest.mark.parametrize(
+    "address",
+    [
+        "http://[bad",
+        "http://127.0.0.1:x",
+        "http://:1",
+        "http://me:abc/d@127.0.0.1:1",
+        "http://abc:1/d@127.0.0.1:1",
+        "http://127.0.0.1:1/abc@proxy",
+        "http://me:abc\N{ACCOUNT OF}@127.0.0.1:1",
+    ],
+)
+def test_a_proxy_that_cannot_be_read_is_a_finding(
+    root: Path, monkeypatch: pytest.MonkeyPatch, address: str, protocol: str
+) -> None:
+    """Not an error of the doctor, which could show its password."""
+    set_proxies(monkeypatch, {"http_proxy": address})
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://collector.corp:4317")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", protocol)
+    result = cli.invoke(app, ["doctor"])
+    is_read_by_grpc = "\N{ACCOUNT OF}" in address and protocol == "grpc"
+    said = "nobody answers at its proxy 127.0.0.1" if is_read_by_grpc else UNREADABLE
+    assert (1, True, False) == (result.exit_code, f": {said}" in result.stdout, "abc" in result.stdout), result.output
+    assert isinstance(result.exception, SystemExit)
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        ("http://127.0.0.1", ""),
+        ("HTTP://127.0.0.1", ""),
+        ("https://127.0.0.1", ""),
+        ("127.0.0.1", ""),
+        ("localhost", UNREADABLE),
+        ("ftp://127.0.0.1", UNREADABLE),
+        ("socks9://127.0.0.1", UNREADABLE if find_spec("socks") else WITHOUT_PACKAGE),
+        ("socks5://127.0.0.1", WITHOUT_PACKAGE),
+        ("socks5h://127.0.0.1", WITHOUT_PACKAGE),
+    ],
+)
+def test_a_proxy_that_the_client_cannot_use(monkeypatch: pytest.MonkeyPatch, host: str, expected: str) -> None:
+    """It is wrong also where somebody listens; the client says the same of it for ever."""
+    where = {"TRACES_ENDPOINT": "http://collector.corp:4318", "TIMEOUT": "60000"}
+    (target,) = targets({f"OTEL_EXPORTER_OTLP_{name}": value for name, value in where.items()})
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        set_proxies(monkeypatch, {"all_proxy": f"{host}:{server.getsockname()[1]}"})
+        assert expected == reach.trouble(target)
+    client = connect(target)
+    reason = client.send(b"").reason
+    client.close()
+    assert bool(expected) == (reason in ("InvalidSchema", "InvalidURL", "InvalidProxyURL")), reason
 
 
 def test_an_address_that_goes_by_no_proxy_of_grpc(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -364,6 +496,16 @@ def test_a_run_is_examined(root: Path) -> None:
     result = cli.invoke(app, ["doctor", str(path)])
     assert 0 == result.exit_code, result.stdout
     assert all(text in result.stdout for text in ("390 records journaled", "gone, pid ", "trainer-1-"))
+
+
+def test_what_a_process_counted_is_shown(recording: Recording) -> None:
+    """By signal: what it recorded, what of that was encoded and what was journaled."""
+    with otel_rl.step(1), otel_rl.stage("tool"):
+        pass
+    rows = {row.name: row for row in recorded(recording.stop())}
+    number = rows["traces"].detail.partition(" ")[0]
+    for name in ("recorded traces", "encoded traces", "journaled traces"):
+        assert Finding("ok", name, number) == rows[name]
 
 
 def test_what_had_to_be_changed_is_a_note(root: Path) -> None:

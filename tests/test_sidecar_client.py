@@ -23,7 +23,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from urllib3.connection import HTTPConnection as Connection
 
 from otel_rl.journal.frame import Signal
-from otel_rl.sidecar.client import AGENT, Client, Outcome, connect
+from otel_rl.sidecar.client import AGENT, UNUSABLE, Client, Outcome, connect
 from otel_rl.sidecar.settings import SIGNALS, targets
 from tests.sink import Answer, Sink, Tls, make_certificates, sink
 
@@ -286,20 +286,50 @@ def test_one_address_of_a_host_that_does_not_answer(monkeypatch: pytest.MonkeyPa
         for one in waiting:
             one.setblocking(False)
             one.connect_ex(("127.0.0.2", port))
-        known = socket.getaddrinfo
-
-        def both(host: Any, *more: Any, **options: Any) -> Any:
-            if host != "collector.example":
-                return known(host, *more, **options)
-            return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (f"127.0.0.{last}", port)) for last in (2, 1)]
-
-        monkeypatch.setattr(socket, "getaddrinfo", both)
+        resolve(monkeypatch, "127.0.0.2", "127.0.0.1", port=port)
         client = client_of(f"http://collector.example:{port}", "http", TIMEOUT="6000")
         outcome = client.send(b"")
         client.close()
         for one in waiting:
             one.close()
         assert Outcome("accepted") == outcome
+
+
+@pytest.mark.parametrize(("addresses", "timeout_s"), [(1, 6.0), (2, 2.0)])
+def test_only_several_addresses_share_the_time(
+    monkeypatch: pytest.MonkeyPatch, addresses: int, timeout_s: float
+) -> None:
+    """A host with one has all of it to connect: what is lost there the system sends again after 1 s, 3 s and so on."""
+    seen: list[float] = []
+    made = Connection._new_conn
+
+    def connect(connection: Any) -> socket.socket:
+        seen.append(connection.timeout)
+        return made(connection)
+
+    monkeypatch.setattr(Connection, "_new_conn", connect)
+    with sink("http") as found:
+        port = int(found.endpoint.rpartition(":")[2])
+        resolve(monkeypatch, *["127.0.0.1"] * addresses, port=port)
+        assert Outcome("accepted") == send(f"http://collector.example:{port}", "http", TIMEOUT="6000")
+        assert [timeout_s] == seen
+
+
+def test_a_host_that_nobody_knows() -> None:
+    """It waits, as one that does not answer."""
+    assert Outcome("later", reason="ConnectionError") == send("http://collector.invalid:4318", "http")
+
+
+def resolve(monkeypatch: pytest.MonkeyPatch, *addresses: str, port: int) -> None:
+    """Let ``collector.example`` have these addresses."""
+    known = socket.getaddrinfo
+
+    def look_up(host: Any, *more: Any, **options: Any) -> Any:
+        if host != "collector.example":
+            return known(host, *more, **options)
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in addresses]
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
 
 
 def test_what_is_in_time_stays_connected() -> None:
@@ -551,6 +581,32 @@ def test_a_url_is_not_shown_where_tls_fails() -> None:
         outcome = client.send(b"")
         client.close()
     assert ("later", "SSLError", False) == (outcome.kind, outcome.reason, "x7" in outcome.advice)
+
+
+@pytest.mark.parametrize(
+    "proxy",
+    [
+        "ftp://127.0.0.1:1",
+        "http://",
+        "socks9://127.0.0.1:1",
+        "http://me:x7\N{ACCOUNT OF}@127.0.0.1:1",
+        "http://x7..corp:1",
+    ],
+)
+def test_a_proxy_that_cannot_be_used(monkeypatch: pytest.MonkeyPatch, proxy: str) -> None:
+    """Everything waits; it is said what to look at, and no password."""
+    for name in ("no_proxy", "NO_PROXY", "http_proxy", "HTTP_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("http_proxy", proxy)
+    outcome = send("http://collector.corp:4318", "http")
+    assert outcome == Outcome("later", reason=outcome.reason, advice=UNUSABLE)
+    assert outcome.reason in (
+        "InvalidURL",
+        "InvalidProxyURL",
+        "InvalidSchema",
+        "UnicodeEncodeError",
+        "LocationParseError",
+    )
 
 
 def test_a_netrc_does_not_replace_the_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -156,6 +156,8 @@ PEM = f"-----BEGIN PRIVATE KEY-----\n{SECRET * 40}\n-----END PRIVATE KEY-----\n"
         ({"ENDPOINT": f"http://u:/{SECRET}@c"}, "ENDPOINT"),
         ({"ENDPOINT": f"http://u:1@2/{SECRET}@c"}, "ENDPOINT"),
         ({"ENDPOINT": f"http://{SECRET}/{SECRET}@c:4318"}, "ENDPOINT"),
+        ({"ENDPOINT": f"http://u:1/{SECRET}@c"}, "ENDPOINT"),
+        ({"ENDPOINT": f"http://u:4318?{SECRET}@c", "PROTOCOL": "grpc"}, "ENDPOINT"),
         ({"ENDPOINT": "unix:///socket"}, "ENDPOINT"),
         ({"ENDPOINT": "c:4318"}, "ENDPOINT"),
         ({"TRACES_ENDPOINT": "::"}, "TRACES_ENDPOINT"),
@@ -283,3 +285,10 @@ def test_no_secret_is_shown() -> None:
     assert "http://[::1]:4318/v1/traces" == target.shown
     assert "http://c:4318/x/v1/logs" == read(ENDPOINT=f"http://c:4318/x?sig={SECRET}")["logs"].shown
     assert "[::1]:4317" == read(ENDPOINT="http://[::1]")["traces"].shown
+
+
+@pytest.mark.parametrize("cut", ["/", "/2/", "?", "#", "?x=y@"])
+def test_a_password_that_begins_as_a_port_is_not_shown(cut: str) -> None:
+    """Nobody can tell the rest of it from a path or a query with an @: nothing of the address is shown."""
+    target = read(ENDPOINT=f"http://u:2024{cut}{SECRET}@c.corp", PROTOCOL="http/protobuf")["traces"]
+    assert "http://(hidden)" == target.shown

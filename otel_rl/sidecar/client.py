@@ -57,6 +57,9 @@ TOO_LARGE_GRPC: Final = re.compile(
 rate limit."""
 TLS_GRPC: Final = re.compile(r"failed to connect to all addresses.*\b(ssl|tls|handshak|certificate)", re.I | re.S)
 """The same of a call that found no way to speak TLS with the other side: so gRPC itself begins, and names no host."""
+UNUSABLE: Final = (
+    "the endpoint or the proxy of the environment is no address to call, or SOCKS lacks the package PySocks"
+)
 TOO_LATE: Final = "ReadTimeout"
 """What ``requests`` calls an answer that did not come in time."""
 LATER_HTTP: Final = frozenset({429, 502, 503, 504})
@@ -194,7 +197,7 @@ class HttpClient:
                     cert=self._certificate,
                     auth=self._auth,
                 )
-        except self._error as error:
+        except (self._error, ValueError) as error:  # the latter of a proxy's host, or of its password
             return self._unanswered(error)
         except OSError as error:  # a certificate or key that was there is gone: somebody may be replacing it
             return Outcome("later", reason=f"{type(error).__name__}", advice=str(error)[:300])
@@ -220,7 +223,8 @@ class HttpClient:
     def _unanswered(self, error: Exception) -> Outcome:
         if self._deadline.is_over and not isinstance(error, self._timeout):  # whatever it waited for when it was cut
             return Outcome("later", reason=TOO_LATE)
-        return Outcome("later", reason=type(error).__name__, advice=_tls_fault(error))
+        advice = UNUSABLE if isinstance(error, ValueError) else _tls_fault(error)  # its text may hold a password
+        return Outcome("later", reason=type(error).__name__, advice=advice)
 
 
 def _keep_headers(request: Any) -> Any:

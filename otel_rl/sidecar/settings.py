@@ -23,7 +23,7 @@ HEADER: Final = re.compile(r"[a-z0-9_.-]+(?<!-bin)")
 VALUE: Final = re.compile(r"[!-~]([ -~]*[!-~])?|")
 HOST: Final = re.compile(r"@[^@/?#]*:\d")
 """A host behind the path's begin: that begin is the rest of a password with / as it is, and what is before it no host.
-An @ alone may stand in a path or a query."""
+An @ alone may stand in a path or a query of HTTP."""
 TIMEOUT_S: Final = 10.0
 LONGEST_TIMEOUT_S: Final = (2**31 - 1) / 1000
 """What a socket can wait, 24 days; who asks for more means for ever."""
@@ -48,8 +48,13 @@ class Target:
 
     @property
     def shown(self) -> str:
-        """The endpoint as one may print it: without user name, password and query, which may hold a token."""
+        """The endpoint as one may print it: without user name, password and query, which may hold a token.
+
+        With an ``@`` behind its host that may be the begin of a password, and nothing is shown.
+        """
         parts = _split(self.endpoint)
+        if "@" in "".join(parts[2:]):
+            return f"{parts.scheme}://(hidden)"
         place = _bracketed(parts.hostname or "") + (f":{parts.port}" if parts.port else "")
         return f"{parts.scheme}://{place}{parts.path}" if parts.scheme else place
 
@@ -81,16 +86,14 @@ def _target(signal: Signal, environ: Mapping[str, str]) -> Target | None:
     try:
         parts = _split(endpoint)
         host, port = parts.hostname or "", parts.port
-        behind = "".join(parts[2:])
-        is_cut = "@" in behind and bool("@" in parts.netloc or parts.netloc.endswith(":") or HOST.search(behind))
     except ValueError:
-        host, port, is_cut = "", None, False
-    if not host or is_cut or parts.scheme not in ("", "http", "https"):  # never show it: it may hold a password
+        parts, host, port = _split(""), "", None
+    protocol = read.protocol(port)
+    if not host or _is_cut(parts, protocol) or parts.scheme not in ("", "http", "https"):  # it may hold a password
         raise ConfigurationError(
             f"{read.variable('ENDPOINT')} is not possible: it takes http://host:port or https://host:port, "
             "a password's / and @ as %2F and %40"
         )
-    protocol = read.protocol(port)
     if protocol == "grpc":
         secure = parts.scheme == "https" or (not parts.scheme and not read.boolean("INSECURE"))
         place = f"{_bracketed(host)}:{port or GRPC_PORT}"
@@ -120,6 +123,13 @@ def _target(signal: Signal, environ: Mapping[str, str]) -> Target | None:
         key,
         certificate,
     )
+
+
+def _is_cut(parts: SplitResult, protocol: Protocol) -> bool:
+    """Whether what seems to be behind the host is the rest of a password: gRPC takes no path, which could have an @."""
+    behind = "".join(parts[2:])
+    is_password = protocol == "grpc" or "@" in parts.netloc or parts.netloc.endswith(":") or bool(HOST.search(behind))
+    return "@" in behind and is_password
 
 
 def _check_certificates(read: _Reader, authority: Path | None, key: Path | None, certificate: Path | None) -> None:
