@@ -108,6 +108,23 @@ class Sink:
         return is_so()
 
 
+class SlowLink:
+    """A server's answers on a link that takes small requests, and 40 s for each by a clock of its own."""
+
+    seconds = 1000.0
+
+    def __call__(self) -> float:
+        """Read the clock."""
+        return self.seconds
+
+    def answer(self, signal: Signal, payload: bytes) -> Answer:
+        """Take a small request after 40 s; a large one is too large at once."""
+        if len(payload) > 2000:
+            return Answer(413)
+        self.seconds += 40
+        return TAKEN
+
+
 class Tls(NamedTuple):
     """What a server shows, and whose clients it lets in."""
 

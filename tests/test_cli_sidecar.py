@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar
@@ -12,7 +13,8 @@ from typer.testing import CliRunner
 
 from otel_rl.cli import app
 from otel_rl.identity import folder_name
-from tests.sink import Rank
+from otel_rl.sidecar import progress
+from tests.sink import Rank, SlowLink, sink
 
 
 class Followed:
@@ -119,3 +121,22 @@ def test_a_run_is_sent_by_the_name_that_its_user_gave(root: Path) -> None:
     Rank(made).write()
     CliRunner().invoke(app, ["ship", "my run", "--follow"])
     assert [made] == Followed.seen
+
+
+@pytest.mark.medium
+def test_nobody_gives_up_what_is_taken_in_pieces(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over a link that is slow: patience is for the other side that takes nothing."""
+    rank, link = Rank(tmp_path / "run"), SlowLink()
+    rank.write(640)
+    module = import_module("otel_rl.cli.sidecar")
+    monkeypatch.setattr(module, "sleep", lambda seconds: time.sleep(0.001))
+    monkeypatch.setattr(module, "monotonic", link)
+    monkeypatch.setattr(progress, "monotonic", link)
+    with sink("http") as server:
+        server.answer = link.answer
+        environ = {f"OTEL_{signal}_EXPORTER": "none" for signal in ("METRICS", "LOGS")}
+        sending = {"ENDPOINT": server.endpoint, "PROTOCOL": "http/protobuf", "TIMEOUT": "60000"}
+        environ |= {f"OTEL_EXPORTER_OTLP_{name}": value for name, value in sending.items()}
+        result = CliRunner().invoke(app, ["ship", str(tmp_path / "run"), "--give-up", "60"], env=environ)
+        assert (0, "traces: 640 shipped\n", "") == (result.exit_code, result.stdout, result.stderr)
+        assert list(rank.spans) == server.ids()

@@ -8,13 +8,17 @@ import signal
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from otel_rl import vocabulary as v
 from otel_rl.guard import errors
-from otel_rl.sidecar import main, node, owner
+from otel_rl.journal.frame import Signal
+from otel_rl.sidecar import main, node, owner, progress
 from otel_rl.sidecar.main import ANOTHER, Sidecar
-from tests.sink import ALIVE, Rank
+from otel_rl.sidecar.settings import Target, targets
+from tests.sink import ALIVE, Answer, Rank, Sink, SlowLink, sink
 
 Sleeps = Callable[..., None]
 
@@ -143,6 +147,85 @@ def test_it_says_that_nobody_wrote(run: Path, sleeps: Sleeps, monkeypatch: pytes
     assert 0 == Sidecar(run, (), say=said.append).run()
     expected = [f"nobody on this node has written in {run}"]
     assert expected == said == [line.partition(" ")[2] for line in (run / "sidecar.log").read_text().splitlines()]
+
+
+def targets_of(server: Sink, *signals: str) -> tuple[Target, ...]:
+    """Where to send these signals."""
+    sending = {"ENDPOINT": server.endpoint, "PROTOCOL": "http/protobuf", "TIMEOUT": "60000"}
+    environ = {f"OTEL_EXPORTER_OTLP_{name}": value for name, value in sending.items()}
+    return tuple(target for target in targets(environ) if target.signal in signals)
+
+
+@pytest.mark.medium
+def test_it_goes_on_as_long_as_something_is_taken(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Piece by piece, over a link that is slow: the grace period is that of a side that takes nothing."""
+    rank, link, said = Rank(run), SlowLink(), list[str]()
+    rank.write(640)
+    monkeypatch.setattr(main.signal, "signal", lambda *arguments: None)
+    monkeypatch.setattr(main, "SCAN_S", 0.001)
+    monkeypatch.setattr(main, "monotonic", link)
+    monkeypatch.setattr(progress, "monotonic", link)
+    with sink("http") as server:
+        server.answer = link.answer
+        code = Sidecar(run, targets_of(server, "traces"), grace_s=60.0, say=said.append).run()
+        assert (0, [], list(rank.spans)) == (code, said, server.ids())
+
+
+@pytest.mark.medium
+def test_its_own_metrics_are_no_reason_to_go_on(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are taken, the trainers' spans never: it ends after its grace period."""
+    Rank(run).write()
+    said: list[str] = []
+    clock = {"s": 1000.0}
+    monkeypatch.setattr(main.signal, "signal", lambda *arguments: None)
+    monkeypatch.setattr(node, "SCAN_COST", 0.0)
+    monkeypatch.setattr(main, "monotonic", lambda: clock["s"])
+    monkeypatch.setattr(progress, "monotonic", lambda: clock["s"])
+    with sink("http") as server:
+        server.answer = lambda signal, payload: Answer(401 if signal == "traces" else 200)
+        sidecar = Sidecar(run, targets_of(server, "traces", "metrics"), grace_s=60.0, say=said.append)
+
+        def sleep(seconds: float) -> None:
+            sidecar._node.look()
+            assert server.wait_for(lambda: not waiting_of(sidecar._node, "metrics"))
+            clock["s"] += main.PERIOD_S + 1
+            assert clock["s"] < 1200, "it does not end"
+
+        monkeypatch.setattr(main, "time", SimpleNamespace(sleep=sleep, strftime=main.time.strftime))
+        assert 1 == sidecar.run()
+        assert "bytes were not sent (traces: HTTP 401)" in said[-1]
+        assert 9 < len(server.taken("metrics"))
+
+
+@pytest.mark.medium
+def test_its_last_numbers_are_of_the_end(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That nothing waits any more arrives too, and what was sent: a dashboard shows the last points for ever."""
+    Rank(run).write(640)
+    monkeypatch.setattr(main.signal, "signal", lambda *arguments: None)
+    monkeypatch.setattr(main, "QUIET_S", 0.0)
+    monkeypatch.setattr(main, "SCAN_S", 0.001)
+    with sink("http") as server:
+        assert 0 == Sidecar(run, targets_of(server, "traces", "metrics")).run()
+        sent = {name: number for name, number in numbers(server) if name != (v.SELF_SHIPPED, "metrics")}
+    shipped = {(v.SELF_SHIPPED, "traces"): 640, (v.SELF_WAITING, ""): 0, (v.SELF_OLDEST, ""): 0}
+    assert shipped == {name: sent[name] for name in shipped}
+
+
+def numbers(server: Sink) -> list[tuple[tuple[str, str], float]]:
+    """What arrived of shipping, in order: name and signal, and the number."""
+    found = []
+    for metric in server.taken("metrics"):
+        for point in (*metric.sum.data_points, *metric.gauge.data_points):
+            labels = {item.key: item.value.string_value for item in point.attributes}
+            if labels.get(v.OUTCOME, "shipped") == "shipped":
+                found.append(((metric.name, labels.get(v.SIGNAL, "")), point.as_double or point.as_int))
+    return found
+
+
+def waiting_of(found: node.Node, signal: Signal) -> int:
+    """Bytes of a signal that are still to be sent."""
+    streams = {writer: streams[signal] for writer, streams in found._streams.items() if signal in streams}
+    return sum(found.progress[writer][signal].waiting(stream) for writer, stream in streams.items())
 
 
 def test_it_says_nothing_where_somebody_wrote(run: Path, sleeps: Sleeps, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from otel_rl.sidecar import progress as module
 from otel_rl.sidecar.follow import Position, find_streams
 from otel_rl.sidecar.progress import Progress, Range, load, save
 from tests.sink import ALIVE, Rank
@@ -77,6 +79,28 @@ def test_what_is_put_off_is_over_once_something_is_taken() -> None:
     progress.put_off("blocked", "HTTP 401")
     progress.close_some([b"12345678"], {"shipped": 1})
     assert ({("later", "HTTP 200"): 2, ("blocked", "HTTP 401"): 1}, "") == (progress.retries, progress.failure)
+    progress.put_off("later", "HTTP 503")
+    progress.taken()  # a piece of a request
+    assert "" == progress.failure
+
+
+def test_every_step_forward_has_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was taken, given up, left out or closed; not what was put off."""
+    now = 1000.0
+    monkeypatch.setattr(module, "monotonic", lambda: now)
+    progress, seen = Progress(), []
+    steps: list[Callable[[], None]] = [
+        lambda: progress.put_off("later", "HTTP 503"),
+        progress.taken,
+        lambda: progress.advance(progress.live, Position(0, 7)),
+        lambda: progress.put_off("later", "HTTP 503"),
+        lambda: progress.close_some([b"12345678"], {"shipped": 1}),
+    ]
+    for step in steps:
+        now += 1
+        step()
+        seen.append(progress.moved_at)
+    assert [0.0, 1002.0, 1003.0, 1003.0, 1005.0] == seen
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import itertools
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -19,7 +19,7 @@ from google.rpc.error_details_pb2 import RetryInfo
 
 from otel_rl.journal.encode import SpanEncoder
 from otel_rl.journal.frame import Signal
-from otel_rl.sidecar import client, ship
+from otel_rl.sidecar import client, share, ship
 from otel_rl.sidecar.client import connect
 from otel_rl.sidecar.follow import Position, find_streams
 from otel_rl.sidecar.halve import records
@@ -440,6 +440,22 @@ def test_what_is_no_request_is_refused_alone(tmp_path: Path, signal: Signal, sta
         assert {"shipped": 60 if signal == "traces" else 6, "refused": 5} == found.counts()
 
 
+@pytest.mark.parametrize("answer", [GOOD, Answer(400), Answer(413)])
+def test_what_is_large_and_no_request_is_sent_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: Answer
+) -> None:
+    """It cannot be cut: the other side says what it thinks of it."""
+    monkeypatch.setattr(ship, "MAX_REQUEST", 100_000)
+    Rank(tmp_path).writer.append("logs", b"\xff" * 150_000, 5, 1, 2)
+    with sink("http") as server, shipping(tmp_path, server, "http", "logs") as found:
+        server.answer = lambda signal, payload: answer
+        found.work()
+        assert [150_000] == [len(payload) for _, payload, _, _ in server.requests]
+        assert {"shipped" if answer is GOOD else "refused": 5} == found.counts()
+        expected = [] if answer is GOOD else [f"the other side refused 5 logs: HTTP {answer.status}"]
+        assert expected == found.said
+
+
 @pytest.mark.parametrize("limit", [100_000, 3_000, 260])
 @pytest.mark.parametrize("signal", SIGNALS)
 def test_too_large_becomes_smaller(tmp_path: Path, protocol: Protocol, signal: Signal, limit: int) -> None:
@@ -508,19 +524,74 @@ def test_many_pieces_of_several_writers_come_once(tmp_path: Path) -> None:
         assert ({"shipped": 256}, sorted(expected)) == (found.counts(), sorted(server.ids()))
 
 
-def test_only_the_last_requests_in_pieces_are_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that was forgotten goes as a whole again: no more than some are held in memory."""
-    monkeypatch.setattr(ship, "KEPT_BEGUN", 1)
-    payloads = [request.payload for spans in _many_spans(2) for request in FRAMES.encode(spans)]
-    answers = [Answer(413), GOOD, Answer(503)]
+def test_a_frame_in_pieces_is_chosen_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between its pieces another rank uses up the trace's siblings: it goes on as it was chosen, and counts so."""
+    monkeypatch.setattr(share, "SHARE_SIBLINGS", 100)
+    monkeypatch.setattr(share, "SIBLINGS", 110)
+    first, second = sorted((Rank(tmp_path) for _ in range(2)), key=lambda rank: rank.identity.writer)
+    answers = iter([Answer(413), GOOD, Answer(503)])
     with sink("http") as server, shipping(tmp_path, server, "http") as found:
-        server.answer = script(*answers, *answers)
-        seen = []
-        for payload in (*payloads, payloads[1], payloads[0]):
-            found.shipper._wait_until = 0.0
-            seen.append(found.shipper.send(Progress(), payload, 1000))
-        assert [None, None, {"shipped": 1000}, {"shipped": 1000}] == seen
-        assert (2500, 2000) == (len(server.ids()), len(set(server.ids())))
+        server.answer = lambda signal, payload: next(answers, GOOD)
+        _write_siblings(second, range(100, 180))
+        found.work(lambda: len(server.requests) == 3)
+        _write_siblings(first, range(200, 300))
+        found.work()
+        counts = found.counts()
+        assert (180, counts["shipped"]) == (counts["shipped"] + counts["left_out"], len(server.ids()))
+        assert counts["shipped"] == len(set(server.ids()))
+        assert {} == found.shipper._begun
+
+
+def _write_siblings(rank: Rank, numbers: Iterable[int]) -> None:
+    rank.append(rank.encoder.encode([FakeSpan("work", 5, 10**9 + number, 3, 1, 2) for number in numbers]))
+
+
+def test_a_frame_in_pieces_is_not_joined_by_the_next(tmp_path: Path) -> None:
+    """Which the other side would take together with it: what it has would come again."""
+    rank = Rank(tmp_path)
+    rank.write(64)
+    answers = iter([Answer(413), GOOD, Answer(503)])
+    with sink("http") as server, shipping(tmp_path, server, "http") as found:
+        server.answer = lambda signal, payload: next(answers, GOOD)
+        found.work(lambda: len(server.requests) == 3)
+        rank.write(10)
+        found.work()
+        assert ({"shipped": 74}, list(rank.spans)) == (found.counts(), server.ids())
+
+
+def test_few_requests_in_pieces_are_held_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Above that a writer's next batch waits until one of them is over, so that none is forgotten and comes twice."""
+    monkeypatch.setattr(ship, "KEPT_BEGUN", 1)
+    begun = []
+    ranks = [Rank(tmp_path) for _ in range(3)]
+    expected = [span for rank in ranks for span in rank.write(64, frames=2)]
+    number = itertools.count()
+    with sink("http") as server, shipping(tmp_path, server, "http") as found:
+
+        def judge(signal: Signal, payload: bytes) -> Answer:
+            begun.append(len(found.shipper._begun))
+            return Answer(413) if len(payload) > 2000 else (GOOD, Answer(503))[next(number) % 2]
+
+        server.answer = judge
+        found.work()
+        assert ({"shipped": 384}, sorted(expected)) == (found.counts(), sorted(server.ids()))
+        assert max(begun) <= 1
+
+
+def test_a_live_frame_in_pieces_that_becomes_old_stays_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While it waited so much was written that all of it is a backlog."""
+    rank = Rank(tmp_path)
+    before = rank.write(64)
+    monkeypatch.setattr(ship, "BACKLOG_RATE", 1 << 40)
+    answers = iter([Answer(413), GOOD, Answer(503)])
+    with sink("http") as server, shipping(tmp_path, server, "http") as found:
+        server.answer = lambda signal, payload: next(answers, GOOD)
+        found.work(lambda: len(server.requests) == 3)
+        monkeypatch.setattr(ship, "LIVE_NS", 0)
+        behind = rank.write(1000, frames=3, text="x" * 900)
+        while found.waiting:
+            found.shipper.work(found.followed(finished=False))
+        assert ({"shipped": 3064}, before + behind) == (found.counts(), server.ids())
 
 
 def slow_link(bytes_per_s: float) -> Callable[[Signal, bytes], Answer]:

@@ -181,6 +181,38 @@ def test_what_ends_a_trainer_ends_no_sidecar_that_is_still_importing(tmp_path: P
     sidecar.wait(10)
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_start_that_somebody_killed_is_made_again(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    clock: dict[str, float],
+    caplog: pytest.LogCaptureFixture,
+    number: int,
+) -> None:
+    """A program may end all its children, one that was just started among them: that is no failure of the start."""
+    started = []
+
+    def spawn(directory: Path) -> int:
+        started.append(directory)
+        pid = os.posix_spawn(sys.executable, [sys.executable, "-c", "import signal; signal.pause()"], dict(os.environ))
+        os.kill(pid, number)
+        return pid
+
+    monkeypatch.setattr(start, "start", spawn)
+    keeper = Keeper()
+    keeper.look(tmp_path, ME)
+    wait_for_child(keeper, tmp_path)
+    assert [tmp_path] == started
+    clock["s"] += LAST_WAIT_S
+    keeper.look(tmp_path, ME)
+    assert [tmp_path] * 2 == started
+    os.waitid(os.P_PID, keeper._starting, os.WEXITED | os.WNOWAIT)
+    keeper.last_look(tmp_path, ME)
+    assert [tmp_path] * 3 == started, "no look comes after the last one"
+    wait_for_child(keeper, tmp_path)
+    assert "" == caplog.text
+
+
 def test_a_sidecar_that_cannot_import_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -146,7 +146,7 @@ def _are_ours(claims: Claims) -> bool:
 def _wait(node: Node, claims: Claims, give_up_s: float) -> bool:
     """Show how far it is, and stay the one who ships; say whether all was sent."""
     total = waiting = node.waiting
-    moved = touched = monotonic()
+    begun = touched = monotonic()
     columns = (TextColumn("sending"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     console = stderr()
     with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
@@ -159,12 +159,10 @@ def _wait(node: Node, claims: Claims, give_up_s: float) -> bool:
                 if not _are_ours(claims):
                     leave("somebody else ships this run by now, or it is gone: see otel-rl doctor", FAILED)
             now = node.waiting
-            if now < waiting:
-                moved = monotonic()
             if now != waiting:
                 waiting = now
                 progress.update(task, completed=total - waiting)
-            if monotonic() - moved > give_up_s:
+            if monotonic() - max(begun, node.moved_at(node.writers)) > give_up_s:
                 return False
     return True
 

@@ -13,9 +13,10 @@ from threading import Lock, Timer
 from typing import Any, Final
 
 from requests.adapters import HTTPAdapter
+from urllib3.util.connection import allowed_gai_family
 
 FOR_ADDRESS: Final = 1 / 3
-"""Part of the limit for the connection to one address of a host: two may be dead before one that answers."""
+"""Part of the limit for the connection to each of several addresses: two may be dead before one that answers."""
 AT_ONCE: Final = struct.pack("ii", 1, 0)
 """``SO_LINGER``: what was not sent when a connection is closed is thrown away."""
 
@@ -61,7 +62,9 @@ class Deadline(HTTPAdapter):  # type: ignore[misc]  # requests has no types
         if not hasattr(kind, "deadline"):
 
             def connected(connection: Any) -> socket.socket:
-                limit_s, connection.timeout = connection.timeout, self._limit_s * FOR_ADDRESS
+                limit_s = connection.timeout
+                if _has_several_addresses(connection.host, connection.port):
+                    connection.timeout = self._limit_s * FOR_ADDRESS
                 try:
                     made: socket.socket = kind._new_conn(connection)  # before TLS, and before a proxy is asked
                 finally:
@@ -107,3 +110,10 @@ class Deadline(HTTPAdapter):  # type: ignore[misc]  # requests has no types
             if self._socket is not None:
                 self._socket.close()
                 self._socket = None
+
+
+def _has_several_addresses(host: str, port: int) -> bool:
+    """Look a host up, as the connection does after it, which says what is wrong with it. Cost: one look-up."""
+    with suppress(OSError, UnicodeError):
+        return len(socket.getaddrinfo(host.strip("[]"), port, allowed_gai_family(), socket.SOCK_STREAM)) > 1
+    return False

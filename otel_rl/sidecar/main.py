@@ -143,7 +143,7 @@ class Sidecar:
     def _follow(self, claim: owner.Owner, own: OwnJournal | None) -> int | None:
         """Ship until there is nothing more to do; where the run is gone or no longer ours, give the exit code."""
         quiet_since = touched = begun = monotonic()
-        written = 0.0
+        written, is_last = 0.0, False
         while not self._ended:
             try:
                 self._node.look()
@@ -157,19 +157,33 @@ class Sidecar:
                 touched = now
                 if not claim.touch():
                     return self._leave(is_gone=not os.path.isdir(self.directory))  # it looks now and then only
-            if own is not None and now - written > PERIOD_S:
+            if now - written > PERIOD_S:
                 written = now
-                with guard("sample this node"):
-                    own.write(self._node, self._deriver.samples() if self._deriver else ())
+                self._sample(own)
             trainers = self._trainers()
             is_awaited = self._stays or (not trainers and now - begun < FIRST_S)
             if not self._is_leaving and (was_behind or trainers & self._node.living or is_awaited):
                 quiet_since = now
-            is_done = not self._node.waiting and not self._node.unclosed
-            if now - quiet_since > (QUIET_S if is_done else self._grace_s):
-                break
+            if self._is_over(quiet_since, now):
+                if is_last:
+                    break
+                is_last, written = True, now
+                self._sample(own)  # and send that too: else what waited at the time before would be said for ever
             time.sleep(SCAN_S)
         return None
+
+    def _sample(self, own: OwnJournal | None) -> None:
+        """Journal how shipping stands, and what the node's hardware does."""
+        if own is not None:
+            with guard("sample this node"):
+                own.write(self._node, self._deriver.samples() if self._deriver else ())
+
+    def _is_over(self, quiet_since: float, now: float) -> bool:
+        """Whether all is sent, or nothing of the dead was taken for the grace period; our own metrics always are."""
+        found = self._node
+        if not found.waiting and not found.unclosed:
+            return now - quiet_since > QUIET_S
+        return now - max(quiet_since, found.moved_at(set(found.writers) - found.living)) > self._grace_s
 
     def _leave(self, *, is_gone: bool) -> int:
         """Say why the run is no longer ours, and give the exit code of that."""

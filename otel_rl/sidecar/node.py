@@ -12,7 +12,6 @@ from time import monotonic, time_ns
 from typing import Any, Final
 
 from otel_rl.guard import guard
-from otel_rl.journal.encode import Request
 from otel_rl.journal.frame import Signal
 from otel_rl.journal.identity import WriterIdentity
 from otel_rl.sidecar.client import connect
@@ -22,7 +21,7 @@ from otel_rl.sidecar.halve import records
 from otel_rl.sidecar.progress import Progress, load, save
 from otel_rl.sidecar.settings import SIGNALS, Target
 from otel_rl.sidecar.share import Share
-from otel_rl.sidecar.ship import Followed, Shipper
+from otel_rl.sidecar.ship import Followed, Outgoing, Shipper
 
 SCAN_S: Final = 0.5
 SAVE_S: Final = 1.0
@@ -72,7 +71,7 @@ class Node:
         self._touched: dict[str, tuple[float, float]] = {}
         """When a writer's files were modified, s since 1970, and by the monotonic clock."""
         self._followed: dict[Signal, list[Followed]] = {signal: [] for signal in SIGNALS}
-        self._left_open: dict[str, list[Request]] = {}
+        self._left_open: dict[str, list[Outgoing]] = {}
         """What the dead left open, as long as it is not sent."""
         self._saved: dict[str, Rows] = {}
         self._saved_at = 0.0
@@ -207,14 +206,13 @@ class Node:
         requests = self._left_open.get(writer)
         if requests is None:  # a journal of gigabytes is read once, however often the other side says no
             identity, closed = self.writers[writer], progress.closed_ids
-            requests = close_left_open(self.directory, identity, list(streams.values()), closed)
-            self._left_open[writer] = requests
+            made = close_left_open(self.directory, identity, list(streams.values()), closed)
+            requests = self._left_open[writer] = [Outgoing(request.payload, request.count) for request in made]
         while requests:
-            became = shipper.send(progress, requests[0].payload, requests[0].count)
-            if became is None:
+            if not shipper.send(progress, requests[0]):
                 return False
             sent = requests.pop(0)
-            progress.close_some((record[2].span_id for record in records("traces", sent.payload)), became)
+            progress.close_some((record[2].span_id for record in records("traces", sent.payload)), sent.counts)
         progress.close()
         self._left_open.pop(writer, None)
         return True
@@ -244,6 +242,10 @@ class Node:
     def waiting(self) -> int:
         """Bytes that are still to be sent."""
         return sum(map(self._waiting, self.writers))
+
+    def moved_at(self, writers: Iterable[str]) -> float:
+        """When something of these was taken or came to its end last, s of the monotonic clock; 0 where nothing did."""
+        return max((row.moved_at for writer in writers for row in self.progress[writer].values()), default=0.0)
 
     @property
     def unclosed(self) -> bool:

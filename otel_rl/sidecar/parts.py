@@ -143,7 +143,7 @@ class Parts:
         if is_request(span) or writer in self.alone:
             return
         key = writer, span.trace_id
-        if span.attributes.get(v.CLOCK) == "host":
+        if span.attributes.get(v.CLOCK) == "host" or v.DEVICE_TIME in span.attributes:
             self._on_device.add(writer)
         if is_container(span.name):
             self._reached_ns[writer] = span.end_ns

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from time import monotonic
 from typing import Any, Final
 
 from otel_rl.journal.acknowledged import path_of
@@ -52,6 +53,8 @@ class Progress:
         """The spans that were closed for it; should it have lived after all, their real ends are not sent."""
         self.oldest_ns = 0
         """Time of the first record that is not sent; 0 where nothing waits."""
+        self.moved_at = 0.0
+        """When something was taken or came to its end last, s of the monotonic clock; 0 where nothing did yet."""
         self._lock = threading.Lock()
 
     @property
@@ -79,7 +82,12 @@ class Progress:
             if part.end is not None and position >= part.end:
                 self.ranges.remove(part)
             self.counts.update(counts or {})
-            self.failure = ""
+            self._move()
+
+    def taken(self) -> None:
+        """Note that the other side took a request, or a piece of one."""
+        with self._lock:
+            self._move()
 
     def put_off(self, kind: str, reason: str) -> None:
         """Note that a request has to be sent again; what a reason says behind a comma may be anything, so it is cut."""
@@ -92,7 +100,7 @@ class Progress:
         with self._lock:
             self.closed_ids |= frozenset(ids)
             self.counts.update(counts)
-            self.failure = ""
+            self._move()
 
     def close(self) -> None:
         """Note that all was closed that a dead writer left open."""
@@ -136,6 +144,9 @@ class Progress:
                 "closed": self.closed,
                 "closed_ids": sorted(span_id.hex() for span_id in self.closed_ids),
             }
+
+    def _move(self) -> None:
+        self.failure, self.moved_at = "", monotonic()
 
 
 def load(directory: Path, writer: str) -> dict[Signal, Progress]:

@@ -10,6 +10,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from threading import Event
 from time import monotonic, time_ns
 from typing import Final, NamedTuple
@@ -33,7 +34,7 @@ smallest, which take less than a minute of 10 s each."""
 IN_TIME: Final = 0.5
 """Part of the time limit above which requests grow no further, so that on a slow link none is late."""
 KEPT_BEGUN: Final = 16
-"""Requests in pieces that are remembered; another one is sent as a whole again."""
+"""Batches in pieces that are held in memory; where they are so many, no other is put together before one is over."""
 MAX_FRAMES: Final = 10_000
 """Of a batch; small ones cost the reader more than their bytes."""
 LIVE_NS: Final = 30_000_000_000
@@ -58,11 +59,25 @@ class Followed(NamedTuple):
     """Its writer is dead."""
 
 
-class Batch(NamedTuple):
-    """A request, and where its part goes on once it is accepted."""
+@dataclass
+class Outgoing:
+    """A request on its way: where it is too large, in pieces, of which it goes on with the first that was not taken."""
 
     payload: bytes
     records: int
+    counts: Counter[str] = field(default_factory=Counter)
+    """What became of the records that were sent."""
+    left: list[tuple[bytes, int]] = field(init=False)
+    """What is still to be sent, and how many records are in it."""
+
+    def __post_init__(self) -> None:
+        self.left = [(self.payload, self.records)] if self.payload else []
+
+
+class Batch(NamedTuple):
+    """A request, and where its part goes on once it is accepted."""
+
+    request: Outgoing
     aside: Mapping[str, int]
     """What of its part was left out, fetched and damaged, see ``COUNTS``."""
     frames: int
@@ -97,8 +112,9 @@ class Shipper:
         self._wait_s = FIRST_WAIT_S
         self._max_bytes = MAX_REQUEST
         """Of a request; less, where the other side finds that too large or it is not over in time."""
-        self._begun: dict[bytes, tuple[Counter[str], list[tuple[bytes, int]]]] = {}
-        """Requests of which some pieces were taken and the next was put off: what became of those, and what is left."""
+        self._begun: dict[int, tuple[Range, Batch]] = {}
+        """Batches of which some pieces were taken and the next was put off, by the id of their part, which is kept with
+        them: chosen again they might be others."""
         self._max_frames = MAX_FRAMES
         """Of a batch; less, while a bad one among them is looked for."""
         self._backlog_at = 0.0
@@ -112,34 +128,25 @@ class Shipper:
             self._date(followed)
         return sent
 
-    def send(self, progress: Progress, payload: bytes, records: int) -> Counter[str] | None:
-        """Send one request, in pieces where it is too large; what became of its records, None for another time.
+    def send(self, progress: Progress, request: Outgoing) -> bool:
+        """Send one request, in pieces where it is too large; say whether all of it is over.
 
-        Sent again, it goes on where it was: else a link or a rate limit that now and then takes nothing would be given
-        its first pieces for ever.
+        If not, it goes on where it was another time: else a link or a rate limit that now and then takes nothing would
+        be given its first pieces for ever.
         """
-        whole = payload
-        counts, waiting = self._begun.pop(whole, (Counter(), [(payload, records)]))
-        while waiting:
-            payload, records = waiting.pop(0)
-            too_large = len(payload) > max(self._max_bytes, SMALLEST) and records > 1
-            outcome = Outcome("too_large") if too_large else self._request(progress, payload)
-            if outcome.kind in ("later", "blocked"):
-                if counts:
-                    self._begun[whole] = counts, [(payload, records), *waiting]
-                    while len(self._begun) > KEPT_BEGUN:
-                        del self._begun[next(iter(self._begun))]
-                return None
-            if outcome.kind == "too_large" and records > 1:
-                try:
-                    waiting[:0] = halves(self.signal, payload)
-                except DecodeError:
-                    counts += self._given_up(records, outcome)
-            elif outcome.kind == "accepted":
-                counts += self._taken(records, outcome)
-            else:
-                counts += self._given_up(records, outcome)
-        return counts
+        while request.left:
+            payload, records = request.left[0]
+            is_large = len(payload) > max(self._max_bytes, SMALLEST)
+            pieces = self._cut(payload, records) if is_large else []
+            if not pieces:
+                outcome = self._request(progress, payload)
+                if outcome.kind in ("later", "blocked"):
+                    return False
+                pieces = self._cut(payload, records) if outcome.kind == "too_large" else []
+                if not pieces:
+                    request.counts += self._over(records, outcome)
+            request.left[:1] = pieces
+        return True
 
     def close(self) -> None:
         """Let go of the connection."""
@@ -180,6 +187,10 @@ class Shipper:
 
     def _part(self, item: Followed, part: Range) -> bool:
         progress = item.progress
+        if id(part) in self._begun:
+            return self._ship(progress, *self._begun.pop(id(part)))
+        if len(self._begun) >= KEPT_BEGUN:
+            return False
         is_live = part is progress.live
         if is_live and not item.stream.unread(part.start):
             if part is progress.ranges[0]:
@@ -197,7 +208,7 @@ class Shipper:
                 progress.advance(part, part.end)
             return False
         if not is_live:
-            self._backlog_at = monotonic() + len(batch.payload) / BACKLOG_RATE * self._random.uniform(0.8, 1.2)
+            self._backlog_at = monotonic() + len(batch.request.payload) / BACKLOG_RATE * self._random.uniform(0.8, 1.2)
         return self._ship(progress, part, batch)
 
     def _batch(self, item: Followed, part: Range) -> tuple[Batch | None, int]:
@@ -225,7 +236,7 @@ class Shipper:
             end = piece.end
         if end is None:
             return None, 0
-        return Batch(b"".join(payloads), records, aside, len(payloads), end, draft), oldest_ns
+        return Batch(Outgoing(b"".join(payloads), records), aside, len(payloads), end, draft), oldest_ns
 
     @staticmethod
     def _pieces(item: Followed, part: Range) -> Iterator[Piece]:
@@ -236,27 +247,29 @@ class Shipper:
 
     def _ship(self, progress: Progress, part: Range, batch: Batch) -> bool:
         """Send a batch and draw the consequences; say whether to go on at once."""
-        counts: Counter[str] | None = Counter()
-        if batch.payload:
-            one = batch.frames == 1
-            counts = self.send(progress, batch.payload, batch.records) if one else self._send_many(progress, batch)
-        if counts is None:
+        request = batch.request
+        send = self._send_many if batch.frames > 1 and request.left else self.send
+        is_over = send(progress, request)
+        if request.counts or is_over:
+            batch.draft.commit()
+        if not is_over:
+            if request.counts:
+                self._begun[id(part)] = part, batch
             return not self._waits
         self._max_frames = min(self._max_frames * 2, MAX_FRAMES)
-        batch.draft.commit()
-        progress.advance(part, batch.end, {**counts, **batch.aside})
+        progress.advance(part, batch.end, {**request.counts, **batch.aside})
         return True
 
-    def _send_many(self, progress: Progress, batch: Batch) -> Counter[str] | None:
-        """Send a batch of several frames; None where it has to be sent again, now in smaller ones or later."""
-        outcome = self._request(progress, batch.payload)
-        if outcome.kind == "accepted":
-            return self._taken(batch.records, outcome)
+    def _send_many(self, progress: Progress, request: Outgoing) -> bool:
+        """Send a request of several frames; say whether it is over, else they go again, fewer at once or later."""
+        outcome = self._request(progress, request.payload)
         if outcome.kind == "too_large":
-            self._max_bytes = max(len(batch.payload) // 2, 1)
+            self._max_bytes = max(len(request.payload) // 2, 1)
         if outcome.kind == "refused":
             self._max_frames = 1  # only the bad one among them shall be lost
-        return None
+        if outcome.kind == "accepted":
+            request.counts += self._over(request.records, outcome)
+        return outcome.kind == "accepted"
 
     def _request(self, progress: Progress, payload: bytes) -> Outcome:
         """Send one request, unless the other side asked to wait."""
@@ -270,6 +283,8 @@ class Shipper:
             self._pause(outcome)
         else:
             self.failure, self._wait_s = "", FIRST_WAIT_S
+            if outcome.kind == "accepted":
+                progress.taken()
             if outcome.advice:
                 self._tell("unread", f"the {self.signal} count as sent, though {outcome.advice}; look at the endpoint")
         return outcome
@@ -281,16 +296,22 @@ class Shipper:
         elif outcome.kind == "accepted" and not is_slow and size > self._max_bytes // 2:
             self._max_bytes = min(self._max_bytes * 21 // 20 + 1, MAX_REQUEST)
 
-    def _taken(self, records: int, outcome: Outcome) -> Counter[str]:
+    def _cut(self, payload: bytes, records: int) -> list[tuple[bytes, int]]:
+        """Cut a request in two; nothing where it is one record, or none that can be read."""
+        with suppress(DecodeError):
+            return list(halves(self.signal, payload)) if records > 1 else []
+        return []
+
+    def _over(self, records: int, outcome: Outcome) -> Counter[str]:
+        """Say what became of the records of a request that is not sent again."""
+        if outcome.kind != "accepted":
+            self._tell("refuse", f"the other side refused {records} {self.signal}: {outcome.reason}")
+            return Counter(refused=records)
         rejected = min(outcome.rejected, records)
         if rejected:
             why = outcome.reason or "it does not say why"
             self._tell("reject", f"the other side rejected {rejected} of {records} {self.signal}: {why}")
         return Counter(shipped=records - rejected, rejected=rejected)
-
-    def _given_up(self, records: int, outcome: Outcome) -> Counter[str]:
-        self._tell("refuse", f"the other side refused {records} {self.signal}: {outcome.reason}")
-        return Counter(refused=records)
 
     def _pause(self, outcome: Outcome) -> None:
         """Wait as the other side asks, else longer each time, never all sidecars at the same moment."""

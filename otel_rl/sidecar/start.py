@@ -33,8 +33,9 @@ from otel_rl.sidecar.detached import main
 os.write(tells, b".")
 sys.exit(main())
 """
-"""What is started. It is nobody's child before it imports anything: what ends a trainer ends its children and its group
-too (Ray does), and imports take seconds on a busy machine. The process in between waits for them, to say how they went.
+"""What is started. It is nobody's child before it imports anything of ours: what ends a trainer ends its children and
+its group too (Ray does), and imports take seconds on a busy machine. The process in between waits for them, to say how
+they went.
 
 ``python -m`` would import what lies in the working directory, a program's own ``queue.py``, before the standard
 library; -P, which stops that, is of 3.11."""
@@ -52,7 +53,7 @@ class Keeper:
         self._starting = 0
         """Pid of the process in between, which starts the sidecar and ends."""
         self._started: Path | None = None
-        """For which directory."""
+        """For which directory; None where somebody killed the process in between."""
         self._is_impossible = False
 
     def look(self, directory: Path, me: WriterIdentity) -> None:
@@ -74,8 +75,9 @@ class Keeper:
         """
         if state.directory is not None and directory != state.directory.absolute():
             say("otel_rl: should nobody send what is in %s: otel-rl ship %s", directory, directory)
-        is_on_its_way = self._starting and self._started == directory
+        was_starting = self._starting
         self._see_to_start(directory)
+        is_on_its_way = was_starting and self._started == directory
         if not (self._may_not(directory, me) or is_on_its_way or owner.living(directory, me.boot_id)):
             self._start(directory)
 
@@ -94,7 +96,10 @@ class Keeper:
             self._give_up(directory, type(error).__name__)
 
     def _see_to_start(self, directory: Path) -> None:
-        """Let go of the process in between once it has ended."""
+        """Let go of the process in between once it has ended.
+
+        One that a signal ended says nothing of the start: a program may end all its children. The next look tells.
+        """
         if not self._starting:
             return
         pid, status = self._starting, 0
@@ -102,7 +107,9 @@ class Keeper:
             pid, status = os.waitpid(self._starting, os.WNOHANG)
         if pid:
             self._starting = 0
-        if status:
+        if os.WIFSIGNALED(status):
+            self._started = None
+        elif status:
             self._give_up(directory, f"it ended with {os.waitstatus_to_exitcode(status)}")
 
     def _give_up(self, directory: Path, reason: str) -> None:
