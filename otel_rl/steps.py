@@ -8,14 +8,14 @@ from contextvars import Token
 from threading import get_ident
 from time import monotonic_ns
 from types import TracebackType
-from typing import NamedTuple, cast
+from typing import cast
 
 from opentelemetry.context import Context
 from opentelemetry.trace import Span
 
 from otel_rl import ids, vocabulary
 from otel_rl.complete import device_points
-from otel_rl.current import CURRENT, SPAN_KEY, put
+from otel_rl.current import CURRENT, SPAN_KEY
 from otel_rl.guard import attempt, errors, guard, say
 from otel_rl.probes.memory import Reading, host, peak_rss
 from otel_rl.records import Later, Noted, Point, Value
@@ -136,45 +136,10 @@ def know_attempt(attempt_id: str = "", run_id: str = "") -> None:
     state.phase.attempt_known()
 
 
-class Stepping(NamedTuple):
-    """An optimizer's step that has begun."""
-
-    thread: int
-    inside: Context
-    """In which its stage is current."""
-    parent: object
-    """What is current around it."""
-    above: Stage | None
-    """The stage that it is inside."""
-    is_over: Callable[[int], bool]
-    """Whether a thread is in no step of an optimizer any more."""
-
-
 def end_raised(now: int, error: BaseException | None = None) -> None:
-    """End the stages of optimizers' steps that raised, with what they are inside: torch does not tell that it is over.
-
-    One of this thread has raised if it is still there when this is called.
-    """
-    thread, stepping = get_ident(), state.training.stepping
-    for stage, step in tuple(stepping.items()):
-        if (step.thread == thread or step.is_over(step.thread)) and stepping.pop(stage, None) is not None:
-            _end_raised(stage, step, now, error)
-
-
-def _end_raised(stage: Stage, step: Stepping, now: int, error: BaseException | None) -> None:
-    if CURRENT.get().get(SPAN_KEY) is not stage:
-        stage.token = None  # what it is inside is over, and would be current again
-    put(step.inside, SPAN_KEY, step.parent)  # for what is open below it, and for its thread: it will be current again
-    end = (step.above.ended if step.above is not None else 0) or now
-    for below in tuple(state.open):
-        if below.__class__ is Stage and below.parent_id == stage.span_id:  # it goes on, so it began behind the error
-            below.parent_id = stage.parent_id
-            end = min(end, below.began)
-    if error is None:
-        stage.set_attribute(vocabulary.TRUNCATED, True)
-    else:
-        stage.fail(error)
-    stage.close(end)
+    """End the stages of optimizers' steps that raised: torch does not tell that they are over."""
+    for end_if_raised in tuple(state.training.stepping.values()):
+        end_if_raised(now, error)
 
 
 def report_alone() -> None:

@@ -12,15 +12,31 @@ import threading
 from collections.abc import Callable
 from functools import partial
 from time import monotonic_ns
+from traceback import walk_tb
 from types import CodeType, FrameType, ModuleType
-from typing import Any
+from typing import Any, NamedTuple
+
+from opentelemetry.context import Context
 
 from otel_rl import vocabulary
-from otel_rl.current import CURRENT, SPAN_KEY
+from otel_rl.current import CURRENT, SPAN_KEY, put
 from otel_rl.guard import attempt
 from otel_rl.runtime import state
 from otel_rl.spans import Stage
-from otel_rl.steps import Stepping, end_raised
+from otel_rl.steps import end_raised
+
+
+class Begun(NamedTuple):
+    """A step that has begun."""
+
+    stage: Stage
+    thread: int
+    inside: Context
+    """In which the stage is current."""
+    parent: object
+    """What is current around it."""
+    above: Stage | None
+    """The stage that it is inside."""
 
 
 class Innermost(threading.local):
@@ -64,7 +80,8 @@ class Timing:
             return
         stage = Stage(vocabulary.OPTIMIZER, coarse=True)
         stage.open(context, parent)
-        stepping[stage] = Stepping(threading.get_ident(), CURRENT.get(), parent, above, self._is_over)
+        begun = Begun(stage, threading.get_ident(), CURRENT.get(), parent, above)
+        stepping[stage] = partial(self._end_if_raised, begun)
         of_thread.stage, of_thread.optimizer, of_thread.depth = stage, id(optimizer), 1
 
     def end(self, optimizer: Any, args: Any, kwargs: Any) -> None:
@@ -80,8 +97,32 @@ class Timing:
             if state.training.stepping.pop(stage, None) is not None:
                 stage.close(now)
 
-    def _is_over(self, thread: int) -> bool:
-        return not self._steps(sys._current_frames().get(thread))
+    def _end_if_raised(self, step: Begun, now: int, error: BaseException | None) -> None:
+        """End the stage of a step that raised: one of this thread has, since it is over; one of another, if it is.
+
+        Only of this thread is it known what goes on behind the step, and whether ``error`` is what ended it.
+        """
+        stage, is_own = step.stage, step.thread == threading.get_ident()
+        if not is_own and self._steps(sys._current_frames().get(step.thread)):
+            return
+        if state.training.stepping.pop(stage, None) is None:
+            return
+        stage.token = None  # what it is inside may be over, and would be current again
+        put(step.inside, SPAN_KEY, step.parent)  # instead, for its thread and for what is open below it
+        end = (step.above.ended if step.above is not None else 0) or now
+        behind = _open_below(stage) if is_own else None
+        if behind is not None:
+            behind.parent_id = stage.parent_id
+            end = min(end, behind.began)
+        if is_own and error is not None and self._has_passed(error):
+            stage.fail(error)
+        else:
+            stage.set_attribute(vocabulary.TRUNCATED, True)
+        stage.close(end)
+
+    def _has_passed(self, error: BaseException) -> bool:
+        """Whether an error came out of an optimizer's step: then of the last one, as each ends those that raised."""
+        return any(frame.f_code is self._wrapper for frame, _ in walk_tb(error.__traceback__))
 
     def _steps(self, frame: FrameType | None) -> int:
         """Count the steps of optimizers that a thread is in, up to 2."""
@@ -90,6 +131,15 @@ class Timing:
             steps += frame.f_code is self._wrapper
             frame = frame.f_back
         return steps
+
+
+def _open_below(stage: Stage) -> Stage | None:
+    """Find what this thread is inside, directly below a stage whose code it has left: it began behind that."""
+    opened = {one.span_id: one for one in tuple(state.open) if one.__class__ is Stage}
+    below = CURRENT.get().get(SPAN_KEY)
+    while isinstance(below, Stage) and below.parent_id != stage.span_id:
+        below = opened.get(below.parent_id)
+    return below if isinstance(below, Stage) else None
 
 
 def time_optimizers(module: ModuleType) -> Callable[[], object]:
