@@ -222,7 +222,7 @@ class StepTime:
                 self._fold.point(Point(v.ACTIVITY_TIME, part_ns / 1e9, time_ns, labels))
 
     def _bubbles(self, waits: Mapping[str, list[Interval]], window: Interval, time_ns: int) -> None:
-        for reason, share in bubbles(window, stages=(), waits=waits).shares.items():
+        for reason, share in bubbles(window, waits).shares.items():
             if reason in self._waited:
                 labels: Labels = ((v.IDLE_REASON, reason), (v.BUBBLE_DENOMINATOR, share.denominator))
                 self._fold.point(Point(v.BUBBLE_RATIO, share.value, time_ns, labels))

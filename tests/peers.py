@@ -11,6 +11,7 @@ from zlib import crc32
 
 from otel_rl import ids
 from otel_rl import vocabulary as v
+from otel_rl.collectives import SPANS_PER_STAGE
 from otel_rl.journal.encode import SpanEncoder
 from otel_rl.journal.identity import WriterIdentity
 from otel_rl.journal.write import Writer
@@ -52,7 +53,7 @@ class Did:
     met: Sequence[Met] = ()
     more: dict[str, Any] = field(default_factory=dict)
     shown: bool = True
-    """Whether its collectives are spans."""
+    """Whether its collectives are spans: the longest of many, as the flusher writes them."""
 
 
 class Peer:
@@ -131,5 +132,6 @@ class Peer:
             self.now_ns += round(met.ms * MS)
             spans.append(FakeSpan(v.COMM, trace, next(self._ids), stage, start_ns, self.now_ns, met.attributes()))
         comm = {v.COMM_COUNT: len(did.met), v.COMM_TIME: sum(met.ms for met in did.met) / 1e3} if did.met else {}
-        shown = spans if did.shown else []
+        longest = sorted(spans, key=lambda span: span.start_ns - span.end_ns)[:SPANS_PER_STAGE]
+        shown = sorted(longest, key=lambda span: span.start_ns) if did.shown else []
         return [*shown, FakeSpan(did.name, trace, stage, container, begin_ns, self.now_ns, {**comm, **did.more})]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import replace
 from random import Random
 from statistics import median
 
@@ -16,19 +18,17 @@ from otel_rl.analysis.stragglers import (
     Met,
     Slow,
     StageCall,
-    Waits,
+    Waited,
     activity,
     call_waits,
-    charges,
     costs,
     is_symmetric,
+    keyed,
     slow_ranks,
-    tally,
     transfers,
     waits,
-    waits_in,
 )
-from tests.timelines import MS, Phase, Timeline, timelines
+from tests.timelines import MOST_MEETINGS, MS, Meetings, Phase, Timeline, meetings, timelines
 
 STEPS = 40
 RANKS = 4
@@ -46,41 +46,62 @@ def test_activity_is_true_whatever_the_clocks_say(timeline: Timeline, hidden: bo
 
 
 @given(timelines())
-def test_the_rank_charged_is_the_one_that_came_last(timeline: Timeline) -> None:
-    """Every wait of a collective is charged to those whom it waited for, equally where they came together."""
+def test_ranks_wait_for_the_one_that_came_last(timeline: Timeline) -> None:
+    """In one collective: its duration beyond the shortest one."""
     for phase in timeline.phases:
         late = max(phase.own)
         duration = {rank: late - own + (phase.transfer or 0) for rank, own in enumerate(phase.own)}
-        last = [rank for rank, own in enumerate(phase.own) if own == late]
-        total = sum(late - own for own in phase.own)
         assert {rank: late - own for rank, own in enumerate(phase.own)} == waits(duration)
-        assert ({rank: total / len(last) for rank in last} if total else {}) == charges(duration)
 
 
-@given(timelines())
-def test_waits_of_collectives_add_up(timeline: Timeline) -> None:
-    """Each rank's waits are true, the sum of what ranks caused is the sum of what they waited, clocks or not."""
-    met = [phase for phase in timeline.phases if phase.transfer is not None]
-    found = tally({rank: max(phase.own) - own for rank, own in enumerate(phase.own)} for phase in met)
-    truth = Timeline(tuple(met), timeline.clocks).run().wait if met else []
-    assert dict(enumerate(truth)) == {rank: one.waited_ns for rank, one in found.items()}
-    assert sum(truth) == pytest.approx(sum(one.caused_ns for one in found.values()))
+@given(meetings(is_parted=True))
+def test_waits_are_true_where_every_collective_was_seen(step: Meetings) -> None:
+    """However many there are in a stage, and whoever meets in them; own time and transfers are true with them."""
+    played = step.run(MOST_MEETINGS)
+    found = call_waits(played.calls)
+    assert (played.wait, set()) == (found.ns, found.least)
+    ranks = range(step.ranks)
+    wait, transfer = (
+        [sum(of[rank] for of in truth.values()) for rank in ranks] for truth in (played.wait, played.transfer)
+    )
+    expected = {
+        rank: Activity(played.end[rank] - wait[rank] - transfer[rank], wait[rank], transfer[rank], 0, 0)
+        for rank in ranks
+    }
+    assert expected == activity(played.calls, dict(enumerate(played.end)))
+    least: Counter[str] = Counter()
+    for (stage, _), of_ranks in played.transfer.items():
+        least[stage] += min(of_ranks.values())
+    assert dict(least) == transfers(played.calls)
 
 
-def test_ranks_that_are_last_together_share_the_charge() -> None:
-    """4 of waiting, for two of them; nobody is charged for nothing."""
-    assert {0: 2.0, 1: 2.0} == charges({0: 5, 1: 5, 2: 9})
-    assert {} == charges({0: 5, 1: 5})
+@given(meetings(is_parted=False))
+def test_waits_are_lower_bounds_where_collectives_were_omitted(step: Meetings) -> None:
+    """It says so of these calls, and of no others; their stages have no transfer time, since that may be waiting."""
+    played = step.run(2)
+    found = call_waits(played.calls)
+    cut = {key for key, matched in keyed(played.calls).items() if matched[0].count > 2}
+    assert {(key, rank) for key in cut for rank in range(step.ranks)} == found.least
+    assert {rank for key, rank in found.least} == found.inexact()
+    for key, truth in played.wait.items():
+        if key in cut:
+            assert [] == [rank for rank, wait in truth.items() if not 0 <= found.ns[key][rank] <= wait]
+        else:
+            assert truth == found.ns[key]
+    stages = {stage for stage, _ in played.wait}
+    assert stages - {stage for stage, _ in cut} == set(transfers(played.calls))
 
 
 def test_two_collectives_of_one_stage_with_another_rank_last_in_each() -> None:
     """Rows of collectives see 30 + 20 of waiting, the sums of the stage only the difference."""
-    calls = [StageCall(0, 0, "backward", 60, 40), StageCall(0, 1, "backward", 60, 30)]
-    found = tally([{0: 35, 1: 5}, {0: 5, 1: 25}])
-    assert {0: Waits(30, 20.0), 1: Waits(20, 30.0)} == found
-    waited = {rank: one.waited_ns for rank, one in found.items()}
-    assert {0: Activity(20, 30, 10, 0, 0), 1: Activity(30, 20, 10, 0, 0)} == activity(calls, {0: 60, 1: 60}, waited)
-    assert {0: Activity(20, 10, 30, 0, 0), 1: Activity(30, 0, 30, 0, 0)} == activity(calls, {0: 60, 1: 60})
+    rows = {0: met(35, 5), 1: met(5, 25)}
+    seen = [
+        StageCall(0, 0, "backward", 60, 40, count=2, rows=rows[0]),
+        StageCall(0, 1, "backward", 60, 30, count=2, rows=rows[1]),
+    ]
+    unseen = [replace(call, omitted=2, rows=()) for call in seen]
+    assert {0: Activity(20, 30, 10, 0, 0), 1: Activity(30, 20, 10, 0, 0)} == activity(seen, {0: 60, 1: 60})
+    assert {0: Activity(20, 10, 30, 0, 0), 1: Activity(30, 0, 30, 0, 0)} == activity(unseen, {0: 60, 1: 60})
 
 
 @given(timelines())
@@ -197,12 +218,11 @@ def test_slow_now_and_then_is_no_straggler() -> None:
 
 def test_nothing_recorded_names_nothing() -> None:
     """No calls, no collective, no time: no answer and no error."""
-    assert ([], [], [], {}, {}, {}) == (
+    assert ([], [], [], {}, {}) == (
         slow_ranks([]),
         stragglers([]),
         slow_communication([]),
         waits({}),
-        charges({}),
         activity([], {}),
     )
     instant = [StageCall(0, rank, "forward", 0, 0) for rank in (0, 1)]
@@ -239,9 +259,11 @@ def met(*durations: int, first: int = 1, group: str = "world", size: int = 2) ->
     return tuple(Met(group, "all_reduce", size, first + k, duration) for k, duration in enumerate(durations))
 
 
-def forward(rank: int, comm: int, rows: tuple[Met, ...], *, count: int = 2, hidden: int | None = 0) -> StageCall[int]:
+def forward(
+    rank: int, comm: int, rows: tuple[Met, ...], *, count: int = 2, hidden: int | None = 0, omitted: int = 0
+) -> StageCall[int]:
     """Make a call of 100 ns."""
-    return StageCall(0, rank, "forward", 100, comm, hidden, count=count, rows=rows)
+    return StageCall(0, rank, "forward", 100, comm, hidden, count=count, omitted=omitted, rows=rows)
 
 
 @pytest.mark.parametrize(
@@ -264,20 +286,48 @@ def forward(rank: int, comm: int, rows: tuple[Met, ...], *, count: int = 2, hidd
 def test_waits_are_the_larger_of_two_lower_bounds(calls: list[StageCall[int]], expected: dict[int, int]) -> None:
     """Of the collectives that all have, and of the call where all ranks were in the same."""
     found = call_waits(calls)
-    assert expected == found["forward", 0]
-    assert {rank: {"forward": wait} for rank, wait in expected.items()} == waits_in(found)
+    assert expected == found.ns["forward", 0]
+    assert {rank: {"forward": wait} for rank, wait in expected.items()} == found.by_stage()
 
 
 def test_a_call_that_a_rank_lacks_says_nothing_of_waits() -> None:
     """But a collective in it does, wherever the others were in it."""
     calls = [forward(0, 20, met(12)), StageCall(0, 1, "reward", 100, 2, count=1, rows=met(2))]
-    assert {("forward", 0): {0: 10}, ("reward", 0): {1: 0}} == call_waits(calls)
+    assert {("forward", 0): {0: 10}, ("reward", 0): {1: 0}} == call_waits(calls).ns
+
+
+@pytest.mark.parametrize(
+    ("calls", "least"),
+    [
+        ([forward(0, 14, met(12, 2)), forward(1, 14, met(2, 12))], []),
+        ([forward(0, 14, met(12), omitted=1), forward(1, 14, met(2, 12))], [0, 1]),
+        ([forward(0, 14, met(12), omitted=1), forward(1, 2, met(2), count=1)], [0]),
+        ([forward(0, 12, (), count=1, omitted=1), forward(1, 2, (), count=1, omitted=1)], []),  # one, whichever it was
+        ([forward(0, 12, met(12, size=2), count=1), forward(1, 2, (), count=1, omitted=1)], []),
+        ([forward(0, 12, met(12, size=3), count=1), forward(1, 2, met(2, size=3), count=1)], [0, 1]),
+        ([forward(0, 12, met(12), omitted=9), forward(1, 2, met(2), omitted=9, hidden=None)], [0]),
+        ([forward(0, 12, met(12, size=1), omitted=9), forward(1, 2, met(2, group="own", size=1), omitted=9)], []),
+        ([forward(0, 12, (), omitted=9), forward(1, 2, (), omitted=9)], [0, 1]),
+    ],
+)
+def test_a_wait_is_known_where_all_ranks_of_each_collective_are(calls: list[StageCall[int]], least: list[int]) -> None:
+    """Else it is a lower bound; a single collective of all peers is known from its time alone."""
+    assert {(("forward", 0), rank) for rank in least} == call_waits(calls).least
+
+
+def test_what_may_be_waiting_is_no_slow_communication() -> None:
+    """Not even where it may be in one step of three only."""
+    steps = [[StageCall(step, rank, "sync", 100, 80, count=3) for rank in (0, 1)] for step in range(3)]
+    assert [SlowComm("sync", 8e-8, 0.8)] == slow_communication(call for calls in steps for call in calls)
+    steps[1][0] = replace(steps[1][0], omitted=2)
+    assert [] == slow_communication(call for calls in steps for call in calls)
 
 
 def test_some_ranks_of_a_group_tell_the_least_that_they_waited() -> None:
     """The one that came last may be another: then they waited for longer."""
     calls = [forward(rank, 14, met(12 - 3 * rank, 2 + 3 * rank, size=4), count=2 + rank) for rank in (0, 1)]
-    assert {("forward", 0): {0: 3, 1: 3}} == call_waits(calls)
+    key = "forward", 0
+    assert Waited({key: {0: 3, 1: 3}}, {(key, 0), (key, 1)}) == call_waits(calls)
 
 
 def test_a_wait_in_an_idle_call_is_idle_time_already() -> None:
@@ -287,14 +337,14 @@ def test_a_wait_in_an_idle_call_is_idle_time_already() -> None:
         for stage in ("rl.idle queue", "rl.idle data", "rl.train.comm")
         for rank in (0, 1)
     ]
-    assert {0: {"rl.train.comm": 10}, 1: {"rl.train.comm": 0}} == waits_in(call_waits(calls))
+    assert {0: {"rl.train.comm": 10}, 1: {"rl.train.comm": 0}} == call_waits(calls).by_stage()
 
 
 def test_transfers_are_what_is_no_wait() -> None:
     """Of 14 ns on both ranks 10 are waits, now of the one, now of the other; what was asked is not asked again."""
     calls = [forward(0, 14, met(12, 2)), forward(1, 14, met(2, 12))]
     assert {"forward": 4} == transfers(calls)
-    assert {"forward": 6} == transfers(calls, {("forward", 0): {0: 8, 1: 8}})
+    assert {"forward": 6} == transfers(calls, Waited({("forward", 0): {0: 8, 1: 8}}))
 
 
 def test_what_each_slow_rank_costs() -> None:

@@ -46,7 +46,8 @@ def test_calls_come_in_order_of_time_with_what_nests_in_them() -> None:
         span(v.COMM, 20, 25, b"judge", COMM_OPERATION="broadcast"),
         span(v.COMM, 26, 30, b"judge", COMM_OPERATION="all_reduce"),
     )
-    assert [StageCall(0, 0, v.REWARD, 40, 9, apart_ns=5, count=2), StageCall(0, 0, v.FORWARD, 40, 20, count=2)] == found
+    forward = StageCall(0, 0, v.FORWARD, 40, 20, count=2, omitted=2)
+    assert [StageCall(0, 0, v.REWARD, 40, 9, apart_ns=5, count=2), forward] == found
 
 
 def test_what_cannot_be_separated_is_none() -> None:
@@ -62,7 +63,7 @@ def test_what_cannot_be_separated_is_none() -> None:
         StageCall(0, 0, v.BACKWARD, 10, hidden_ns=None),
         StageCall(0, 0, v.FORWARD, 2, hidden_ns=None),
         StageCall(0, 0, v.FORWARD, 3, hidden_ns=None, device_ns=50),
-        StageCall(0, 0, v.CLIP, 3, 1, hidden_ns=None, count=1),
+        StageCall(0, 0, v.CLIP, 3, 1, hidden_ns=None, count=1, omitted=1),
     ]
     assert expected == found
     assert [None, None, 50, None] == [call.own_ns for call in found]
@@ -75,7 +76,7 @@ def test_collectives_under_no_stage_are_calls() -> None:
     one, two = StageCall(0, 0, v.COMM, 4, 4, count=1), StageCall(0, 0, v.COMM, 1, 1, apart_ns=1, count=1)
     assert [one, StageCall(0, 0, v.REWARD, 16), two] == calls_of(*comm, stage)
     many = calls_of(*comm, stage, COMM_COUNT=40, COMM_TIME=20e-9)
-    assert [StageCall(0, 0, v.REWARD, 16), StageCall(0, 0, v.COMM, 20, 20, apart_ns=1, count=40)] == many
+    assert [StageCall(0, 0, v.REWARD, 16), StageCall(0, 0, v.COMM, 20, 20, apart_ns=1, count=40, omitted=38)] == many
 
 
 def test_collectives_that_tell_waits_stay_with_their_call() -> None:

@@ -81,6 +81,12 @@ def uneven(rank: int, number: int) -> list[Did]:
     return late(number, Did("hides", 65 - waits_ms / 2, more={v.COMM_HIDDEN: True}), waits_ms=waits_ms)
 
 
+def many(number: int, *first: Did, waits_ms: float) -> list[Did]:
+    """Wait in one of 99 collectives of 0.1 ms."""
+    short = [Met(0.1, 100 * number + place) for place in range(1, 99)]
+    return [Did(v.FORWARD, 30), *first, Did(v.OPTIMIZER, 0, [Met(0.1 + waits_ms, 100 * number), *short])]
+
+
 MORE = "60.0 ms per step more than the others"
 
 
@@ -104,6 +110,32 @@ def test_for_whom_the_ranks_wait(tmp_path: Path, world: int, did: Step, expected
     assert ("comm", expected, None if rank is None else Rank("trainer", rank)) == (
         found.kind, found.sentence.split(" is waiting")[-1].lstrip(", ").rstrip("."), found.rank,
     )  # fmt: skip
+
+
+def test_for_whom_ranks_wait_where_not_all_waits_are_known(tmp_path: Path) -> None:
+    """Rank 0 makes up half of all that rank 1 may wait; where more may be waits, nobody is named and nobody cleared."""
+
+    def late_once(rank: int, number: int) -> list[Did]:
+        return many(number, *([] if rank else [Did(WRITE, 60)]), waits_ms=60 * rank)
+
+    def by_turns(rank: int, number: int) -> list[Did]:
+        met = [Met(6 - 5 * (place % 2 == rank), 100 * number + place) for place in range(100)]
+        return [Did(v.FORWARD, 30), *([] if rank else [Did(WRITE, 20)]), Did(v.OPTIMIZER, 0, met)]
+
+    start = "Collectives hold the run back: the ranks spend "
+    named = (
+        f"{start}40 % of the step time in them: 40 % inside rl.train.optimizer; at least 30 % is waiting, mostly for "
+        f"rank 0, which spends {MORE} inside write samples."
+    )
+    untold = (
+        f"{start}90 % of the step time in them: 90 % inside rl.train.optimizer; at least 0.0 % is waiting, and how "
+        "much more is not known: not every collective is recorded on every rank of its group, and of many in a stage "
+        "only the 32 longest."
+    )
+    found = [judged(tmp_path / did.__name__, 2, did) for did in (late_once, by_turns)]
+    assert [("comm", named, Rank("trainer", 0)), ("comm", untold, None)] == [
+        (one.kind, one.sentence, one.rank) for one in found
+    ]
 
 
 def test_the_step_that_is_left_aside_holds_nobody_up(tmp_path: Path) -> None:

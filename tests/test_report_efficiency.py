@@ -198,6 +198,7 @@ def test_a_slow_rank_from_the_journal_to_the_document(tmp_path: Path) -> None:
             active_s=pytest.approx(active_s + 0.01 * (rank + 1)),
             wait_s=pytest.approx(0.01 * (1 - rank)),
             transfer_s=pytest.approx(0.001),
+            is_wait_exact=True,
             inseparable_s=pytest.approx(0.016),
             idle_s=pytest.approx(0.001),
             other_s=pytest.approx(0.002),
@@ -215,8 +216,8 @@ def test_a_slow_rank_from_the_journal_to_the_document(tmp_path: Path) -> None:
     skew.append(RankBubble(role="trainer", rank=1, time_s=0.0, share=0.0))
     data = [RankBubble(role="trainer", rank=rank, time_s=0.001, share=pytest.approx(0.001 / step_s)) for rank in (0, 1)]
     assert found.bubbles == [
-        BubbleRow(kind="data", denominator="step", share=pytest.approx(0.001 / step_s), ranks=data),
-        BubbleRow(kind="skew", denominator="step", share=pytest.approx(0.005 / step_s), ranks=skew),
+        BubbleRow(kind="data", denominator="step", share=pytest.approx(0.001 / step_s), is_exact=True, ranks=data),
+        BubbleRow(kind="skew", denominator="step", share=pytest.approx(0.005 / step_s), is_exact=True, ranks=skew),
     ]
 
 

@@ -63,7 +63,7 @@ def record(
         work=Work(),
         is_truncated=False,
         calls=calls,
-        bubbles=Bubbles(step.time_ns, 0, 0, 0, 0, 0),
+        bubbles=Bubbles(step.time_ns, 0, 0, 0, 0),
         spent=NO_TIME,
     )
 

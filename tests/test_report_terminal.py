@@ -153,6 +153,31 @@ def test_slow_communication_is_said(tmp_path: Path) -> None:
         assert line in out.getvalue()
 
 
+def test_bounds_are_said_to_be_bounds(tmp_path: Path) -> None:
+    """Of waits, and of what is made of them; a rank whose waits are all known has its numbers without a sign."""
+    report = build_report(open_run(write_run(tmp_path, Plan(slow_rank=1))), BEGIN_NS)
+    found = report.efficiency
+    bounds = replace(
+        found,
+        ranks=[replace(found.ranks[0], is_wait_exact=False), *found.ranks[1:]],
+        bubbles=[replace(row, is_exact=row.kind != "skew") for row in found.bubbles],
+        goodput=[replace(row, is_idle_exact=False) for row in found.goodput],
+    )
+    out = io.StringIO()
+    render(replace(report, efficiency=bounds), Console(file=out, width=80))
+    text = " ".join(out.getvalue().split())
+    for said in (
+        "rank 0 86.0 ms >=10.0 ms <=1.00 ms 16.0 ms",
+        "rank 1 96.0 ms 0 us 1.00 ms 16.0 ms",
+        "; >=, <=: not every collective is recorded on every rank of its group, and of many in a stage only the 32 ",
+        "data 0.9 %, skew >=4.3 %.",
+        ">=: more may be waits in collectives, so productive, overhead and other may be less.",
+    ):
+        assert said in text
+    assert re.search(r"\bidle >=\d+ ms >=[\d.]+ % other \d", text) is not None
+    assert max(map(len, out.getvalue().splitlines())) <= 80
+
+
 def test_a_cluster_that_hangs_is_not_listed_whole(tmp_path: Path) -> None:
     """The longest open stages, and how many more there are."""
     assert "and 4 more" in shown(tmp_path, Plan(ranks=20, steps=1, killed_in=v.BACKWARD, is_alive=True), 80)

@@ -59,6 +59,7 @@ def ranks(count: int, role: str = "trainer") -> list[RankTime]:
             active_s=1.0,
             wait_s=0.0,
             transfer_s=0.0,
+            is_wait_exact=True,
             inseparable_s=0.0,
             idle_s=0.0,
             other_s=0.0,
@@ -83,7 +84,7 @@ def stragglers(*rows: StragglerRow) -> Efficiency:
 
 def skewed(share: float) -> Efficiency:
     """Let ranks wait for slower ones that are nobody in particular."""
-    return replace(NOBODY, bubbles=[BubbleRow(kind="skew", denominator="step", share=share, ranks=[])])
+    return replace(NOBODY, bubbles=[BubbleRow(kind="skew", denominator="step", share=share, is_exact=True, ranks=[])])
 
 
 TOP = [stage(v.SAMPLE, 0.6), stage(v.FORWARD, 0.1), stage(v.BACKWARD, 0.25), stage(v.OTHER, 0.05)]
@@ -159,6 +160,22 @@ def test_ranks_that_wait_for_each_other_in_turn() -> None:
     assert [waiting, f"{expected}."] == [
         verdict(STEPS, rows, skewed(share), waits=waits).sentence for share in (0.2, 0.1)
     ]
+
+
+def test_where_more_may_be_waiting_the_sentence_says_so() -> None:
+    """Also of a run in which as much as is known is little."""
+    rows = [stage(v.SAMPLE, 0.6), stage(v.BACKWARD, 0.4, comm=0.9)]
+    start = (
+        "Collectives hold the run back: the ranks spend 36 % of the step time in them: 36 % inside rl.train.backward"
+    )
+    untold = "not every collective is recorded on every rank of its group, and of many in a stage only the 32 longest"
+    expected = [
+        f"{start}; at least 20 % is waiting for the slowest.",
+        f"{start}; at least 10 % is waiting, and how much more is not known: {untold}.",
+    ]
+    unknown = [replace(NOBODY.ranks[0], is_wait_exact=False), *NOBODY.ranks[1:]]
+    found = [verdict(STEPS, rows, replace(skewed(share), ranks=unknown)) for share in (0.2, 0.1)]
+    assert [("comm", sentence, None) for sentence in expected] == [(one.kind, one.sentence, one.rank) for one in found]
 
 
 @pytest.mark.parametrize(

@@ -153,6 +153,18 @@ def test_one_node_of_two_compares_its_own_ranks(tmp_path: Path, clock: FakeClock
     assert {"node"} == {point.attributes[v.SCOPE_KEY] for point in watched.points}
 
 
+def test_a_row_that_was_left_out_may_be_that_of_the_last_rank(tmp_path: Path, clock: FakeClock) -> None:
+    """Rank 3 of the group cannot be read; of the others rank 2 comes last, and has longer ones to show than this."""
+    for rank in range(3):
+        others = [Met(20, operation="broadcast")] * 32 if rank == 2 else []
+        met = [Met(9 - 4 * rank, 1, group="dp 0", size=4), Met(9 - 4 * rank, 1, group="dp 1 of 2", size=3)]
+        Peer(tmp_path, rank, 6).step(1, [Did(v.FORWARD, 1, [*met[:1], *others]), Did(v.REWARD, 1, met[1:])])
+    watched = compared(tmp_path, clock)
+    assert [(0, "dp 1 of 2", 2), (1, "dp 1 of 2", 2)] == [
+        (span.resource[v.RANK], span.attributes[v.COMM_GROUP], span.attributes[v.SKEW_RANK]) for span in watched.spans
+    ]
+
+
 def test_a_slow_rank_has_a_point_every_step_once_it_was_named(tmp_path: Path, clock: FakeClock) -> None:
     """And it falls to 0 when the rank is not slow any more; collectives are no part of its own time."""
     ranks = [Peer(tmp_path, rank, 3) for rank in range(3)]

@@ -197,14 +197,21 @@ def test_a_stage_whose_device_is_late_is_in_its_step(tmp_path: Path, clock: Fake
     assert [(1, {v.STAGE: v.BACKWARD, v.SCOPE_KEY: "run"}, 0.3)] == watched.numbers(v.STRAGGLER_COST)[:1]
 
 
-@pytest.mark.parametrize(("clock_of", "expected"), [(None, (0, [1, 2])), ("host", (2, []))])
+@pytest.mark.parametrize(
+    ("name", "told", "expected"),
+    [
+        (v.FORWARD, {}, (0, [1, 2])),
+        (v.FORWARD, {v.CLOCK: "host"}, (2, [])),
+        (v.REWARD, {v.DEVICE_TIME: 0.005}, (2, [])),
+    ],
+)
 def test_where_memory_is_short_only_what_is_whole_is_compared(
-    tmp_path: Path, clock_of: str | None, expected: tuple[int, list[int]]
+    tmp_path: Path, name: str, told: dict[str, Any], expected: tuple[int, list[int]]
 ) -> None:
     """Two steps later a step is whole where no device is waited for; where one is, it is given up and counted."""
     peer = Peer(tmp_path, 0)
     for number in (1, 2, 3, 4):
-        peer.step(number, [Did(v.FORWARD, 5, more={v.CLOCK: clock_of} if clock_of else {})] * 4)
+        peer.step(number, [Did(name, 5, more=told)] * 4)
     found = parts.Parts(kept_spans=14)
     for span in journaled(tmp_path):
         found.add(span, 0, 0.0)

@@ -99,6 +99,47 @@ def test_waits_for_now_one_now_another_are_no_slow_communication(tmp_path: Path,
     assert pytest.approx(2 * STEPS * 0.01) == idle_s
 
 
+def by_turns(rank: int, number: int) -> list[Did]:
+    """A hundred collectives in one call, by turns another rank is last: the longest of each are others."""
+    return [Did(v.REWARD, 20, [Met(6 - 5 * (k % 2 == rank), 100 * number + k) for k in range(100)])]
+
+
+def one_late(rank: int, number: int) -> list[Did]:
+    """Of a hundred collectives rank 0 is late for the first one, of which it has no row therefore."""
+    return [
+        Did(v.REWARD, 20, [Met(62 if rank else 1, 100 * number), *(Met(2, 100 * number + k) for k in range(1, 100))])
+    ]
+
+
+@pytest.mark.parametrize(
+    ("did", "waits_ms", "all_ms"), [(by_turns, (0, 0), (350, 350)), (one_late, (0, 61), (199, 260))]
+)
+def test_where_collectives_are_no_spans_a_wait_is_a_lower_bound(
+    tmp_path: Path, clock: FakeClock, did: Step, waits_ms: tuple[int, int], all_ms: tuple[int, int]
+) -> None:
+    """Whatever may wait is not called transfer: no communication is slow, and what is idle is a lower bound, too."""
+    found, watched = played(tmp_path, 2, did, clock)
+    expected = [
+        (pytest.approx(wait_ms / 1e3), pytest.approx((comm_ms - wait_ms) / 1e3), False)
+        for wait_ms, comm_ms in zip(waits_ms, all_ms, strict=True)
+    ]
+    assert expected == [(row.wait_s, row.transfer_s, row.is_wait_exact) for row in found.ranks]
+    assert [] == found.slow_communication
+    assert [False] * sum(map(bool, waits_ms)) == [row.is_exact for row in found.bubbles]
+    assert [False, False] == [row.is_idle_exact for row in found.goodput]
+    totals = {rank: total_s for rank, _, total_s in watched.numbers(v.SKEW_WAIT)}
+    assert {rank: pytest.approx(STEPS * wait_ms / 1e3) for rank, wait_ms in enumerate(waits_ms)} == totals
+
+
+def test_a_rank_that_meets_nobody_waits_for_nobody(tmp_path: Path, clock: FakeClock) -> None:
+    """However many of its collectives are no spans."""
+    found, _ = played(
+        tmp_path, 1, lambda _, number: [Did(v.REWARD, 9, [Met(1, 40 * number + k, size=1) for k in range(40)])], clock
+    )
+    assert [(0.0, True)] == [(row.wait_s, row.is_wait_exact) for row in found.ranks]
+    assert [True, True] == [row.is_idle_exact for row in found.goodput]
+
+
 def test_a_rank_that_is_as_slow_as_another_costs_in_every_step(tmp_path: Path, clock: FakeClock) -> None:
     """Now one of them is the slowest, now the other."""
 

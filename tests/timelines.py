@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 from hypothesis import strategies as st
 
-from otel_rl.analysis.stragglers import StageCall
+from otel_rl.analysis.stragglers import Key, Met, StageCall
 
 MS = 1_000_000
 
@@ -52,6 +53,87 @@ class Played:
     calls: list[StageCall[int]]
     wait: list[int]
     end: list[int]
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """What every rank does, and the collective of some of them behind it."""
+
+    own: tuple[int, ...]
+    members: frozenset[int]
+    transfer: int
+
+
+@dataclass(frozen=True)
+class Meetings:
+    """One step: stages with any number of collectives in each."""
+
+    stages: tuple[tuple[str, tuple[Meeting, ...]], ...]
+    ranks: int
+
+    def run(self, most: int) -> Recorded:
+        """Play the step.
+
+        Args:
+            most: of the collectives of a call each rank records so many one by one, its longest ones.
+        """
+        now = [0] * self.ranks
+        found = Recorded([], [], {}, {})
+        numbers: Counter[str] = Counter()
+        for stage, meetings in self.stages:
+            begin, key = now, (stage, numbers[stage])
+            numbers[stage] += 1
+            wait, transfer = [0] * self.ranks, [0] * self.ranks
+            rows: list[list[Met]] = [[] for _ in now]
+            for meeting in meetings:
+                arrived = [time + own for time, own in zip(now, meeting.own, strict=True)]
+                last = max(arrived[rank] for rank in meeting.members)
+                now, group = list(arrived), f"group of {sorted(meeting.members)}"
+                numbers[group] += 1
+                for rank in meeting.members:
+                    now[rank] = last + meeting.transfer
+                    wait[rank] += last - arrived[rank]
+                    transfer[rank] += meeting.transfer
+                    duration = now[rank] - arrived[rank]
+                    rows[rank].append(Met(group, "all_reduce", len(meeting.members), numbers[group], duration))
+            found.wait[key], found.transfer[key] = dict(enumerate(wait)), dict(enumerate(transfer))
+            found.calls.extend(
+                _call(rank, stage, now[rank] - begin[rank], rows[rank], most) for rank in range(self.ranks)
+            )
+        found.end.extend(now)
+        return found
+
+
+def _call(rank: int, stage: str, duration: int, rows: list[Met], most: int) -> StageCall[int]:
+    kept = tuple(sorted(rows, key=lambda row: -row.duration_ns)[:most])
+    comm = sum(row.duration_ns for row in rows)
+    return StageCall(0, rank, stage, duration, comm, count=len(rows), omitted=len(rows) - len(kept), rows=kept)
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What the ranks recorded of their meetings, and the truth of an all-seeing clock by call and rank."""
+
+    calls: list[StageCall[int]]
+    end: list[int]
+    wait: dict[Key, dict[int, int]]
+    transfer: dict[Key, dict[int, int]]
+
+
+MOST_MEETINGS = 5
+"""In one call of a stage."""
+
+
+@st.composite
+def meetings(draw: st.DrawFn, *, is_parted: bool) -> Meetings:
+    """Draw one step of up to four ranks and stages; where it is parted, any of the ranks meet, else always all."""
+    ranks = draw(st.integers(2, 4))
+    everybody = frozenset(range(ranks))
+    members = st.frozensets(st.sampled_from(sorted(everybody)), min_size=1) if is_parted else st.just(everybody)
+    meeting = st.builds(Meeting, st.tuples(*[st.integers(0, 100 * MS)] * ranks), members, st.integers(0, 10 * MS))
+    several = st.lists(meeting, max_size=MOST_MEETINGS).map(tuple)
+    stage = st.tuples(st.sampled_from(["reward", "forward", "backward"]), several)
+    return Meetings(tuple(draw(st.lists(stage, min_size=1, max_size=4))), ranks)
 
 
 @st.composite

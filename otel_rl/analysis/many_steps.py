@@ -11,7 +11,17 @@ from statistics import median
 from typing import Final, Generic
 
 from otel_rl.analysis.balance import EXCESS_SHARE
-from otel_rl.analysis.stragglers import Key, RankT, StageCall, by_step, own_times, slow_in, step_ns, transfers
+from otel_rl.analysis.stragglers import (
+    RankT,
+    StageCall,
+    Waited,
+    by_step,
+    call_waits,
+    own_times,
+    slow_in,
+    step_ns,
+    transfers,
+)
 
 PERSISTENT_SHARE: Final = 0.5
 """A rank is a straggler of the run when it is slow in this share of the steps that have the stage."""
@@ -73,19 +83,21 @@ class ManySteps(Generic[RankT]):
         self._slow: Counter[tuple[RankT, str]] = Counter()
         self._transfers: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
         self._inseparable: set[str] = set()
+        self._untold: set[str] = set()
+        """Stages of which a wait was but a lower bound, so that the remainder may be waiting, too."""
 
     def add(
         self,
         calls: Iterable[StageCall[RankT]],
         time_ns: int | None = None,
-        waited_ns: Mapping[Key, Mapping[RankT, int]] | None = None,
+        waited: Waited[RankT] | None = None,
     ) -> None:
         """Take a step in.
 
         Args:
             calls: of all ranks.
             time_ns: how long the step took; without it the time of its stages.
-            waited_ns: from ``call_waits``, where that was asked already.
+            waited: from ``call_waits``, where that was asked already.
         """
         listed = list(calls)
         whole = step_ns(listed) if time_ns is None else time_ns
@@ -95,7 +107,9 @@ class ManySteps(Generic[RankT]):
         for stage, times in own.items():
             self._keep(stage, times)
         self._slow.update((rank, one.stage) for one in slow_in(own, whole) for rank in (one.rank.rank, *one.rank.tied))
-        for stage, transfer in transfers(listed, waited_ns).items():
+        waited = call_waits(listed) if waited is None else waited
+        self._untold |= waited.unknown({call.rank for call in listed})
+        for stage, transfer in transfers(listed, waited).items():
             self._transfers[stage].append((transfer, whole))
 
     def comparable(self) -> dict[str, dict[RankT, array[float]]]:
@@ -116,9 +130,14 @@ class ManySteps(Generic[RankT]):
         return sorted((one for one in named if one.cost_s >= limit_s), key=lambda one: -one.cost_s)
 
     def slow_communication(self) -> list[SlowComm]:
-        """Name the stages whose collectives are a large part of the step on every rank; no rank is to blame."""
+        """Name the stages whose collectives are a large part of the step on every rank; no rank is to blame.
+
+        A stage is left out of which in any step not all waits are known.
+        """
         slow: list[SlowComm] = []
         for stage, pairs in self._transfers.items():
+            if stage in self._untold:
+                continue
             absent = [0.0] * (len(self._steps_ns) - len(pairs))
             share = median([transfer / whole if whole else 0.0 for transfer, whole in pairs] + absent)
             if share >= COMM_SHARE:

@@ -7,8 +7,8 @@ given are peers: they share role and pipeline stage, and do the same work. Only 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field
 from statistics import median
 from typing import Final, Generic, NamedTuple, TypeVar
 
@@ -55,6 +55,8 @@ class StageCall(Generic[RankT]):
     """Where the host only launches the work, and a device timed it without any collective: own time."""
     count: int = 0
     """Collectives inside it, seen one by one or not."""
+    omitted: int = 0
+    """Of these, those that were not seen one by one: the shortest ones of many."""
     rows: tuple[Met, ...] = ()
     """Those of them that were seen one by one and tell who waited."""
 
@@ -103,13 +105,29 @@ class Activity:
 
 
 @dataclass(frozen=True, slots=True)
-class Waits:
-    """One rank in many collectives."""
+class Waited(Generic[RankT]):
+    """How long ranks waited for slower ones in the calls of one step."""
 
-    waited_ns: int
-    """For others."""
-    caused_ns: float
-    """By being the last, over all ranks that waited."""
+    ns: Mapping[Key, Mapping[RankT, int]] = field(default_factory=dict)
+    least: Set[tuple[Key, RankT]] = frozenset()
+    """Where that is a lower bound, since not every collective was seen one by one, on every rank of its group."""
+
+    def by_stage(self) -> dict[RankT, Counter[str]]:
+        """Add up by rank and stage, ns; a wait in an idle call is idle time already."""
+        found: defaultdict[RankT, Counter[str]] = defaultdict(Counter)
+        for (stage, _), waited in self.ns.items():
+            if kind_of(stage) is not Kind.IDLE:
+                for rank, wait in waited.items():
+                    found[rank][stage] += wait
+        return dict(found)
+
+    def inexact(self) -> set[RankT]:
+        """Name the ranks for which a sum of ``by_stage`` is a lower bound."""
+        return {rank for (stage, _), rank in self.least if kind_of(stage) is not Kind.IDLE}
+
+    def unknown(self, ranks: Collection[RankT]) -> set[str]:
+        """Name the stages of which a wait of one of the ranks is a lower bound."""
+        return {stage for (stage, _), rank in self.least if rank in ranks}
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,60 +154,31 @@ def waits(duration_ns: Mapping[RankT, int]) -> dict[RankT, int]:
     return {rank: duration - least for rank, duration in duration_ns.items()}
 
 
-def charges(duration_ns: Mapping[RankT, int]) -> dict[RankT, float]:
-    """Charge the waits of one collective, in sum and ns, to the rank that waited least; equal ones share the charge."""
-    waited = waits(duration_ns)
-    last = [rank for rank, wait in waited.items() if wait == 0]
-    total = sum(waited.values())
-    return {rank: total / len(last) for rank in last} if total else {}
+def call_waits(*peers: Iterable[StageCall[RankT]]) -> Waited[RankT]:
+    """Say how long each rank waited for slower ones in each call of one step: the larger of two lower bounds.
 
-
-def tally(collectives: Iterable[Mapping[RankT, int]]) -> dict[RankT, Waits]:
-    """Add up the waits of many symmetric collectives, and whose they are.
-
-    Args:
-        collectives: duration by rank, ns, of each; matched by group, sequence number and operation, and only those of
-            which every rank of the group has a row.
-    """
-    waited: Counter[RankT] = Counter()
-    caused: defaultdict[RankT, float] = defaultdict(float)
-    for duration_ns in collectives:
-        waited.update(waits(duration_ns))
-        for rank, charge in charges(duration_ns).items():
-            caused[rank] += charge
-    return {rank: Waits(wait, caused[rank]) for rank, wait in waited.items()}
-
-
-def waits_in(waited_ns: Mapping[Key, Mapping[RankT, int]]) -> dict[RankT, Counter[str]]:
-    """Add up by rank and stage what ``call_waits`` gives, ns; a wait in an idle call is idle time already."""
-    found: defaultdict[RankT, Counter[str]] = defaultdict(Counter)
-    for (stage, _), waited in waited_ns.items():
-        if kind_of(stage) is not Kind.IDLE:
-            for rank, wait in waited.items():
-                found[rank][stage] += wait
-    return dict(found)
-
-
-def call_waits(*peers: Iterable[StageCall[RankT]]) -> dict[Key, dict[RankT, int]]:
-    """Say how long each rank waited for slower ones in each call of one step, ns: the larger of two lower bounds.
-
-    One adds up, over the collectives that were seen on several ranks, peers or not, duration - least of these. The
-    other is the time in all collectives of the call - the least of any peer; it holds only where all peers were in the
-    same.
+    One adds up, over the collectives that were seen on several ranks, peers or not, duration - least of these: the wait
+    itself where every collective of the call was seen on every rank of its group. The other is the time in all
+    collectives of the call - the least of any peer; it holds only where all peers were in the same, and is the wait
+    itself where that was a single one.
 
     Args:
         peers: the calls of those that do the same work; several where pipeline stages meet in collectives.
     """
     parts = [keyed(calls) for calls in peers]
-    seen = _seen_waits(parts)
+    seen, partly = _seen_waits(parts)
     found: defaultdict[Key, dict[RankT, int]] = defaultdict(dict)
+    least: set[tuple[Key, RankT]] = set()
     for matched in parts:
         ranks = {rank for of_key in matched.values() for rank in of_key}
         for key, of_key in matched.items():
             separable = {rank: call.met_ns for rank, call in of_key.items() if call.is_separable}
-            whole = waits(separable) if set(of_key) == ranks and _are_alike(of_key.values()) else {}
+            is_whole = set(of_key) == ranks and _are_alike(of_key.values())
+            whole = waits(separable) if is_whole else {}
             found[key] |= {rank: min(met, max(whole.get(rank, 0), seen[key, rank])) for rank, met in separable.items()}
-    return dict(found)
+            if not (is_whole and _is_single(of_key.values())):
+                least |= {(key, rank) for rank in separable if (key, rank) in partly or _is_cut(of_key[rank])}
+    return Waited(dict(found), least)
 
 
 def activity(
@@ -200,11 +189,11 @@ def activity(
     Args:
         calls: of one step; top-level stages only.
         wall_ns: duration of the step by rank, by its own clock.
-        waited_ns: from ``tally``, where each collective has a row. Without it waits are those of ``call_waits``.
+        waited_ns: in collectives, by rank. Without it waits are those of ``call_waits``.
     """
     listed = list(calls)
     if waited_ns is None:
-        waited_ns = {rank: sum(by_stage.values()) for rank, by_stage in waits_in(call_waits(listed)).items()}
+        waited_ns = {rank: sum(by_stage.values()) for rank, by_stage in call_waits(listed).by_stage().items()}
     of_rank: defaultdict[RankT, list[StageCall[RankT]]] = defaultdict(list)
     for call in listed:
         of_rank[call.rank].append(call)
@@ -289,28 +278,28 @@ def own_times(calls: Sequence[StageCall[RankT]]) -> dict[str, dict[RankT, float]
     }
 
 
-def transfers(
-    calls: Iterable[StageCall[RankT]], waited_ns: Mapping[Key, Mapping[RankT, int]] | None = None
-) -> dict[str, int]:
+def transfers(calls: Iterable[StageCall[RankT]], waited: Waited[RankT] | None = None) -> dict[str, int]:
     """Add up by stage the least that any rank spent in the collectives of each call of one step without waiting, ns.
 
     A call that only some ranks have is no collective of all, one with inseparable collectives says nothing, and of one
-    rank alone it cannot be told what it waited.
+    rank alone it cannot be told what it waited. A stage of which a wait is but a lower bound is left out: the remainder
+    may be waiting, too.
 
     Args:
         calls: of one step.
-        waited_ns: from ``call_waits``, where that was asked already.
+        waited: from ``call_waits``, where that was asked already.
     """
     listed = list(calls)
     ranks = {call.rank for call in listed}
     if len(ranks) < 2:
         return {}
     total: Counter[str] = Counter()
-    waited = call_waits(listed) if waited_ns is None else waited_ns
+    waited = call_waits(listed) if waited is None else waited
     for key, matched in keyed(listed).items():
         if set(matched) == ranks and all(call.is_separable for call in matched.values()):
-            total[key[0]] += min(call.inside_ns - waited[key][rank] for rank, call in matched.items())
-    return dict(total)
+            total[key[0]] += min(call.inside_ns - waited.ns[key][rank] for rank, call in matched.items())
+    unknown = waited.unknown(ranks)
+    return {stage: time_ns for stage, time_ns in total.items() if stage not in unknown}
 
 
 def slow_in(own_s: Mapping[str, Mapping[RankT, float]], whole_ns: int) -> list[Slow[RankT]]:
@@ -328,12 +317,25 @@ def _are_alike(calls: Collection[StageCall[RankT]]) -> bool:
     return len({call.count for call in calls}) <= 1 and len(groups) <= 1 and not is_smaller
 
 
+def _is_single(calls: Collection[StageCall[RankT]]) -> bool:
+    """Whether ranks that were in the same collectives were in a single one, and with nobody else."""
+    sizes = {row.size for call in calls for row in call.rows} - {0}
+    return {call.count for call in calls} == {1} and sizes <= {len(calls)}
+
+
+def _is_cut(call: StageCall[RankT]) -> bool:
+    """Whether collectives with others were not seen; who is alone in the longest ones is with nobody in the others."""
+    return call.omitted > 0 and {row.size for row in call.rows} != {1}
+
+
 def _seen_waits(
     parts: Iterable[Mapping[Key, Mapping[RankT, StageCall[RankT]]]],
-) -> Counter[tuple[Key, RankT]]:
+) -> tuple[Counter[tuple[Key, RankT]], set[tuple[Key, RankT]]]:
     """Add up the waits in collectives that were seen on several ranks; one seen twice on a rank is none.
 
-    The rank that all waited for may not be among these: then they waited for longer.
+    Returns:
+        With the calls with a collective that was not seen on all ranks of its group: the one that all waited for may
+        not be among these, then they waited for longer.
     """
     seen: defaultdict[tuple[str, str, int, Key | None], dict[RankT, tuple[Key, Met]]] = defaultdict(dict)
     twice: set[tuple[str, str, int, Key | None]] = set()
@@ -345,9 +347,12 @@ def _seen_waits(
                     twice.add(name)
                 seen[name][rank] = key, row
     found: Counter[tuple[Key, RankT]] = Counter()
+    partly: set[tuple[Key, RankT]] = set()
     for name, rows in seen.items():
         size = next(iter(rows.values()))[1].size
         if name not in twice and len(rows) <= size:
             for rank, wait in waits({rank: row.duration_ns for rank, (_, row) in rows.items()}).items():
                 found[rows[rank][0], rank] += wait
-    return found
+        if name in twice or len(rows) != size:
+            partly |= {(key, rank) for rank, (key, _) in rows.items()}
+    return found, partly

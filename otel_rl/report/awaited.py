@@ -58,7 +58,8 @@ def awaited(averaged: Averaged, times: Iterable[RankTime]) -> Awaited:
 
 
 def _longest_s(rows: Sequence[RankTime]) -> float:
-    return max((row.wait_s for row in rows), default=0.0)
+    """Give the longest wait, or what it may be at most: whoever makes up half of that makes up half of the true one."""
+    return max((row.wait_s + (0.0 if row.is_wait_exact else row.transfer_s) for row in rows), default=0.0)
 
 
 def _own_s(averaged: Averaged) -> dict[str, dict[Rank, float]]:

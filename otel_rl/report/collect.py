@@ -304,4 +304,4 @@ def _bubbles(container: SpanView, inside: list[SpanView]) -> Bubbles:
         if span.name == v.IDLE:
             reason = reason_of(text(span.attributes, v.IDLE_REASON))
             waits.setdefault(reason, []).append((span.start_ns, span.end_ns))
-    return bubbles((container.start_ns, container.end_ns), stages=(), waits=waits)
+    return bubbles((container.start_ns, container.end_ns), waits)

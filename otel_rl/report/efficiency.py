@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from otel_rl.analysis.stragglers import call_waits
+from otel_rl.analysis.stragglers import Waited, call_waits
 from otel_rl.calls import matched_peers
 from otel_rl.report.average import Averaged
 from otel_rl.report.collect import Collected, StepKey, StepRecord
@@ -22,17 +22,17 @@ def efficiency(found: Collected, averaged: Averaged) -> Efficiency:
     times, goodputs = RankTimes(), Goodputs(found)
     for record in found.steps:
         if record.is_truncated:
-            goodputs.add(record, {})
+            goodputs.add(record, Waited())
     for records in _roles(averaged):
         pipeline = {record.rank.rank: record.pipeline for record in records}
         parted = matched_peers({record.rank.rank: record.calls for record in records}, pipeline)
-        waited_ns = call_waits(*parted.values())
+        waited = call_waits(*parted.values())
         for record in records:
-            goodputs.add(record, waited_ns)
+            goodputs.add(record, waited)
         for stage, calls in parted.items():
             peers = [record for record in records if record.pipeline == stage]
             if all(id(record) in steady for record in peers):
-                times.add(peers, calls, waited_ns)
+                times.add(peers, calls, waited)
     return Efficiency(
         stragglers=times.stragglers(averaged.median_ns / 1e9),
         slow_communication=times.slow_communication(),

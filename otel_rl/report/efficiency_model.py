@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 BubbleKind = Literal["data", "queue", "pipeline", "other", "skew"]
+UNTOLD: Final = (
+    "not every collective is recorded on every rank of its group, and of many in a stage only the 32 longest"
+)
+"""Why not all is known that ranks wait for slower ones."""
 GoodputKind = Literal["productive", "overhead", "idle", "wasted", "other"]
 
 
@@ -59,9 +63,12 @@ class RankTime:
     active_s: float
     """In stages, without the collectives inside them."""
     wait_s: float
-    """In collectives, beyond the time of the peer that was in those of the same call for the shortest time."""
+    """In collectives, for slower ranks: in each beyond the time of the rank that was in it for the shortest time."""
     transfer_s: float
     """The remainder of the time in collectives."""
+    is_wait_exact: bool
+    """False: `wait_s` is a lower bound and `transfer_s` an upper one, since not every collective was recorded on every
+    rank of its group; of those of a stage only the 32 longest of each rank are."""
     inseparable_s: float
     """In stages that hide collectives or measure launches only."""
     idle_s: float
@@ -120,6 +127,8 @@ class BubbleRow:
     """What the shares are of: the step time."""
     share: float
     """Of all ranks."""
+    is_exact: bool
+    """False: it is a lower bound (only of `skew`, see `is_wait_exact` of the ranks)."""
     ranks: list[RankBubble]
 
 
@@ -142,6 +151,9 @@ class GoodputRow:
     wall_ns: int
     """Of the ranks together: the parts add up to it exactly."""
     parts: list[GoodputPart]
+    is_idle_exact: bool
+    """False: ranks waited for slower ones for longer than is known (see `is_wait_exact` of the ranks), so `idle` is a
+    lower bound, and of productive, overhead and other the true ones may be shorter."""
     padding_share: float | None
     """Padding positions of all positions of the training forwards: shown beside the parts, it is none of them. Null
     where a training forward with `rl.tokens` lacks `rl.tokens.padding`, or none has it."""

@@ -6,10 +6,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from otel_rl.analysis.goodput import Goodput, redone, total
+from otel_rl.analysis.goodput import Goodput, Kind, kind_of, redone, total
 from otel_rl.analysis.intervals import Interval
 from otel_rl.analysis.steps import Step
-from otel_rl.analysis.stragglers import Key
+from otel_rl.analysis.stragglers import Waited
 from otel_rl.report.collect import Collected, StepRecord
 from otel_rl.report.efficiency_model import GoodputKind, GoodputPart, GoodputRow
 from otel_rl.report.model import Rank
@@ -37,13 +37,15 @@ class Goodputs:
         self._steps: defaultdict[tuple[str, Rank], Goodput] = defaultdict(lambda: NOTHING)
         self._work: defaultdict[str, Work] = defaultdict(Work)
         """By attempt."""
+        self._inexact: set[str] = set()
+        """Attempts in which a rank waited for longer than is known."""
 
-    def add(self, record: StepRecord, waited_ns: Mapping[Key, Mapping[int, int]]) -> None:
+    def add(self, record: StepRecord, waited: Waited[int]) -> None:
         """Take a step of a rank in.
 
         Args:
             record: the step.
-            waited_ns: for slower peers, by call and rank.
+            waited: for slower peers, of the same step.
         """
         place = record.attempt, record.rank
         begin_ns = record.step.begin_ns
@@ -52,8 +54,10 @@ class Goodputs:
             parts = Goodput(0, 0, 0, parts.wall_ns, 0)
         else:
             rank = record.rank.rank
-            waits_ns = {key: by_rank[rank] for key, by_rank in waited_ns.items() if rank in by_rank}
-            parts = moved(parts, ((key[0], wait) for key, wait in waits_ns.items() if key not in record.skipped))
+            own = [key for key, by_rank in waited.ns.items() if rank in by_rank and key not in record.skipped]
+            parts = moved(parts, ((key[0], waited.ns[key][rank]) for key in own))
+            if any((key, rank) in waited.least for key in own if kind_of(key[0]) is not Kind.IDLE):
+                self._inexact.add(record.attempt)
         self._steps[place] = total([self._steps[place], parts])
         self._work[record.attempt].add(record.work)
 
@@ -89,6 +93,7 @@ class Goodputs:
                 GoodputPart(kind=kind, time_ns=time_ns, share=time_ns / wall_ns if wall_ns else 0.0)
                 for kind, time_ns in zip(KINDS, times_ns, strict=True)
             ],
+            is_idle_exact=self._inexact.isdisjoint(attempts),
             padding_share=None if padding is None else padding / (padding + work.train_tokens),
         )
 

@@ -16,6 +16,7 @@ NOTE_TEXT: Final = (
     "productive: rollout to update; overhead: set-up, weight sync, checkpoints, evaluation, logs; idle: waits; wasted: "
     "steps made again, skipped updates; other: stages of your own, and what is in none."
 )
+LEAST_TEXT: Final = ">=: more may be waits in collectives, so productive, overhead and other may be less."
 MOST_ATTEMPTS: Final = 4
 """Attempts that have a column of their own, the last ones."""
 
@@ -38,7 +39,8 @@ def goodput_table(report: Report) -> RenderableType | None:
     for place, part in enumerate(whole.parts):
         if part.time_ns:
             shares = [percent(row.parts[place].share) for row in shown]
-            table.add_row(part.kind, seconds(part.time_ns / 1e9), percent(part.share), *shares)
+            least = "" if whole.is_idle_exact or part.kind != "idle" else ">="
+            table.add_row(part.kind, least + seconds(part.time_ns / 1e9), least + percent(part.share), *shares)
     return Group(table, Text(_note(whole), style=NOTE))
 
 
@@ -46,4 +48,5 @@ def _note(whole: GoodputRow) -> str:
     ranks = f" of {plural(whole.ranks, 'rank')} together" if whole.ranks > 1 else ""
     share = whole.padding_share
     padding = "" if share is None else f" {percent(share)} of the trained positions are padding."
-    return f"Wall time{ranks}: {seconds(whole.wall_ns / 1e9)}; {NOTE_TEXT}{padding}"
+    least = "" if whole.is_idle_exact else f" {LEAST_TEXT}"
+    return f"Wall time{ranks}: {seconds(whole.wall_ns / 1e9)}; {NOTE_TEXT}{least}{padding}"

@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from otel_rl import vocabulary as v
-from otel_rl.report.efficiency_model import BubbleRow, RankTime
+from otel_rl.report.efficiency_model import UNTOLD, BubbleRow, RankTime
 from otel_rl.report.format import count, percent, plural, seconds
 from otel_rl.report.model import Report
 from otel_rl.report.style import NOTE, WARNING, plain_table, rank_name
@@ -32,6 +32,8 @@ where the terminal is too narrow."""
 HEADING: Final = "mean step"
 WIDTH: Final = 9
 """Of a column with its padding."""
+BOUNDS: Final = {"wait": ">=", "transfer": "<="}
+"""What is written before numbers that are not known exactly."""
 NOTES: Final = {
     "pp": "pp: pipeline stage, ranks are compared inside it",
     "wait": "wait: in collectives, for slower ranks",
@@ -57,16 +59,23 @@ def rank_table(report: Report, width: int) -> RenderableType | None:
 def _times(report: Report, rows: list[RankTime], width: int) -> RenderableType:
     shown = sorted(sorted(rows, key=lambda row: row.wait_s)[:MOST_RANKS], key=lambda row: (row.role, row.rank))
     names = [rank_name(report, row.role, row.rank) for row in shown]
-    most = max(1, (width - max(map(len, (HEADING, *names)))) // WIDTH)
-    columns = [column for column in COLUMNS if any(column[1](row) for row in rows)][:most]
+    is_exact = all(row.is_wait_exact for row in rows)
+    left = width - max(map(len, (HEADING, *names))) - (0 if is_exact else sum(map(len, BOUNDS.values())))
+    columns = [column for column in COLUMNS if any(column[1](row) for row in rows)][: max(1, left // WIDTH)]
     table = plain_table()
     table.add_column(HEADING, no_wrap=True)
     for name, _, _ in columns:
         table.add_column(name, justify="right", no_wrap=True)
     for name, row in zip(names, shown, strict=True):
-        cells = ["-" if (value := read(row)) is None else write(value) for _, read, write in columns]
+        bounds = {} if row.is_wait_exact else BOUNDS
+        cells = [
+            f"{bounds.get(head, '')}{'-' if (value := read(row)) is None else write(value)}"
+            for head, read, write in columns
+        ]
         table.add_row(name, *cells)
     notes = [NOTES[name] for name, _, _ in columns if name in NOTES]
+    if not is_exact:
+        notes.append(f">=, <=: {UNTOLD}")
     if len(shown) < len(rows):
         notes.insert(0, f"{plural(len(rows) - len(shown), 'rank')} that waited longer left out")
     return Group(table, Text(f"{'; '.join(notes)}." if notes else "", style=NOTE))
@@ -90,4 +99,4 @@ def _slow(report: Report) -> list[str]:
 
 
 def _bubble(row: BubbleRow) -> str:
-    return f"{row.kind} {percent(row.share)}"
+    return f"{row.kind} {'' if row.is_exact else '>='}{percent(row.share)}"

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from otel_rl.analysis.many_steps import ManySteps
 from otel_rl.analysis.scores import Timing, own_score, weighted_scores, what_if
-from otel_rl.analysis.stragglers import Key, StageCall, activity, waits_in
+from otel_rl.analysis.stragglers import StageCall, Waited, activity
 from otel_rl.calls import is_idle, is_work
 from otel_rl.pieces import UNKNOWN
 from otel_rl.report.collect import StepRecord
@@ -37,6 +37,8 @@ class _Times:
     sums: Counter[str] = field(default_factory=Counter)
     bubbles: Counter[str] = field(default_factory=Counter)
     """By kind."""
+    is_exact: bool = True
+    """Whether all that it waited for slower ranks is known."""
 
 
 @dataclass(slots=True)
@@ -50,9 +52,9 @@ class _Peers:
     alone_s: defaultdict[int, float] = field(default_factory=lambda: defaultdict(float))
     """Steps with this rank as it is and the others ideal."""
 
-    def add(self, calls: Sequence[StageCall[int]], time_ns: int, waited_ns: Mapping[Key, Mapping[int, int]]) -> None:
+    def add(self, calls: Sequence[StageCall[int]], time_ns: int, waited: Waited[int]) -> None:
         """Take a step in, with the time that it took."""
-        self.many.add(calls, time_ns, waited_ns)
+        self.many.add(calls, time_ns, waited)
         found = what_if(calls) if len({call.rank for call in calls}) > 1 else None
         if found is None:
             return
@@ -73,20 +75,16 @@ class RankTimes:
         self._of: dict[Rank, PeersKey] = {}
         """Whose peer each rank was last; another attempt may have laid out the ranks anew."""
 
-    def add(
-        self,
-        records: Sequence[StepRecord],
-        calls: Sequence[StageCall[int]],
-        calls_waited_ns: Mapping[Key, Mapping[int, int]],
-    ) -> None:
+    def add(self, records: Sequence[StepRecord], calls: Sequence[StageCall[int]], waited: Waited[int]) -> None:
         """Take one step of peers in.
 
         Args:
             records: of the step, one for each rank.
             calls: of the ranks.
-            calls_waited_ns: for slower peers, by call and rank.
+            waited: for slower ranks, in these calls.
         """
-        waited_ns = {rank: sum(by_stage.values()) for rank, by_stage in waits_in(calls_waited_ns).items()}
+        waited_ns = {rank: sum(by_stage.values()) for rank, by_stage in waited.by_stage().items()}
+        inexact = waited.inexact()
         step_ns = {record.rank.rank: record.step.time_ns for record in records}
         found = activity((call for call in calls if not is_idle(call)), step_ns, waited_ns)
         idle_ns: Counter[int] = Counter()
@@ -97,6 +95,7 @@ class RankTimes:
             idle = min(idle_ns[record.rank.rank], one.idle_ns)
             times = self._times[record.rank]
             times.steps += 1
+            times.is_exact &= record.rank.rank not in inexact
             times.sums.update(
                 step=record.step.time_ns,
                 active=one.active_ns,
@@ -119,7 +118,7 @@ class RankTimes:
         work = [call for call in calls if is_work(call)]
         key = records[0].rank.role, records[0].pipeline
         self._of.update((record.rank, key) for record in records)
-        self._peers[key].add(work, max(step_ns.values()), calls_waited_ns)
+        self._peers[key].add(work, max(step_ns.values()), waited)
 
     def stragglers(self, median_step_s: float) -> list[StragglerRow]:
         """Name slow ranks, the costliest first."""
@@ -179,11 +178,13 @@ class RankTimes:
         for times in self._times.values():
             sums.update(times.bubbles)
         step_ns = sum(times.sums["step"] for times in self._times.values())
+        is_exact = all(times.is_exact for times in self._times.values())
         return [
             BubbleRow(
                 kind=kind,
                 denominator="step",
                 share=sums[kind] / step_ns,
+                is_exact=is_exact or kind != "skew",
                 ranks=[_bubble(rank, times, kind) for rank, times in sorted(self._times.items())],
             )
             for kind in BUBBLES
@@ -202,6 +203,7 @@ class RankTimes:
             active_s=mean["active"] / 1e9,
             wait_s=mean["wait"] / 1e9,
             transfer_s=mean["transfer"] / 1e9,
+            is_wait_exact=times.is_exact,
             inseparable_s=mean["inseparable"] / 1e9,
             idle_s=mean["idle"] / 1e9,
             other_s=mean["other"] / 1e9,

@@ -14,7 +14,7 @@ from otel_rl.report.format import clock, count, plural, printable, seconds
 from otel_rl.report.goodput_table import goodput_table
 from otel_rl.report.model import Report
 from otel_rl.report.model_table import flops_table, ledger_lines
-from otel_rl.report.open_lines import open_lines
+from otel_rl.report.open_lines import ROWS, open_lines, pending_lines
 from otel_rl.report.parts_table import parts_table
 from otel_rl.report.rank_table import rank_table
 from otel_rl.report.request_table import request_table
@@ -37,10 +37,11 @@ FAILURE_ROWS: Final = 16
 
 
 def render(report: Report, console: Console) -> None:
-    """Print a report; colours and width are the console's. The path comes in one piece, so that it can be copied."""
+    """Print a report; colours and width are the console's. Paths come in one piece, so that they can be copied."""
     console.print(document(report, console.width), highlight=False)
     console.print()
-    console.print(Text(printable(report.path), style=NOTE), soft_wrap=True)
+    for path in (report.path, *(one.path for one in report.pending[:ROWS])):
+        console.print(Text(printable(path), style=NOTE), soft_wrap=True)
 
 
 def document(report: Report, width: int) -> RenderableType:
@@ -53,6 +54,7 @@ def document(report: Report, width: int) -> RenderableType:
         ledger_lines(report),
         disagreement_lines(report),
         open_lines(report),
+        pending_lines(report),
         stage_table(report, width),
         balance_table(report, width),
         rank_table(report, width),

@@ -11,7 +11,7 @@ from otel_rl import vocabulary as v
 from otel_rl.analysis.balance import TIE_SHARE
 from otel_rl.analysis.many_steps import COMM_SHARE
 from otel_rl.report.awaited import Awaited
-from otel_rl.report.efficiency_model import Efficiency, SlowCommunication, StragglerRow
+from otel_rl.report.efficiency_model import UNTOLD, Efficiency, SlowCommunication, StragglerRow
 from otel_rl.report.format import listed, percent, seconds, times
 from otel_rl.report.model import LongStep, Rank, StageRow, StepTimes, Verdict, VerdictKind
 from otel_rl.report.request_model import Tail
@@ -35,7 +35,7 @@ GROUPS: Final = {
     "computing rewards": (v.REWARD,),
     "the policy update": (v.TRAIN, v.FORWARD, v.BACKWARD, v.CLIP, v.OPTIMIZER),
     "evaluation": (v.EVALUATE,),
-    "writing checkpoints": (v.CHECKPOINT,),
+    "checkpoints": (v.CHECKPOINT,),
     "logging": (v.LOG,),
     "handing new weights to the rollout engine": (v.SYNC,),
 }
@@ -153,10 +153,14 @@ def _collectives(top: Sequence[StageRow], efficiency: Efficiency, waits: Awaited
         f"Collectives hold the run back: the ranks spend {percent(comm)} of the step time in them: {', '.join(parts)}"
     )
     skew = sum(row.share for row in efficiency.bubbles if row.kind == "skew")
-    if 2 * skew < comm:
-        return _verdict("comm", f"{sentence}.", v.COMM, comm)
-    found = _verdict("comm", f"{sentence}; {percent(skew)} is waiting{_for_whom(waits, efficiency)}.", v.COMM, comm)
-    return replace(found, rank=waits.ranks[0]) if waits.ranks else found
+    is_exact = all(row.is_wait_exact for row in efficiency.ranks)
+    if 2 * skew >= comm:
+        least = "" if is_exact else "at least "
+        waiting = f"; {least}{percent(skew)} is waiting{_for_whom(waits, efficiency)}."
+        found = _verdict("comm", f"{sentence}{waiting}", v.COMM, comm)
+        return replace(found, rank=waits.ranks[0]) if waits.ranks else found
+    untold = "" if is_exact else f"; at least {percent(skew)} is waiting, and how much more is not known: {UNTOLD}"
+    return _verdict("comm", f"{sentence}{untold}.", v.COMM, comm)
 
 
 def _for_whom(waits: Awaited, efficiency: Efficiency) -> str:

@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError
 from otel_rl import ids
 from otel_rl import vocabulary as v
 from otel_rl.analysis.bubbles import Denominator
-from otel_rl.analysis.stragglers import call_waits, costs, waits_in
+from otel_rl.analysis.stragglers import call_waits, costs
 from otel_rl.calls import is_work, matched_peers
 from otel_rl.journal import views
 from otel_rl.journal.encode import Request, SpanEncoder
@@ -100,7 +100,7 @@ class Emitter:
             self._unsaid.add(role)
         stages = {rank: UNKNOWN if role in self._unsaid else part.pipeline for rank, part in parts.items()}
         of_peers = matched_peers({rank: parts[rank].calls for rank in sorted(parts)}, stages)
-        in_stages = waits_in(call_waits(*of_peers.values()))
+        in_stages = call_waits(*of_peers.values()).by_stage()
         slow: dict[tuple[int, str], float] = {}
         for pipeline, calls in of_peers.items():
             step_ns = max(part.end_ns - part.begin_ns for rank, part in parts.items() if stages[rank] == pipeline)

@@ -43,7 +43,8 @@ def longest_waits(
     """Find the longest waits of each rank in the collectives of one step.
 
     A collective counts only with a row of every rank of its group whose journal can be read: only the longest ones of a
-    rank are rows, so the one that is missing would be the one that was waited for.
+    rank are rows, so the one that is missing would be the one that was waited for. Where some of a group cannot be
+    read, nobody knows whether a rank without a row is of the group unless all its collectives are rows.
 
     Args:
         parts: of one step, by rank.
@@ -51,8 +52,13 @@ def longest_waits(
         known: the ranks that were ever seen in each group.
     """
     found: defaultdict[int, list[Wait]] = defaultdict(list)
+    cut = {
+        rank
+        for rank, part in parts.items()
+        if len(readable) < part.world_size and any(call.omitted for call in part.calls.of(rank))
+    }
     for rows in _matched(parts).values():
-        if not _is_complete(rows, parts, readable, known):
+        if not _is_complete(rows, parts, readable, known) or _may_lack(rows, cut):
             continue
         waited = waits({rank: row.duration_ns for rank, row in rows.items()})
         last = min(rank for rank, wait_ns in waited.items() if wait_ns == 0)
@@ -116,6 +122,11 @@ def _uneven(parts: Mapping[int, Part]) -> dict[tuple[str, str], range]:
         for name, number in found.items():
             counts[name].add(number)
     return {name: range(-max(numbers), 0) for name, numbers in counts.items() if len(numbers) > 1}
+
+
+def _may_lack(rows: Mapping[int, Row], cut: Collection[int]) -> bool:
+    """Whether a rank may be of the group of a collective, and its row the one that was left out."""
+    return len(rows) < next(iter(rows.values())).size and any(rank not in rows for rank in cut)
 
 
 def _is_complete(

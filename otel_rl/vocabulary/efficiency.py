@@ -36,7 +36,8 @@ SKEW_WAIT: Final = metric(
     "rl.skew.wait",
     "counter",
     "s",
-    "time in collectives in which a rank waited for slower peers, by `rl.rank`; `rl.scope` says whose were compared",
+    "time in collectives in which a rank waited for slower peers, by `rl.rank`; at least that where not all of them "
+    "are spans; `rl.scope` says whose were compared",
 )
 STRAGGLER_COST: Final = metric(
     "rl.straggler.cost",
