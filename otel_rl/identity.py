@@ -112,6 +112,11 @@ def new_run_id(attempt: str) -> str:
     return f"{time.strftime('%Y%m%d-%H%M%S')}-{attempt[:6]}"
 
 
+def is_made_of(run_id: str, attempt: str) -> bool:
+    """Whether a run's name was made for an attempt, since its user gave none."""
+    return run_id.endswith(f"-{attempt[:6]}")
+
+
 def folder_name(run_id: str) -> str:
     """Make a run's name fit for a folder: no separator, no leading dot, 128 bytes; names that differ stay different."""
     name = re.sub(r"[^\w.=@+-]", "_", run_id).lstrip(".") or "_"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from dataclasses import replace
 from time import monotonic
 from typing import Any
 
@@ -21,16 +22,23 @@ class OpenStages:
     """Makes the log records of open stages; used by the flusher only."""
 
     def __init__(self) -> None:
-        self._said: dict[Any, tuple[float, bool]] = {}
-        """Open stages that the journal names as open: since when, and whether their trace was known then."""
+        self._said: dict[Any, tuple[float, Log]] = {}
+        """Open stages that the journal names as open: since when, and how; without a trace where it was unknown."""
 
     def __contains__(self, stage: object) -> bool:
         return stage in self._said
 
-    def keep(self, there: Collection[Any]) -> None:
-        """Forget what has ended, unless it is there still: it was open a moment ago, or it waits for its device."""
-        for stage in [stage for stage in self._said if stage.ended and stage not in there]:
-            del self._said[stage]
+    def keep(self, there: Collection[Any]) -> list[Log]:
+        """Forget what has ended, unless it is there still: it was open a moment ago, or it waits for its device.
+
+        That a span takes its place need not be said, but where the span waits for its attempt.
+        """
+        over = [self._said.pop(stage)[1] for stage in list(self._said) if stage.ended and stage not in there]
+        return [
+            replace(log, event_name=vocabulary.ENDED, time_ns=state.now(), attributes={vocabulary.STAGE: log.body})
+            for log in over
+            if not log.trace_id
+        ]
 
     def logs(self, opened: Iterable[Any], records: list[Any]) -> list[Log]:
         """Say of the open stages that they are; one that ended during the look may be among the records already."""
@@ -51,20 +59,19 @@ class OpenStages:
         if of is None or of.trace is None or not of.trace.sampled:
             return None
         said = self._said.get(stage)
-        if said is not None and said[1] == of.trace.known and monotonic() - said[0] < REPEAT_S:
+        if said is not None and bool(said[1].trace_id) == of.trace.known and monotonic() - said[0] < REPEAT_S:
             return None
         # First the span's id: a launch that is forgotten from now on leaves a record.
         span = stage if isinstance(stage, Stage) else stage.as_span()
         if isinstance(stage, Collective) and not stage.ended and stage not in state.open:
             return None  # it was forgotten before
-        self._said[stage] = (monotonic(), of.trace.known)
         attributes = {
             **(span.attributes or {}),
             vocabulary.STAGE: span.name,
             vocabulary.START_TIME: span.start_ns,
             vocabulary.PARENT_ID: f"{span.parent_id:016x}" if span.parent_id else "",
         }
-        return Log(
+        log = Log(
             vocabulary.OPEN,
             state.now(),
             attributes,
@@ -73,3 +80,5 @@ class OpenStages:
             of.trace.trace_id if of.trace.known else 0,
             span.span_id,
         )
+        self._said[stage] = (monotonic(), log)
+        return log

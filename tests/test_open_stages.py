@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 import otel_rl
 from otel_rl import vocabulary
 from otel_rl.collectives import Collective
@@ -25,3 +27,25 @@ def test_a_launch_that_is_over_is_not_journaled_as_open(recording: Recording) ->
         run.open_stages(),
         [int.from_bytes(span.span_id, "big") for span in run.spans() if span.name == vocabulary.COMM],
     )
+
+
+def test_a_stage_whose_span_waits_for_its_attempt_is_told_to_have_ended(
+    stubbed: Recording, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rank above 0 that is killed before its group is made was in what it was in, and in nothing before."""
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    recording = stubbed.start()
+    for _ in range(3):
+        with otel_rl.stage("load"):
+            recording.tick(50)
+            recording.flusher.flush(60)
+    with otel_rl.stage("build"):
+        recording.flusher.flush(60)
+        run = recording.run()
+        assert ([f"{vocabulary.RANK_SPAN} 1", "build"], []) == (
+            [stage.name for stage in run.open_stages()],
+            list(run.spans()),
+        )
+    run = recording.stop()
+    assert ([], 3) == (run.open_stages(), [span.name for span in run.spans()].count("load"))

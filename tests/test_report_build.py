@@ -301,6 +301,7 @@ def test_a_killed_run_says_where_it_died(tmp_path: Path) -> None:
             since_ns=begin_ns,
             open_s=1.5,
             longest_s=0.016,
+            calls_known=True,
             is_alive=False,
             is_hanging=False,
             iteration=12,
@@ -331,11 +332,12 @@ def test_who_is_killed_behind_a_step_that_raised_is_killed(tmp_path: Path) -> No
     assert "killed" == build_report(open_run(tmp_path / "killed"), NOW_NS).state
 
 
-def test_a_clock_that_was_ahead_lets_nobody_live_longer(tmp_path: Path, healthy: Report) -> None:
+@pytest.mark.parametrize("ahead_s", [1_800, 600, 60])
+def test_a_clock_that_was_ahead_lets_nobody_live_longer(tmp_path: Path, healthy: Report, ahead_s: int) -> None:
     """An attempt that lives lasts until now, however late another one ended by its own clock."""
     alive = Peer(tmp_path / "healthy", 0, attempt="b" * 32, clock_ms=-3_600_000)
     alive.step(1, [])
-    now_ns = healthy.end_ns - 1_800 * 1000 * MS
+    now_ns = healthy.end_ns - ahead_s * 1000 * MS
     ends = {one.id: one.end_ns for one in build_report(open_run(tmp_path / "healthy"), now_ns).attempts}
     assert {"a" * 32: healthy.end_ns, "b" * 32: now_ns} == ends
 
@@ -397,8 +399,11 @@ def test_a_process_beside_the_training_is_no_attempt(
 
 
 @pytest.mark.parametrize("late_ms", [0, 10])
-def test_a_launcher_that_still_lives_is_no_attempt(tmp_path: Path, healthy: Report, late_ms: int) -> None:
+def test_a_launcher_that_still_lives_is_no_attempt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, healthy: Report, late_ms: int
+) -> None:
     """Nothing of it has ended yet; the report began before the last of the training's spans were there to be read."""
+    monkeypatch.setattr("otel_rl.report.build.monotonic_ns", itertools.count(0, 10 * MS).__next__)
     launcher = Peer(tmp_path / "healthy", 0, attempt="b" * 32, clock_ms=-3_000)
     launcher.open(v.SETUP, f"{v.RANK_SPAN} 0")
     report = build_report(open_run(tmp_path / "healthy"), healthy.end_ns - late_ms * MS)

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+from pathlib import Path
 
 import pytest
 
 import otel_rl
+from otel_rl import vocabulary as v
 from otel_rl.identity import Identity
-from otel_rl.journal.read import Journal
+from otel_rl.journal.read import Journal, open_run
 from otel_rl.report.build import build_report
 from otel_rl.report.model import Failure, Rank
 from otel_rl.report.terminal import document
 from otel_rl.runtime import state
 from tests.fixtures import Recording
+from tests.peers import Peer
+from tests.watched import DEAD
 
 
 def steps(recording: Recording, number: int, failing: int) -> None:
@@ -39,6 +43,17 @@ def test_a_run_that_an_exception_ended_has_failed(recording: Recording, monkeypa
     )
     assert ("failed", [expected], 2) == (report.state, report.failures, report.steps.recorded)
     assert document(report, 80) is not None
+
+
+def test_a_worker_that_an_exception_left_in_a_stage_kills_nobody(tmp_path: Path) -> None:
+    """It is named, and the run failed; a rank that is inside a container was killed, whatever failed before."""
+    Peer(tmp_path, 0, 1, identity=DEAD).step(1, [], status=2)
+    worker = Peer(tmp_path, 1, 1, identity=DEAD)
+    worker.open("load")
+    report = build_report(open_run(tmp_path), 10**18)
+    assert ("failed", ["load"]) == (report.state, [one.stage for one in report.open_stages])
+    worker.open(f"{v.RANK_SPAN} 1")
+    assert "killed" == build_report(open_run(tmp_path), 10**18).state
 
 
 def test_a_failure_that_was_survived_is_no_end(recording: Recording) -> None:

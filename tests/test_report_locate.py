@@ -48,6 +48,16 @@ def test_only_directories_with_a_journal_are_runs(root: Path) -> None:
     assert [pending, root / "new", root / "old"] == runs_below(root)
 
 
+@pytest.mark.parametrize(("ahead_s", "expected"), [(50, "new"), (70, "uuid")])
+def test_a_run_goes_before_what_waits_beside_it(root: Path, ahead_s: int, expected: str) -> None:
+    """A rank that hangs before it knows its run is written as late as that; the run's report names it."""
+    segments = {path: path.stat().st_mtime for path in (root / "new").iterdir()}
+    (root / ".pending").mkdir()
+    for segment in write_run(root / ".pending", Plan(steps=1, run_id="uuid")).iterdir():
+        os.utime(segment, (max(segments.values()) + ahead_s,) * 2)
+    assert expected == find_run(None, root).name
+
+
 def test_a_wrong_name_is_answered_with_the_right_ones(root: Path) -> None:
     """The message says where was looked and what is there."""
     with pytest.raises(JournalNotFound, match=r"no run 'odl'.*The newest runs there: new, old\."):

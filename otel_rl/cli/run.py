@@ -18,7 +18,7 @@ from otel_rl.cli.outcome import Directory, absolute, complain, leave, say_fallba
 from otel_rl.guard import guard
 from otel_rl.journal.read import JournalNotFound, Run, open_run
 from otel_rl.report.build import build_report
-from otel_rl.report.locate import last_written, recorded_below, roots
+from otel_rl.report.locate import last_written, recency, recorded_below, roots
 from otel_rl.report.terminal import render
 
 CANNOT_EXECUTE = 126
@@ -99,7 +99,7 @@ def recorded_since(root: Path, started_ns: int) -> list[Run]:
     found: list[Run] = []
     written = {path: last_written(path) for place in roots(root) for path in recorded_below(place)}
     recent = [path for path, time_s in written.items() if time_s >= started_ns / 1e9 - CLOCK_SLACK_S]
-    for path in sorted(recent, key=lambda path: written[path], reverse=True):
+    for path in sorted(recent, key=recency, reverse=True):
         try:
             run = open_run(path)
         except JournalNotFound:  # renamed since it was listed

@@ -71,7 +71,7 @@ class Run:
 
         A stage is in the journal as an ``rl.stage.open`` record: its body is the span's name, its attributes are those
         of the span and ``rl.stage``, ``otel_rl.start_time`` and ``otel_rl.parent_id``; the latest record of a span
-        counts.
+        counts. It ended where its span is there, or an ``rl.stage.ended`` record.
         """
         stages = [stage for journal in self.journals for stage in _open_stages(journal)]
         return sorted(stages, key=lambda stage: stage.start_ns)
@@ -164,6 +164,8 @@ def _open_stages(journal: Journal) -> list[OpenStage]:
     known_from = journal.spans_known_from
     for span_id in _decode(journal, "traces", views.span_ids):
         records.pop(span_id, None)
+    for log in _logs(journal, vocabulary.ENDED) if records else ():
+        records.pop(log.span_id, None)
     alive = journal.alive()
     return [_open_stage(log, alive) for log in records.values() if log.time_ns >= known_from]
 

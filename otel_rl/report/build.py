@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from time import monotonic_ns
 from typing import Final
 
 from otel_rl import vocabulary as v
@@ -27,6 +28,7 @@ from otel_rl.report.model import FORMAT, Attempt, Rank, Rate, Report, StageRow, 
 from otel_rl.report.model_rows import NAMES as FLOPS_NAMES
 from otel_rl.report.model_rows import FlopsPoints, ledger
 from otel_rl.report.nothing import nothing
+from otel_rl.report.pending import pending
 from otel_rl.report.pieces import KEYS, Work, is_container, text
 from otel_rl.report.request_model import Tail
 from otel_rl.report.request_rows import NAMES as REQUEST_NAMES
@@ -39,9 +41,6 @@ from otel_rl.report.verdict import verdict
 READ: Final = frozenset((*NAMES, *REQUEST_NAMES, *FLOPS_NAMES, *MEMORY_NAMES, *COUNTED, v.STEP_TIME))
 """The metrics of ours that a report is made of."""
 
-READING_NS: Final = 900_000_000_000
-"""Reading a run takes less: what ended later than that was written by a clock that is ahead."""
-
 
 def build_report(run: Run, now_ns: int) -> Report:
     """Read a run and say what it shows.
@@ -53,11 +52,12 @@ def build_report(run: Run, now_ns: int) -> Report:
     Cost: three passes over the spans, one over metrics and logs; keeps 2 KB of each step of a rank, and 12 bytes of
     each point of a series.
     """
+    began_ns = monotonic_ns()
     opened = run.open_stages()
     found = collect(run.closed_spans({*KEYS, *MEMORY_KEYS}))
     _add_open(found, opened)
     alive = {journal.identity.writer for journal in run.journals if journal.alive()}
-    _add_now(found, alive, now_ns)
+    _add_now(found, alive, now_ns, monotonic_ns() - began_ns)
     begin_ns, end_ns = _bounds(found.attempts.values())
     _leave_out_helpers(found)
     averaged = average(found.steps)
@@ -103,6 +103,7 @@ def build_report(run: Run, now_ns: int) -> Report:
         failures=found.failures,
         disagreements=disagreements(found.steps, run.journals, losses),
         open_stages=open_rows(opened, now_ns, found.longest_ns),
+        pending=pending(run, attempts, now_ns),
         losses=losses,
         damage=damage_rows(run.journals),
         verdict=_verdict(found, averaged, stages, times, requests.tails)
@@ -167,13 +168,14 @@ def _add_open(found: Collected, opened: Iterable[OpenView]) -> None:
         found.know(view.resource, view.journal.identity)
 
 
-def _add_now(found: Collected, alive: set[str], now_ns: int) -> None:
+def _add_now(found: Collected, alive: set[str], now_ns: int, read_ns: int) -> None:
     """Let attempts whose processes live last until now: inside a long stage they may record nothing for hours.
 
-    What was written while the spans were read ended behind ``now_ns``: they last until then.
+    What was written in the ``read_ns`` in which the spans were read ended behind ``now_ns``: they last until then.
+    What ended even later was written by a clock that is ahead.
     """
     ends = [bounds.end_ns for bounds in found.attempts.values()]
-    now_ns = max([now_ns, *(end_ns for end_ns in ends if end_ns - now_ns < READING_NS)])
+    now_ns = max([now_ns, *(end_ns for end_ns in ends if end_ns - now_ns <= read_ns)])
     for attempt, bounds in found.attempts.items():
         if found.writers[attempt] & alive:
             bounds.widen(bounds.begin_ns, now_ns)
@@ -230,11 +232,13 @@ def _state(attempt: str, found: Collected, opened: Iterable[OpenView], alive: se
         return "alive"
     has_teardown = any(phase.attempt == attempt and phase.name == v.TEARDOWN for phase in found.phases)
     left = [view.name for view in opened if text(view.resource, v.ATTEMPT_ID) == attempt]
-    if any(not has_teardown or is_container(name) for name in left):
-        return "killed"  # behind the tear-down what workers were in is left, but no rank's container
+    if any(map(is_container, left)):
+        return "killed"
     last = max((record.step.iteration for record in found.steps if record.attempt == attempt), default=None)
     if any(failure.attempt == attempt and failure.step == last for failure in found.failures):
         return "failed"
+    if left and not has_teardown:
+        return "killed"  # behind an exception or the tear-down it is what a worker was in that was ended with them
     return "finished" if has_teardown else "unknown"
 
 

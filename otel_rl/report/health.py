@@ -69,6 +69,7 @@ def _open_row(view: OpenView, around: list[OpenView], now_ns: int, longest_ns: M
         since_ns=view.start_ns,
         open_s=open_s,
         longest_s=longest_s,
+        calls_known=bool(view.trace_id),
         is_alive=view.alive,
         is_hanging=view.alive and longest_s is not None and open_s >= max(HANG_S, HANG_RATIO * longest_s),
         iteration=numbers[0] if numbers else None,

@@ -13,6 +13,8 @@ from otel_rl.journal.read import JournalNotFound
 
 PENDING = ".pending"
 """Where processes write until the name of their run is known."""
+BESIDE_S = 60.0
+"""Processes touch their journals more often than that while they live."""
 HOW_TO_RECORD = "`otel-rl run -- python train.py` records one, `otel-rl demo` shows one"
 
 
@@ -63,7 +65,7 @@ def newest_run(root: Path) -> Path:
         raise JournalNotFound(
             f"nothing was recorded below {root} (OTEL_RL_DIR){_why_not(root)}; {HOW_TO_RECORD}{_elsewhere(root)}"
         )
-    return max(runs, key=last_written)
+    return max(runs, key=recency)
 
 
 def roots(root: Path) -> list[Path]:
@@ -106,6 +108,14 @@ def runs_below(root: Path) -> list[Path]:
     pending = root / PENDING
     candidates = [*root.iterdir(), *(pending.iterdir() if pending.is_dir() else ())]
     return sorted(path for path in candidates if _is_run(path))
+
+
+def recency(run: Path) -> float:
+    """Say how new a run is, seconds since 1970: when it was written last.
+
+    A process that waits for its run's name counts as older: the run that it waits beside is meant, and names it.
+    """
+    return last_written(run) - (BESIDE_S if run.parent.name == PENDING else 0.0)
 
 
 def last_written(run: Path) -> float:

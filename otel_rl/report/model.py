@@ -266,13 +266,27 @@ class OpenStage:
     open_s: float
     """Until now for a living process; until its last record, so at least that, for a dead one."""
     longest_s: float | None
-    """Longest call of such a stage that ended, on any rank; null where none did."""
+    """Longest call of such a stage that ended, on any rank; null where none is known."""
+    calls_known: bool
+    """False of a rank that does not know its attempt yet: nobody tells how long the calls of it that ended took."""
     is_alive: bool
     is_hanging: bool
     """Of a living process: open for at least 10 s, and for three times as long as the longest call that ended."""
     iteration: int | None
     collective: OpenCollective | None
     """Null where the stage is none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pending:
+    """A process that began with the run, on a host of it, and is in no run: as a rank before its process group is made.
+
+    Which run it belongs to nobody knows yet, so that no other number of this report counts it.
+    """
+
+    path: str
+    """Its own directory, for a report on it alone."""
+    open_stages: list[OpenStage]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -367,6 +381,8 @@ class Report:
     disagreements: list[StepDisagreement]
     """Empty where the ranks agree about their steps, and where lost spans leave it open."""
     open_stages: list[OpenStage]
+    pending: list[Pending]
+    """Empty of a run that its user named: its processes know it from the start."""
     losses: list[Loss]
     damage: list[DamagedFile]
     verdict: Verdict

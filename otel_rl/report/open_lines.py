@@ -7,7 +7,7 @@ from typing import Final
 from rich.text import Text
 
 from otel_rl import vocabulary as v
-from otel_rl.report.format import clock, seconds
+from otel_rl.report.format import clock, count, seconds
 from otel_rl.report.model import OpenCollective, OpenStage, Report
 from otel_rl.report.pieces import is_container
 from otel_rl.report.style import NOTE, WARNING, rank_name
@@ -21,10 +21,23 @@ LAG_S: Final = 1.0
 def open_lines(report: Report) -> Text | None:
     """Name the innermost open stages, those that may hang first, then by their time; None where none is open."""
     rows = sorted(report.open_stages, key=lambda row: (-row.is_hanging, -row.open_s))
-    lines = [_line(report, row) for row in rows[:ROWS]]
-    if len(rows) > ROWS:
-        lines.append(Text(f"and {len(rows) - ROWS} more", style=NOTE))
-    return Text("\n").join(lines) if lines else None
+    return Text("\n").join(_lines(report, rows)) if rows else None
+
+
+def pending_lines(report: Report) -> Text | None:
+    """Say that processes which began with the run are in none, and where they are; None where there is none."""
+    if not report.pending:
+        return None
+    are = f"{count(len(report.pending))} {'is' if len(report.pending) == 1 else 'are'}"
+    head = f"Of the processes that began with this run {are} in no run and may belong to it:"
+    rows = [row for one in report.pending for row in one.open_stages]
+    rows.sort(key=lambda row: (row.role, row.rank))
+    return Text("\n").join([Text(head, style=WARNING), *_lines(report, rows)])
+
+
+def _lines(report: Report, rows: list[OpenStage]) -> list[Text]:
+    more = [Text(f"and {len(rows) - ROWS} more", style=NOTE)] if len(rows) > ROWS else []
+    return [*(_line(report, row) for row in rows[:ROWS]), *more]
 
 
 def _line(report: Report, row: OpenStage) -> Text:
@@ -38,7 +51,8 @@ def _line(report: Report, row: OpenStage) -> Text:
         return Text(f"{who} may hang: in {where}, for {since}; {longest}", style=WARNING)
     if row.open_s < LAG_S:
         return Text(f"{who} is in {where}")
-    return Text(f"{who} is in {where}, {time} so far" + ("" if row.longest_s else "; no call of it has ended yet"))
+    is_first = row.longest_s is None and row.calls_known
+    return Text(f"{who} is in {where}, {time} so far" + ("; no call of it has ended yet" if is_first else ""))
 
 
 def _where(row: OpenStage) -> str:

@@ -1,0 +1,44 @@
+"""Processes that began with a run and are in none yet: a rank that hangs before its process group is made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from otel_rl.identity import is_made_of
+from otel_rl.journal.read import JournalNotFound, Run, open_run
+from otel_rl.report.health import open_rows
+from otel_rl.report.locate import PENDING, recorded_below
+from otel_rl.report.model import Attempt, Pending
+
+START_NS: Final = 60_000_000_000
+"""The ranks of a launcher begin within that, in any order: one may be there before the run is."""
+
+
+def pending(run: Run, attempts: Iterable[Attempt], now_ns: int) -> list[Pending]:
+    """Find the processes that wait beside a run for the name of theirs.
+
+    They were told no name, so that their run has none but the one that rank 0 made of its attempt. Of that run they
+    may be where they are on a host of it and began while it was recorded; more nobody knows.
+    """
+    times = [(one.begin_ns - START_NS, one.end_ns) for one in attempts if is_made_of(run.path.name, one.id)]
+    hosts = _hosts(run)
+    return [
+        Pending(path=str(other.path), open_stages=open_rows(other.open_stages(), now_ns, {}))
+        for other in (_runs(run) if times else ())
+        if hosts & _hosts(other)
+        and any(begin <= one.identity.created_ns <= end for one in other.journals for begin, end in times)
+    ]
+
+
+def _runs(run: Run) -> Iterator[Run]:
+    for path in recorded_below(run.path.parent / PENDING):
+        try:
+            yield open_run(path)
+        except JournalNotFound:  # it has become known since it was listed
+            continue
+
+
+def _hosts(run: Run) -> set[str]:
+    """What the hosts of a run are known by: their boot, or their name where that is not told."""
+    return {journal.identity.boot_id or journal.identity.host for journal in run.journals} - {""}
