@@ -25,12 +25,12 @@ def clock_attributes(name: str) -> dict[str, Value]:
     return {vocabulary.CLOCK: "host"} if name in ASYNCHRONOUS else {}
 
 
-def device_duration(fold: Fold, name: str, attributes: Attributes, labels: Labels) -> None:
+def device_duration(fold: Fold, attributes: Attributes, labels: Labels) -> None:
     """Count the time that the device took for a stage, and what of it was exposed communication, as far as known."""
     for metric, key in DEVICE_TIMES:
         seconds = attributes.get(key)
         if isinstance(seconds, float):
-            fold.durations(metric, (seconds,), ((vocabulary.STAGE, name), *labels))
+            fold.durations(metric, (seconds,), labels)
 
 
 @lru_cache(256)

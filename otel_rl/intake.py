@@ -101,7 +101,7 @@ class Intake:
                 late_traces = {stage.trace for stage in self._late}
                 self._take(observed.due(late_traces, self.requests.stages, is_last=is_last and is_all), taken)
         with guard("name open stages"):
-            self.opened.keep({*opened, *self._late})
+            taken.logs += self.opened.keep({*opened, *self._late})
             taken.logs += self.opened.logs(opened, records) + self.opened.logs(self._late, [])
         return taken
 
@@ -154,7 +154,7 @@ class Intake:
             if self._is_late(stage):
                 self._late.append(stage)
                 return
-            device_duration(self._fold, stage.name, stage.attributes or {}, self._metrics.labels(stage))
+            device_duration(self._fold, stage.attributes or {}, self._metrics.labels(stage))
         after = stage.after
         has_device = after is not None and after[1] is not None
         activations = self._activations.see(stage) if has_device else NOTHING

@@ -11,7 +11,10 @@ from otel_rl.records import Labels
 from otel_rl.spans import Stage
 
 STEP_DURATION = vocabulary.STAGES[vocabulary.LOOP].duration
-LABELS = (vocabulary.LOGPROB_KIND, vocabulary.REWARD_FUNCTION, vocabulary.IDLE_REASON, vocabulary.MODE)
+LABELS = (
+    vocabulary.LOGPROB_KIND, vocabulary.REWARD_FUNCTION, vocabulary.IDLE_REASON, vocabulary.MODE,
+    vocabulary.CHECKPOINT_LOAD,
+)  # fmt: skip
 """The span attributes that a stage's duration keeps: few values each, never a step or a sample."""
 MOST_NAMES = 20_000
 """Names of stages that are remembered."""
@@ -60,8 +63,10 @@ class StageMetrics:
                 fold.durations(metric, seconds, labels + more)
 
     def labels(self, stage: Stage) -> Labels:
-        """Give the labels that the duration of a stage has."""
-        return (self._known.get(stage.name) or self._name(stage.name))[1] + labels_of(stage.attributes or {}, LABELS)
+        """Give the labels of a stage where one histogram counts them all: its name, and those of its duration."""
+        labels = (self._known.get(stage.name) or self._name(stage.name))[1]
+        named = labels or ((vocabulary.STAGE, stage.name.partition(" ")[0]),)
+        return named + labels_of(stage.attributes or {}, LABELS)
 
     def _name(self, name: str) -> tuple[str, Labels]:
         """Give metric and labels by the name; the metric is empty where the duration is not counted."""

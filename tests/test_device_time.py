@@ -42,8 +42,29 @@ def test_a_stage_says_how_long_the_device_took(recording: Recording, cuda: FakeC
     spans = recording.spans()
     times = {name: span.attributes.get(v.DEVICE_TIME) for name, span in spans.items() if not name.startswith("rl.rank")}
     assert {
-        v.SETUP: None, v.LOOP: None, v.FORWARD: 0.5, v.BACKWARD: 1.0, v.LOG: None, v.TEARDOWN: None,
+        v.SETUP: None, v.LOOP: None, v.FORWARD: 0.5, v.BACKWARD: 1.0, v.LOG: 0.0, v.TEARDOWN: None,
     } == times  # fmt: skip
+
+
+def test_stages_inside_have_times_of_their_own(recording: Recording, cuda: FakeCuda) -> None:
+    """As has the one around them, of the same work; a step's root and container wait for no device."""
+    seen = []
+    with otel_rl.step(1):
+        with otel_rl.stage("train"):
+            with otel_rl.stage("train.forward"):
+                cuda.launch(1.0)
+            with otel_rl.stage("mine"):
+                cuda.launch(2.0)
+            cuda.launch(0.5)
+        with otel_rl.stage("idle"):
+            cuda.launch(4.0)
+        assert state.container is not None
+        seen.append(type(state.container.attributes))
+        cuda.wait(9.0)
+    spans = recording.spans()
+    times = {name: span.attributes[v.DEVICE_TIME] for name, span in spans.items() if v.DEVICE_TIME in span.attributes}
+    assert {v.TRAIN: 3.5, v.FORWARD: 1.0, "mine": 2.0} == times
+    assert [dict] == seen
 
 
 def test_a_span_waits_for_its_device(recording: Recording, cuda: FakeCuda) -> None:
@@ -76,6 +97,19 @@ def test_the_time_is_counted_in_metrics(recording: Recording, cuda: FakeCuda, mo
         (point.attributes[v.LOGPROB_KIND], point.attributes[v.STAGE]): (point.count, point.sum) for point in found
     }
     assert {("old", v.LOGPROB): (1, 0.5), ("ref", v.LOGPROB): (1, 0.5)} == points
+
+
+def test_the_metric_is_told_by_the_stage(recording: Recording, cuda: FakeCuda) -> None:
+    """One of the vocabulary by its name there, as its duration is, and one of the user's own by that."""
+    with otel_rl.step(1):
+        for name, more in ((f"{v.REWARD} accuracy", {"reward.function": "accuracy"}), ("reward", {}), ("mine", {})):
+            with otel_rl.stage(name, **more):
+                cuda.launch(0.5)
+        cuda.wait(9.0)
+    found = recording.stop().points(v.DEVICE_DURATION)
+    points = {tuple(sorted(point.attributes.items())): (point.count, point.sum) for point in found}
+    function, reward = (v.REWARD_FUNCTION, "accuracy"), (v.STAGE, v.REWARD)
+    assert {(function, reward): (1, 0.5), ((v.STAGE, "mine"),): (1, 0.5), (reward,): (1, 0.5)} == points
 
 
 def one(cuda: FakeCuda, clock: DeviceClock, seconds: float, name: str = v.FORWARD) -> Stage:
@@ -238,12 +272,58 @@ def test_a_rollout_is_timed_only_where_it_generates_here() -> None:
     assert (None, 1.0) == (stages[0].attributes, stages[1].attributes[v.DEVICE_TIME])
 
 
-def test_what_no_device_works_on_later_is_not_timed() -> None:
-    """A reward of the host's; and collectives, of which there are hundreds."""
+WORK = (
+    v.LOGPROB, v.VALUE, v.ADVANTAGE, v.TRAIN, v.FORWARD, v.BACKWARD, v.CLIP, v.OPTIMIZER, v.REWARD,
+    f"{v.REWARD} accuracy", v.SYNC, v.EVALUATE, v.CHECKPOINT, v.CHECKPOINT_STAGING, v.SAMPLE_PROCESS, v.LOG,
+    "rl.mine", "mine",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WORK)
+def test_every_stage_is_timed(name: str) -> None:
+    """Of integrations and of users: any may give the device work."""
     cuda = FakeCuda()
     clock = DeviceClock(cuda)
-    assert [None, None] == [one(cuda, clock, 1.0, name).attributes.get(v.DEVICE_TIME) for name in (v.REWARD, v.COMM)]
-    assert [] == cuda.events
+    stage = one(cuda, clock, 1.0, name)
+    cuda.wait(2.0)
+    clock.resolve()
+    assert {"rl.batch_size": 1, v.DEVICE_TIME: 1.0} == stage.attributes
+
+
+@pytest.mark.parametrize("name", [v.LOOP, f"{v.RANK_SPAN} 3", v.SETUP, v.TEARDOWN, v.IDLE, v.COMM])
+def test_what_is_no_work_is_not_timed(name: str) -> None:
+    """Nor are collectives, of which there are hundreds."""
+    cuda = FakeCuda()
+    clock = DeviceClock(cuda)
+    stage = one(cuda, clock, 1.0, name)
+    assert (dict, []) == (type(stage.attributes), cuda.events)
+
+
+def test_beside_the_thread_of_the_steps_nothing_is_timed(recording: Recording, cuda: FakeCuda) -> None:
+    """What it asks could break a capture of that one's, and on the stream lies that one's work."""
+
+    def beside() -> None:
+        for _ in range(2):
+            with otel_rl.stage("reward"):
+                pass
+
+    with otel_rl.step(1):
+        thread = threading.Thread(target=beside)
+        thread.start()
+        thread.join()
+    assert (None, 0, 0) == (recording.spans()[v.REWARD].attributes.get(v.DEVICE_TIME), cuda.records, cuda.queries)
+
+
+def test_a_stage_that_another_thread_ends_has_no_time() -> None:
+    """So an asynchronous checkpoint ends: whose work lies on the stream until then, or a graph, nobody knows."""
+    cuda = FakeCuda()
+    clock = DeviceClock(cuda)
+    stage = Stage(v.CHECKPOINT, {v.CHECKPOINT_ASYNC: True})
+    clock.begin(stage)
+    other = threading.Thread(target=clock.end, args=(stage,))
+    other.start()
+    other.join()
+    assert ({v.CHECKPOINT_ASYNC: True}, dict, 1) == (stage.attributes, type(stage.attributes), cuda.records)
 
 
 @pytest.mark.gpu

@@ -245,10 +245,10 @@ def test_without_a_device_nothing_is_timed(recording: Recording) -> None:
         with otel_rl.stage("train.forward"):
             call(VALUE, GROUP)
         state.device = DeviceInUse(cuda)
-        with otel_rl.stage("reward"):
+        with otel_rl.stage("idle"):
             call(VALUE, GROUP)
     recording.stop()
-    assert [(None, None)] * 2 == told(recording, v.FORWARD, v.REWARD)
+    assert [(None, None)] * 2 == told(recording, v.FORWARD, v.IDLE)
     assert [] == cuda.events
 
 

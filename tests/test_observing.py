@@ -858,6 +858,23 @@ def test_the_devices_own_time_is_taken_where_it_knows_all(recording: Recording, 
     assert (6_610_961_301_504 / 4, False) == (point.value, v.CLOCK in point.attributes)
 
 
+def test_the_devices_time_of_overlapping_stages_counts_once(recording: Recording, device: Any) -> None:
+    """A stage around the others has theirs in its own."""
+    with otel_rl.step(1), otel_rl.stage("train") as train:
+        for name, seconds in (("train.forward", 1.0), ("train.backward", 2.5)):
+            with otel_rl.stage(name) as span:
+                if name == "train.forward":
+                    mask = Remote(torch.ones(1, 2048, dtype=torch.long))
+                    otel_rl.observe(model=QWEN_0_5B, batch={"attention_mask": mask})
+                span.set_attribute(v.DEVICE_TIME, seconds)
+                recording.tick(1)
+        recording.tick(1)
+        train.set_attribute(v.DEVICE_TIME, 4.0)
+    run = recording.stop()
+    point = next(point for point in run.points(v.FLOPS_RATE) if point.attributes[v.FLOPS_SCOPE] == "update")
+    assert (6_610_961_301_504 / 4, False) == (point.value, v.CLOCK in point.attributes)
+
+
 def test_a_tensor_of_another_device_is_left_out(recording: Recording, device: Any) -> None:
     """Its copy would run on another stream than the event that says that it is over."""
     with otel_rl.step(1), otel_rl.stage("train.forward"):

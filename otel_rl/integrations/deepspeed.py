@@ -1,4 +1,4 @@
-"""DeepSpeed: forward, backward, optimizer step and checkpoint of its engine.
+"""DeepSpeed: forward, backward, optimizer step and checkpoints of its engine.
 
 Runs in every rank. Source: DeepSpeed 0.15 to 0.18, ``deepspeed/runtime/engine.py`` (lines in the facts on training,
 section 1.6) and ``deepspeed/comm/torch.py``: its collectives are those of ``torch.distributed``, so they are rows
@@ -65,5 +65,10 @@ HOOKS = (
         target=f"{ENGINE}.save_checkpoint",
         stage=vocabulary.CHECKPOINT,
         attributes=((vocabulary.CHECKPOINT_FORMAT, PACKAGE),),
+    ),
+    Hook(
+        target=f"{ENGINE}.load_checkpoint",
+        stage=vocabulary.CHECKPOINT,
+        attributes=((vocabulary.CHECKPOINT_FORMAT, PACKAGE), (vocabulary.CHECKPOINT_LOAD, True)),
     ),
 )

@@ -40,6 +40,8 @@ ATTEMPT_KEY = "otel_rl/attempt"
 ATTEMPT_LIMIT_S = 5.0
 
 DCP = "torch.distributed.checkpoint"
+SAVED = ((vocabulary.CHECKPOINT_FORMAT, "dcp"),)
+LOADED = (*SAVED, (vocabulary.CHECKPOINT_LOAD, True))
 DATA = ((vocabulary.IDLE_REASON, "data"),)
 PIPELINE = ((vocabulary.IDLE_REASON, "pipeline"),)
 
@@ -257,12 +259,19 @@ HOOKS = (
         attributes=((vocabulary.CHECKPOINT_FORMAT, "torch.save"),),
     ),
     Hook(target="torch:save", stage=_save_stage, attributes=((vocabulary.CHECKPOINT_FORMAT, "torch.save"),)),
+    Hook(target=f"{DCP}.state_dict_saver:save", stage=_save_stage, attributes=SAVED),
+    Hook(target=f"{DCP}:save", stage=_save_stage, attributes=SAVED),
+    Hook(target=f"{DCP}.state_dict_loader:load", stage=vocabulary.CHECKPOINT, attributes=LOADED),
+    Hook(target=f"{DCP}:load", stage=vocabulary.CHECKPOINT, attributes=LOADED),
+    # What the old ``save_state_dict`` and ``load_state_dict`` call: around these themselves, torch's warning that they
+    # are deprecated would name our line instead of the program's.
+    Hook(target=f"{DCP}.state_dict_saver:_save_state_dict", stage=_save_stage, attributes=SAVED, optional=True),
     Hook(
-        target=f"{DCP}.state_dict_saver:save",
-        stage=_save_stage,
-        attributes=((vocabulary.CHECKPOINT_FORMAT, "dcp"),),
+        target=f"{DCP}.state_dict_loader:_load_state_dict",
+        stage=vocabulary.CHECKPOINT,
+        attributes=LOADED,
+        optional=True,
     ),
-    Hook(target=f"{DCP}:save", stage=_save_stage, attributes=((vocabulary.CHECKPOINT_FORMAT, "dcp"),)),
     *(
         Hook(
             target=target,

@@ -81,14 +81,26 @@ class Work:
     def seconds(self, scope: str) -> tuple[float, bool]:
         """Give the time of a scope: of its stages together, by the device where that timed every one of them.
 
+        The time of a stage inside another one of the scope is a part of that one's.
+
         Returns:
             The time, and whether it is the device's.
         """
         done = [one for one in self.done if SCOPES[one.name] == scope]
-        seconds = [one.device_s for one in done if one.device_s is not None]
-        if done and len(seconds) == len(done):
+        outer = _outermost(done)
+        seconds = [one.device_s for one in outer if one.device_s is not None]
+        if outer and len(seconds) == len(outer):
             return sum(seconds), True
         return covered([one.time for one in done]) / 1e9, False
+
+
+def _outermost(done: list[Done]) -> list[Done]:
+    """Leave out what began and ended while another of them was open."""
+    outer: list[Done] = []
+    for one in sorted(done, key=lambda one: (one.time[0], -one.time[1])):
+        if not outer or one.time[1] > outer[-1].time[1]:
+            outer.append(one)
+    return outer
 
 
 def points(work: Work, container: Stage, device: str) -> Iterator[Point]:

@@ -12,6 +12,7 @@ import threading
 from collections import defaultdict, deque
 from collections.abc import Sequence
 from itertools import chain
+from threading import get_ident
 from typing import Any, Final, NamedTuple
 
 from otel_rl import vocabulary
@@ -33,9 +34,11 @@ ASYNCHRONOUS: Final = frozenset(
     )
 )
 """Stages whose work an accelerator does later than the host asks for it: their host duration is that of the launch."""
-TIMED: Final = ASYNCHRONOUS - {vocabulary.COMM} | {vocabulary.SAMPLE}
-"""Stages that are timed on the device; of the collectives in them what they wait (``exposed.py``)."""
-LIMIT: Final = 256
+UNTIMED: Final = frozenset((vocabulary.LOOP, vocabulary.SETUP, vocabulary.TEARDOWN, vocabulary.IDLE, vocabulary.COMM))
+"""What is not timed on the device, beside the containers of ranks: spans that hold a trace, waits of the host, and
+collectives, of which there are hundreds; what their stage waits for them is timed instead (``exposed.py``)."""
+CONTAINER: Final = f"{vocabulary.RANK_SPAN} "
+LIMIT: Final = 1024
 """Stages of a thread that may wait for their device; then the oldest goes without its time, and is counted."""
 KEPT: Final = 2048
 """Events of a device that are kept to be used again."""
@@ -47,6 +50,8 @@ class Begun(NamedTuple):
     event: Any
     """Recorded at its begin."""
     stream: Any
+    thread: int
+    """Only this one may mark the end: another does not know whether it captures a graph, nor what it did since."""
 
 
 class _Waiting(NamedTuple):
@@ -66,6 +71,9 @@ class _OfThread(threading.local):
 
 class DeviceClock:
     """Times stages on the device of one process: ``torch.cuda`` (CUDA, ROCm) or ``torch.npu``.
+
+    Every stage has a time of its own, those inside it included. Where this process has steps, only their thread is
+    timed: other threads share its stream, and their queries could break a capture that it has begun.
 
     Cost: two events a stage, which are used again, and one query at each end of a later stage. When
     the device fails, its clock stops for good; that is counted once, and the host hears of it from its own calls.
@@ -89,7 +97,7 @@ class DeviceClock:
     def begin(self, stage: Any) -> None:
         """Mark the begin of a stage, if it is one that is timed."""
         self.resolve()
-        if stage.name in TIMED:
+        if stage.name not in UNTIMED and not stage.name.startswith(CONTAINER):
             begun = self.start()
             if begun is not None:
                 self._begun[stage] = begun
@@ -130,7 +138,7 @@ class DeviceClock:
 
         Returns:
             The attributes, to be complete once ``resolve`` finds that the device was there; as they were if the end
-            cannot be marked.
+            cannot be marked, or is on another thread than the begin.
         """
         late = attempt("time", "work of the device", self._stop, begun, attributes, waits)
         return attributes if late is None else late
@@ -151,13 +159,14 @@ class DeviceClock:
     # --- guarded ------------------------------------------------------------------------------------------------------
 
     def _start(self) -> Begun | None:
-        if self._has_failed:
+        thread, loop = get_ident(), state.training.loop
+        if self._has_failed or (loop is not None and loop.thread != thread):
             return None
         try:
             if is_capturing(self._device):
                 return None  # an event recorded into a graph would be recorded again with every replay
             stream = self._device.current_stream()
-            return Begun(self._record(stream), stream)
+            return Begun(self._record(stream), stream, thread)
         except RuntimeError:
             self._fail()
             return None
@@ -166,7 +175,7 @@ class DeviceClock:
         if self._has_failed:
             return None
         try:
-            if is_capturing(self._device):
+            if begun.thread != get_ident() or is_capturing(self._device):
                 self._keep(begun.stream, begun.event)
                 return None
             end = self._record(begun.stream)

@@ -51,6 +51,9 @@ CHECKPOINT_ASYNC: Final = attribute(
 CHECKPOINT_FORMAT: Final = attribute(
     "rl.checkpoint.format", "string", "span", "`torch.save`, `dcp` or the framework's own"
 )
+CHECKPOINT_LOAD: Final = attribute(
+    "rl.checkpoint.load", "boolean", "span", "true where a checkpoint is read; absent where one is written"
+)
 COMM_OPERATION: Final = attribute(
     "rl.comm.operation", "string", "span", "name of the collective as the caller called it"
 )

@@ -104,7 +104,8 @@ DEVICE_DURATION: Final = metric(
     "rl.device.duration",
     "histogram",
     "s",
-    "time on the device of every such stage (`rl.device.time`), by `rl.stage`",
+    "time on the device of every stage that it timed (`rl.device.time`), by `rl.stage`; that of an outer stage holds "
+    "those of the stages inside it",
     OURS,
     DURATION_BOUNDARIES,
 )

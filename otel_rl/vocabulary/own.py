@@ -12,6 +12,10 @@ REASON: Final = attribute(
 )
 
 SELF_RECORDED: Final = metric("otel_rl.recorded", "counter", "{record}", "spans, points and logs recorded, by signal")
+SELF_ENCODED: Final = metric("otel_rl.encoded", "counter", "{record}", "recorded ones that could be encoded, by signal")
+SELF_JOURNALED: Final = metric(
+    "otel_rl.journal.records", "counter", "{record}", "encoded ones written to the journal, by signal"
+)
 SELF_DROPPED: Final = metric("otel_rl.dropped", "counter", "{record}", "records given up, by signal and reason")
 SELF_CHANGED: Final = metric(
     "otel_rl.changed", "counter", "{change}", "what was cut, replaced or left out of records that are kept, by reason"
@@ -44,6 +48,9 @@ OUTCOME: Final = attribute(
 )
 
 OPEN: Final = event("rl.stage.open", "a stage that was open when the journal was written; its end, if any, is its span")
+ENDED: Final = event(
+    "rl.stage.ended", "a stage that was journaled as open by a rank that does not know its attempt: its span waits"
+)
 OUT_OF_MEMORY: Final = event(
     "rl.memory.exhausted", "an out-of-memory error, with the memory and the tokens of every open stage"
 )

@@ -29,7 +29,7 @@ COMM: Final = stage(
     "rl.train.comm", "one collective or a metric's gather, among the longest of its stage", is_measured=False
 )
 SYNC: Final = stage("rl.sync", "new weights to the rollout engine", PROPOSAL)
-CHECKPOINT: Final = stage("rl.checkpoint", "writing a checkpoint")
+CHECKPOINT: Final = stage("rl.checkpoint", "writing a checkpoint, or reading one (`rl.checkpoint.load`)")
 CHECKPOINT_STAGING: Final = stage(
     "rl.checkpoint.staging", "the part of an asynchronous checkpoint that blocks training"
 )

@@ -94,11 +94,13 @@ def test_deepspeeds_forward_belongs_to_the_stage_around_it(
     assert expected == step.below[0].below
 
 
-def test_deepspeed_saves(recording: Recording) -> None:
-    """Its checkpoint says whose it is."""
+@pytest.mark.parametrize(("name", "is_read"), [("save_checkpoint", None), ("load_checkpoint", True)])
+def test_deepspeed_saves_and_loads(recording: Recording, name: str, is_read: bool | None) -> None:
+    """Its checkpoint says whose it is, and whether it is read."""
     with otel_rl.step(1):
-        assert hooked(deepspeed, "save_checkpoint", lambda *_: True)(object(), "here")
-    assert "deepspeed" == recording.spans()[v.CHECKPOINT].attributes[v.CHECKPOINT_FORMAT]
+        assert hooked(deepspeed, name, lambda *_: True)(object(), "here")
+    found = recording.spans()[v.CHECKPOINT].attributes
+    assert ("deepspeed", is_read) == (found[v.CHECKPOINT_FORMAT], found.get(v.CHECKPOINT_LOAD))
 
 
 def test_megatron_trains(recording: Recording) -> None:

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from contextvars import copy_context
 from pathlib import Path
 from typing import Any
 
@@ -279,6 +280,73 @@ def test_a_step_of_an_optimizer_that_raises_in_another_thread_ends_with_the_step
     assert (True, True) == (raised.attributes[v.TRUNCATED], raised.span.end_ns <= one.span.end_ns)
 
 
+@pytest.mark.parametrize("in_thread", [True, False])
+@pytest.mark.parametrize("is_optimizer", [True, False])
+def test_a_step_of_an_optimizer_that_raised_does_not_take_the_error_of_something_else(
+    recorded: Callable[[], Recorded], in_thread: bool, is_optimizer: bool
+) -> None:
+    """Its own was caught; another one, of another optimizer even, ends the step of the training."""
+    caught, uncaught = Raising(model().parameters(), lr=0.1), Raising(model().parameters(), lr=0.1)
+    caught.error, uncaught.error = ValueError("gone"), LookupError("gone, too")
+
+    def step_it() -> None:
+        with suppress(ValueError):
+            caught.step()
+
+    with ThreadPoolExecutor(1) as pool, suppress(LookupError), otel_rl.step(1):
+        if in_thread:
+            pool.submit(step_it).result()
+        else:
+            step_it()
+        if is_optimizer:
+            uncaught.step()
+        raise uncaught.error
+    assert {} == state.training.stepping
+    (step,) = recorded().steps().values()
+    expected = [(v.OPTIMIZER, None, True), (v.OPTIMIZER, "LookupError", None)]
+    actual = [(one.name, one.attributes.get(v.ERROR_TYPE), one.attributes.get(v.TRUNCATED)) for one in step.children]
+    assert ("LookupError", expected[: 1 + is_optimizer]) == (step.attributes[v.ERROR_TYPE], actual)
+
+
+@pytest.mark.parametrize("finds_out", [True, False])
+def test_what_a_step_of_an_optimizer_that_raised_began_in_another_thread_stays_inside(
+    recorded: Callable[[], Recorded], finds_out: bool
+) -> None:
+    """Though it is still open when the error is found out, be it there: it is not known to have begun behind that."""
+    optimizer, other = torch.optim.SGD(model().parameters(), lr=0.1), Raising(model().parameters(), lr=0.1)
+    has_begun, may_go_on = threading.Event(), threading.Event()
+
+    def save() -> None:
+        with otel_rl.stage("save"):
+            has_begun.set()
+            assert may_go_on.wait(60)
+            for other.error in (ValueError("gone"), None) if finds_out else ():
+                with suppress(ValueError):
+                    other.step()
+
+    with ThreadPoolExecutor(1) as pool:
+
+        def closure() -> float:
+            pool.submit(copy_context().run, save)
+            assert has_begun.wait(60)
+            with otel_rl.stage("loss"):
+                raise ValueError("gone")
+
+        with otel_rl.step(1):
+            with suppress(ValueError):
+                optimizer.step(closure)
+            if finds_out:
+                may_go_on.set()
+                pool.shutdown()
+        may_go_on.set()
+    (step,) = recorded().steps().values()
+    assert [v.OPTIMIZER, "  save", *[f"    {v.OPTIMIZER}"] * 2 * finds_out, "  loss"] == step.outline()
+    (raised,) = step.children
+    save_, loss = raised.children
+    actual = (raised.attributes[v.TRUNCATED], save_.attributes.get(v.TRUNCATED), raised.span.end_ns >= loss.span.end_ns)
+    assert (True, None, True) == actual
+
+
 def test_a_step_of_an_optimizer_in_another_thread_may_outlast_the_step_of_the_training(
     recorded: Callable[[], Recorded],
 ) -> None:
@@ -332,6 +400,41 @@ def test_saving_is_a_checkpoint(recorded: Callable[[], Recorded], tmp_path: Path
         (node.name, node.attributes[v.CHECKPOINT_FORMAT]) for node in saved
     ]
     assert (tmp_path / "model.pt").exists()
+
+
+def checkpoints(recorded: Recorded) -> list[tuple[Any, ...]]:
+    """Give format, whether it was read, and what lies inside, of the checkpoints of step 1."""
+    keys = v.CHECKPOINT_FORMAT, v.CHECKPOINT_LOAD
+    nodes = recorded.steps()[1].children
+    assert {v.CHECKPOINT} == {node.name for node in nodes}
+    return [(*map(node.attributes.get, keys), node.outline()) for node in nodes]
+
+
+@alone
+@pytest.mark.filterwarnings("ignore:torch.distributed is unavailable")
+@pytest.mark.parametrize("where", ["", ".state_dict_loader"])
+def test_loading_is_a_checkpoint(recorded: Callable[[], Recorded], tmp_path: Path, where: str) -> None:
+    """That says so, by either name of the function; what was saved is loaded."""
+    import torch.distributed.checkpoint as dcp
+
+    saved, loaded = {"model": model().state_dict()}, {"model": model().state_dict()}
+    with otel_rl.step(1):
+        dcp.save(saved, checkpoint_id=str(tmp_path))
+        importlib.import_module(f"{dcp.__name__}{where}").load(loaded, checkpoint_id=str(tmp_path))
+    assert [("dcp", None, []), ("dcp", True, [])] == checkpoints(recorded())
+    assert all(torch.equal(saved["model"][key], loaded["model"][key]) for key in saved["model"])
+
+
+def test_the_old_names_of_saving_and_loading(recorded: Callable[[], Recorded], tmp_path: Path) -> None:
+    """Torch warns the program of its own line, as without us."""
+    import torch.distributed.checkpoint as dcp
+
+    weights = model().state_dict()
+    with otel_rl.step(1), pytest.warns(FutureWarning, match="is deprecated") as warned:
+        dcp.save_state_dict(weights, dcp.FileSystemWriter(str(tmp_path)), no_dist=True)
+        dcp.load_state_dict(weights, dcp.FileSystemReader(str(tmp_path)), no_dist=True)
+    assert [("dcp", None, []), ("dcp", True, [])] == checkpoints(recorded())
+    assert {__file__} == {warning.filename for warning in warned}
 
 
 def wait_until_saved() -> None:
