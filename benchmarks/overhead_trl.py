@@ -109,7 +109,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         arguments = train.parse(
             ["--steps", str(options.steps + 61), "--eval-every", "0", "--save-every", "0", "--batch-size", "4",
-             "--num-generations", "4", "--log-every", "10"]
+             "--num-generations", "4", "--iters", "1", "--log-every", "10"]
         )  # fmt: skip
         train.quiet()
         import torch

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, Final
 
 from otel_rl import vocabulary
 from otel_rl.complete import memory_attributes
 from otel_rl.guard import guard
-from otel_rl.records import Log
+from otel_rl.probes import deferred
+from otel_rl.records import Attributes, Late, Later, Log
 from otel_rl.runtime import state
+
+WORK: Final = (
+    vocabulary.TRAIN_BATCH_SIZE,
+    vocabulary.TOKENS,
+    vocabulary.TOKENS_PROMPT,
+    vocabulary.TOKENS_RESPONSE,
+    vocabulary.TOKENS_PADDING,
+)
+"""What a stage worked on; tokens may have been on their way, and a backward says nothing of them by itself."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -18,6 +30,8 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 def record_exhausted() -> None:
     """Log, for every open stage, what it held and what it was working on when memory ran out."""
+    with guard("take what has come from a device"):
+        deferred.resolve()
     reading = state.read_memory()
     for opened in tuple(state.open):
         if hasattr(opened, "before"):  # else a collective: it holds nothing; neither class can be imported here
@@ -28,4 +42,11 @@ def record_exhausted() -> None:
 def _record(stage: Any, reading: Any) -> None:
     values = {**(stage.attributes or {}), **memory_attributes(stage.before, reading)}
     values[vocabulary.STAGE] = stage.name
-    state.add(Log(vocabulary.OUT_OF_MEMORY, state.now(), values, stage.name, 17, stage.trace_id, stage.span_id))
+    log = Log(vocabulary.OUT_OF_MEMORY, state.now(), values, stage.name, 17, stage.trace_id, stage.span_id)
+    work = state.training.forward if stage.name == vocabulary.BACKWARD else stage.attributes
+    state.add(Later(_with_work, (log, work)) if isinstance(work, Late) else log)
+
+
+def _with_work(log: Log, work: Attributes) -> Iterator[Log]:
+    """Complete a record by numbers that the flusher still had to read: it has, where they were there."""
+    yield replace(log, attributes={**{key: work[key] for key in WORK if key in work}, **log.attributes})

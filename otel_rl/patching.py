@@ -25,6 +25,8 @@ from otel_rl.watching import Begin, First, asked, watched
 
 Capture = Callable[[tuple[Any, ...], dict[str, Any], Any], dict[str, Value] | None]
 """``(args, kwargs, result) -> attributes``, which become the stage's; runs guarded after the host's call."""
+Say = Callable[[tuple[Any, ...], dict[str, Any]], dict[str, Value]]
+"""``(args, kwargs) -> attributes`` of the stage; runs guarded before the host's call."""
 Before = Callable[[tuple[Any, ...], dict[str, Any]], object]
 """``(args, kwargs)``; runs guarded before the host's call. For a ``stage``: its name, or None for no stage now."""
 
@@ -41,8 +43,8 @@ class Hook:
     """``"package.module:function"`` or ``"package.module:Class.method"``."""
     stage: str | Before | None = None
     """Name of the stage around the call, or a function that says it."""
-    attributes: tuple[tuple[str, Value], ...] = ()
-    """What every such stage says, however the call ends."""
+    attributes: tuple[tuple[str, Value], ...] | Say = ()
+    """What every such stage says from its begin on, however the call ends; or a function that knows it of a call."""
     before: Before | None = None
     capture: Capture | None = None
     after: Capture | None = None
@@ -328,7 +330,12 @@ def _begin(hook: Hook, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Stage |
     parent = context.get(SPAN_KEY)
     if parent.__class__ is Stage and parent.name == name:
         return None
-    opened = Stage(name, dict(hook.attributes) if hook.attributes else None, coarse=True)
+    said = hook.attributes
+    if callable(said):
+        attributes = attempt("describe", hook.target, said, args, kwargs)
+    else:
+        attributes = dict(said) if said else None
+    opened = Stage(name, attributes, coarse=True)
     opened.open(context, parent)
     return opened
 

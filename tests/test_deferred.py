@@ -159,6 +159,26 @@ def test_numbers_of_a_device_come_when_it_is_done(device: Any) -> None:
         assert expected == seen
 
 
+@pytest.mark.usefixtures("queue")
+def test_what_follows_comes_behind_the_numbers_that_were_asked_for(device: Any) -> None:
+    """Of the host and of a device; those that are asked for later it does not wait for."""
+    seen: list[list[float]] = []
+    assert deferred.read([torch.tensor(1.0)], use(seen))
+    deferred.follow(use(seen))
+    served()
+    assert [[1.0], []] == seen
+    assert deferred.read([OnDevice(2.0)], use(seen))
+    deferred.follow(use(seen))
+    assert deferred.read([OnDevice(3.0)], use(seen))
+    deferred.resolve()
+    served()
+    assert [[1.0], []] == seen
+    Event.all[0].over = True
+    deferred.resolve()
+    served()
+    assert [[1.0], [], [2.0], []] == seen
+
+
 def test_a_device_that_never_answers_holds_only_so_many(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """What comes after is dropped and counted."""
     monkeypatch.setattr(deferred, "LIMIT", 2)

@@ -6,17 +6,25 @@ import asyncio
 import io
 import json
 import os
+import statistics
 import subprocess
 import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 pytest.importorskip("trl")
 
+from otel_rl import vocabulary as v
+from otel_rl.cli import app
 from otel_rl.demo import follow, task, train
+from tests.backend.stored import attributes, spans_of
 
 LAUNCHER = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
 
@@ -143,8 +151,8 @@ def test_the_defaults_train_grpo_with_otel_rl() -> None:
 def test_a_run_says_what_it_computed(tmp_path: Path) -> None:
     """A real run of a single process, without otel_rl, leaves its summary and its record behind."""
     summary, record, work = (tmp_path / name for name in ("summary.json", "record.json", "work"))
-    options = ("--no-otel", "--steps=4", "--eval-every=0", "--save-every=0", "--log-every=1", "--workdir", str(work))
-    run_demo(tmp_path, *options, "--output", str(summary), "--record", str(record), ranks=1)
+    options = ("--no-otel", "--steps=4", "--iters=1", "--eval-every=0", "--save-every=0", "--log-every=1")
+    run_demo(tmp_path, *options, "--workdir", str(work), "--output", str(summary), "--record", str(record), ranks=1)
     assert json.loads(summary.read_text())["steps"] == 4
     recorded = json.loads((tmp_path / "record-rank0.json").read_text())
     assert sum("loss" in step for step in recorded["steps"]) == 4
@@ -170,10 +178,154 @@ def test_the_reward_rises_on_two_ranks(tmp_path: Path) -> None:
     assert output.splitlines()[-1].startswith("step 140/140   reward ")
 
 
+STAGES = {
+    "rl.idle", "rl.sample", "rl.sample.process", "rl.logprob old", "rl.logprob ref", "rl.reward", "rl.reward parity",
+    "rl.reward judge", "rl.advantage", "rl.log", "rl.train.forward", "rl.train.backward", "rl.train.clip",
+    "rl.train.optimizer", "rl.evaluate", "rl.checkpoint",
+}  # fmt: skip
+"""All but the weight synchronisation: nobody else has the weights."""
+SAYS = {
+    "rl.sample": {
+        v.MODE,
+        v.ROLLOUT_ID,
+        v.POLICY_VERSION,
+        v.SAMPLE_BATCH_SIZE,
+        v.GROUP_SIZE,
+        v.TOKENS,
+        v.TOKENS_PADDING,
+    },
+    "rl.logprob old": {v.MODE, v.ROLLOUT_ID, v.BATCH_SIZE, v.TOKENS, v.TOKENS_PADDING},
+    "rl.logprob ref": {v.MODE, v.ROLLOUT_ID, v.BATCH_SIZE, v.TOKENS, v.TOKENS_PADDING},
+    "rl.reward": {v.MODE, v.BATCH_SIZE},
+    "rl.reward parity": {v.MODE, v.REWARD_FUNCTION},
+    "rl.reward judge": {v.MODE, v.REWARD_FUNCTION},
+    "rl.advantage": {v.MODE, v.BATCH_SIZE},
+    "rl.train.forward": {
+        v.MODE,
+        v.ROLLOUT_ID,
+        v.TRAIN_BATCH_SIZE,
+        v.TOKENS_PROMPT,
+        v.TOKENS_RESPONSE,
+        v.TOKENS_PADDING,
+    },
+    "rl.train.optimizer": {v.OPTIMIZER_SKIPPED},
+}
+"""What stages say besides memory."""
+
+
+@dataclass
+class Exported:
+    """One span of an export."""
+
+    name: str
+    trace: str
+    id: str
+    parent: str
+    begin: int
+    end: int
+    says: dict[str, Any]
+
+    @property
+    def label(self) -> str:
+        return f"{self.name} {self.says[v.LOGPROB_KIND]}" if self.name == v.LOGPROB else self.name
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> list[Exported]:
+    """Run the demo for eight steps and export its journal; the earliest span first, requests left out."""
+    folder = tmp_path_factory.mktemp("exported")
+    run_demo(folder, "--steps=8", "--eval-every=4", "--save-every=4")
+    (run,) = (path for path in (folder / "runs").iterdir() if path.name != ".pending")
+    file = folder / "run.jsonl"
+    assert 0 == CliRunner().invoke(app, ["export", str(run), "--to", "otlp-json", "--output", str(file)]).exit_code
+    spans = [
+        Exported(
+            name=span["name"],
+            trace=span["traceId"],
+            id=span["spanId"],
+            parent=span.get("parentSpanId", ""),
+            begin=int(span["startTimeUnixNano"]),
+            end=int(span["endTimeUnixNano"]),
+            says=attributes(span.get("attributes", [])),
+        )
+        for span in spans_of(map(json.loads, file.read_text().splitlines()))
+    ]
+    return sorted((span for span in spans if v.OPERATION not in span.says), key=lambda span: (span.begin, -span.end))
+
+
+def below(exported: list[Exported]) -> dict[str, list[Exported]]:
+    """Find the children of every span, by its id."""
+    children: dict[str, list[Exported]] = {}
+    for span in exported:
+        children.setdefault(span.parent, []).append(span)
+    return children
+
+
+@pytest.mark.slow
+def test_each_step_of_an_export_is_one_trace_of_both_ranks(exported: list[Exported]) -> None:
+    """As many as optimizer steps, numbered, no span without its parent; on every rank the steps tile the loop."""
+    children = below(exported)
+    roots = [root for root in children[""] if root.name == v.LOOP]
+    assert [*range(1, 9)] == [root.says[v.ITERATION] for root in roots]
+    assert [["rl.rank 0", "rl.rank 1"]] * 8 == [sorted(child.name for child in children[root.id]) for root in roots]
+    assert len(exported) == len({span.id for span in exported})
+    assert set(children) - {span.id for span in exported} == {""}
+    assert len(children[""]) == len({span.trace for span in exported})
+    for rank in ("rl.rank 0", "rl.rank 1"):
+        steps = [span for span in exported if span.name == rank and v.ITERATION in span.says]
+        assert [step.begin for step in steps[1:]] == [step.end for step in steps[:-1]]
+
+
+@pytest.mark.slow
+def test_every_stage_is_in_the_export_of_both_ranks(exported: list[Exported]) -> None:
+    """With its attributes, inside its parent, and none overlaps another but reward functions."""
+    children = below(exported)
+    steps = [span for span in exported if span.name.startswith(v.RANK_SPAN) and v.ITERATION in span.says]
+    for rank in ("rl.rank 0", "rl.rank 1"):
+        inside = [span for step in steps if step.name == rank for span in walk(step, children)]
+        assert {span.label for span in inside} - {v.COMM} == STAGES
+        assert [] == [(span.label, SAYS.get(span.label, set()) - set(span.says)) for span in inside if lacks(span)]
+        for above in inside:
+            found = children.get(above.id, [])
+            assert [] == [one.label for one in found if one.begin < above.begin or one.end > above.end]
+            found = [one for one in found if not one.name.startswith(f"{v.REWARD} ")]
+            assert [] == [(a.label, b.label) for a, b in pairwise(found) if a.end > b.begin]
+
+
+@pytest.mark.slow
+def test_little_of_a_step_is_in_no_stage(exported: list[Exported]) -> None:
+    """In the median at most 5 % of it; the first two steps warm up."""
+    children = below(exported)
+    shares = []
+    for step in exported:
+        if step.name.startswith(v.RANK_SPAN) and step.says.get(v.ITERATION, 0) > 2:
+            named = sum(child.end - child.begin for child in children[step.id])  # none overlaps another
+            shares.append(1 - named / (step.end - step.begin))
+    assert 12 == len(shares)
+    assert statistics.median(shares) <= 0.05
+
+
+def walk(span: Exported, children: dict[str, list[Exported]]) -> Iterator[Exported]:
+    """Go through all below a span."""
+    for child in children.get(span.id, []):
+        yield child
+        yield from walk(child, children)
+
+
+def lacks(span: Exported) -> bool:
+    """Whether a stage does not say all that it has to; collectives hold no memory of their own."""
+    memory = set() if span.name == v.COMM else {v.RSS_START, v.RSS_END}
+    return not SAYS.get(span.label, set()) | memory <= set(span.says)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
-    [("--trainer=rloo",), ("--beta=0", "--iters=2"), ("--grad-accum=2", "--eval-every=0", "--save-every=0")],
+    [
+        ("--trainer=rloo", "--iters=1"),
+        ("--beta=0", "--iters=2"),
+        ("--grad-accum=2", "--iters=1", "--eval-every=0", "--save-every=0"),
+    ],
     ids=["rloo", "no reference, two updates a rollout", "accumulation"],
 )
 def test_a_single_process_trains_in_every_form(tmp_path: Path, options: tuple[str, ...]) -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 
 import otel_rl
 from otel_rl import guard, vocabulary
 from otel_rl.collectives import Collective
 from otel_rl.exhausted import record_exhausted
+from otel_rl.probes import deferred
+from otel_rl.records import Late
 from otel_rl.runtime import state
 from otel_rl.spans import Stage
 from tests.fixtures import Recording
@@ -27,6 +31,37 @@ def test_a_collective_of_another_thread_takes_no_stage_with_it(recording: Record
         for collective in waiting:
             collective.close()
     assert HELD == sorted(log.body for log in recording.stop().logs(vocabulary.OUT_OF_MEMORY))
+
+
+def test_numbers_that_the_flusher_still_has_to_read_are_there(recording: Recording) -> None:
+    """Of a stage, and of the backward that follows it; what has not come from a device by then is left out."""
+    torch = pytest.importorskip("torch")
+    said = Late({vocabulary.TRAIN_BATCH_SIZE: 4, vocabulary.MODE: "train"})
+
+    def use(values: list[float]) -> tuple[()]:
+        said[vocabulary.TOKENS], said.is_complete = int(values[0]), True
+        return ()
+
+    with otel_rl.step(1):
+        deferred.read([torch.ones(7)], use)
+        with contextlib.suppress(MemoryError), Stage(vocabulary.FORWARD, said):
+            raise MemoryError
+        state.training.forward = said
+        with contextlib.suppress(MemoryError), Stage(vocabulary.BACKWARD):
+            raise MemoryError
+        with contextlib.suppress(MemoryError), Stage(vocabulary.LOGPROB, Late({vocabulary.BATCH_SIZE: 8})):
+            raise MemoryError
+    keys = (vocabulary.TRAIN_BATCH_SIZE, vocabulary.BATCH_SIZE, vocabulary.TOKENS, vocabulary.MODE)
+    found = {
+        log.body: tuple(log.attributes.get(key) for key in keys)
+        for log in recording.stop().logs(vocabulary.OUT_OF_MEMORY)
+        if log.body not in HELD
+    }
+    assert {
+        vocabulary.FORWARD: (4, None, 7, "train"),
+        vocabulary.BACKWARD: (4, None, 7, None),
+        vocabulary.LOGPROB: (None, 8, None, None),
+    } == found
 
 
 @pytest.mark.guarded

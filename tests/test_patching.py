@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import otel_rl
-from otel_rl import entry, guard
+from otel_rl import entry, guard, vocabulary
 from otel_rl.patching import Attachment, Hook, Patches, find, wrap
 from otel_rl.runtime import state
 from tests.fixtures import Recording, Tree, trees
@@ -231,6 +231,22 @@ def test_a_call_is_a_stage_with_what_is_captured(package: str, recording: Record
     (span,) = (span for span in run.spans(None) if span.name == "rl.reward")
     assert {"sum": 5, "odd": (1,)} == span.attributes
     assert [("before", (2,), {"y": 3}, 2), ("after", 5, 2)] == told
+
+
+@pytest.mark.guarded
+def test_what_a_stage_says_may_depend_on_the_call(package: str, recording: Recording) -> None:
+    """It says so from its begin on, however the call ends, and behind ``before``; where ours fails it is a stage."""
+    told: list[str] = []
+    options = {"before": lambda args, kwargs: told.append("before"), "stage": "rl.reward"}
+    module = install(package, "fail", attributes=lambda args, kwargs: {"told": len(told), "x": str(args[0])}, **options)
+    install(package, "work", attributes=lambda args, kwargs: {"x": args[5]}, **options)
+    with otel_rl.step(1):
+        with pytest.raises(ValueError):
+            module.fail(ValueError("x"))
+        assert 5 == module.work(2, y=3)
+    found = [span.attributes for span in recording.stop().spans(None) if span.name == "rl.reward"]
+    assert [{}, {"told": 1, "x": "x", vocabulary.ERROR_TYPE: "ValueError"}] == found  # later ones are first
+    assert {f"describe {package}:work": 1} == guard.errors
 
 
 def test_a_mark_is_the_time_behind_the_call_while_somebody_wants_it(package: str, recording: Recording) -> None:

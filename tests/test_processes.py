@@ -60,8 +60,8 @@ def test_workers_deliver_what_they_recorded(tmp_path: Path, program: str, method
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["spawn", "forkserver"])
-def test_each_training_that_a_program_starts_is_a_run(tmp_path: Path, method: str) -> None:
+@pytest.mark.parametrize(("method", "imported_s"), [("fork", 0.0), ("spawn", 0.05), ("forkserver", 0.05)])
+def test_each_training_that_a_program_starts_is_a_run(tmp_path: Path, method: str, imported_s: float) -> None:
     """One attempt with all of its steps, and a set-up from the start of its process; nobody waits for another."""
     run(tmp_path, PROGRAM, "trainings", method)
     recorded = everything(tmp_path)
@@ -72,7 +72,8 @@ def test_each_training_that_a_program_starts_is_a_run(tmp_path: Path, method: st
         (one.state, [attempt.steps for attempt in one.attempts], [attempt.ranks for attempt in one.attempts])
         for one in reports
     ]
-    assert 3 == len([one for one in reports if (one.attempts[0].setup_s or 0.0) > 0.05])  # the import of otel_rl alone
+    setups = [one.attempts[0].setup_s or 0.0 for one in reports]
+    assert 3 == len([setup_s for setup_s in setups if setup_s > imported_s])  # the import of otel_rl alone takes that
 
 
 @pytest.mark.slow
@@ -129,23 +130,26 @@ def test_a_forked_child_that_is_gone_at_once_keeps_all_but_the_last_second(tmp_p
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_killed_process_loses_at_most_the_last_second(tmp_path: Path, number: signal.Signals) -> None:
-    """All that ended before is a span, and what was open is named, with its parent and its begin."""
+    """All that ended before is a span and a point, and what was open is named, with its parent and its begin.
+
+    A second by the process's own clock, its turns of 5 ms: a machine that is slow is so to the flusher as well.
+    """
     process = start(tmp_path, PROGRAM, "dying", "")
     assert process.stdout is not None
-    ended: dict[int, int] = {}
-    while len(ended) < 1000:
-        turn, time_ns = process.stdout.readline().split()
-        ended[int(turn)] = int(time_ns)
-    killed_ns = time.time_ns()
+    for _ in range(1000):
+        process.stdout.readline()
     process.send_signal(number)
+    ended = 1000 + process.stdout.read().count("\n")
     assert -number == process.wait(120)
     gone_ns = time.time_ns()
     process.stdout.close()
     (directory,) = (tmp_path / "runs").glob("[!.]*")
     journal = open_run(directory)
-    turns = {span.attributes["rl.number"] for span in journal.spans(["rl.number"]) if span.name == "turn"}
-    old_ns = killed_ns - 3_000_000_000  # on a machine where nobody else has anything to do, a second
-    assert {turn for turn, time_ns in ended.items() if time_ns < old_ns} <= turns
+    turns = sorted(span.attributes["rl.number"] for span in journal.spans(["rl.number"]) if span.name == "turn")
+    points = sorted(int(point.value) for point in journal.points("turn.number"))
+    for found in (turns, points):
+        assert list(range(len(found))) == found
+        assert len(found) >= ended - 200
     opened = {stage.name: stage for stage in journal.open_stages()}
     assert {v.LOOP, f"{v.RANK_SPAN} 0", "rollout"} <= set(opened) <= {v.LOOP, f"{v.RANK_SPAN} 0", "rollout", "turn"}
     assert opened["rollout"].parent_id == opened[f"{v.RANK_SPAN} 0"].span_id
@@ -163,7 +167,7 @@ def test_a_handler_that_exits_loses_nothing(tmp_path: Path) -> None:
     for _ in range(20):
         process.stdout.readline()
     process.send_signal(signal.SIGTERM)
-    said = [int(line.split()[0]) for line in process.stdout.read().splitlines()]
+    said = [int(line) for line in process.stdout.read().splitlines()]
     assert 3 == process.wait(120)
     process.stdout.close()
     (recorded,) = everything(tmp_path)

@@ -44,7 +44,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     add("--num-generations", type=int, default=8, help="answers to one prompt (default: %(default)s)")
     add("--batch-size", type=int, default=16, help="answers of a rank in a micro-batch (default: %(default)s)")
     add("--grad-accum", type=int, default=1, help="micro-batches of an optimizer step (default: %(default)s)")
-    add("--iters", type=int, default=1, help="updates with one rollout (default: %(default)s)")
+    add("--iters", type=int, default=2, help="updates with one rollout (default: %(default)s)")
     add("--eval-every", type=int, default=60, help="steps between evaluations; 0: none (default: %(default)s)")
     add("--save-every", type=int, default=80, help="steps between checkpoints; 0: none (default: %(default)s)")
     add("--log-every", type=int, default=5, help="steps between the trainer's logs (default: %(default)s)")

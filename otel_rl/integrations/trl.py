@@ -14,10 +14,9 @@ from typing import Any
 from otel_rl import vocabulary
 from otel_rl.between import begin_between, end_between
 from otel_rl.guard import attempt
-from otel_rl.ids import random_bits
 from otel_rl.integrations import trl_model
 from otel_rl.integrations.trl_metrics import evaluation_metrics, keep_loss, step_metrics
-from otel_rl.integrations.trl_rollouts import SERVER_HOOKS, Sampling
+from otel_rl.integrations.trl_rollouts import SERVER_HOOKS, Rollout, Sampling
 from otel_rl.patching import Hook
 from otel_rl.probes import deferred
 from otel_rl.records import Count, Late, Point, Value
@@ -34,17 +33,6 @@ HIDING = ("DeepSpeedEngine",)
 
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
-
-
-class Rollout:
-    """The rollout that micro-batches are cut from: its id, its span, its tokens."""
-
-    __slots__ = ("id", "span", "tokens")
-
-    def __init__(self, span: Stage | None, tokens: int) -> None:
-        self.id = f"{random_bits(64):016x}"
-        self.span = span
-        self.tokens = tokens
 
 
 def _mode(trainer: Any) -> str:
@@ -94,11 +82,26 @@ def _begin_rollout(args: Args, kwargs: Kwargs) -> None:
     )
 
 
+def _say_rollout(args: Args, kwargs: Kwargs) -> dict[str, Value]:
+    """Say what is known before; requests may be counted before their rollout ends, as training or as evaluation."""
+    sampling = state.training.sampling
+    said: dict[str, Value] = {
+        vocabulary.MODE: sampling.mode,
+        vocabulary.POLICY_VERSION: sampling.policy,
+        vocabulary.GROUP_SIZE: sampling.size,
+    }
+    if sampling.rows:
+        said[vocabulary.SAMPLE_BATCH_SIZE] = sampling.rows
+    return said
+
+
 def _begin_turn(args: Args, kwargs: Kwargs) -> None:
-    """Requests may be counted before their rollout ends: it says at once whether they are an evaluation's."""
-    stage, sampling = current_stage(), state.training.sampling
-    if stage is not None and sampling is not None and stage.name == vocabulary.SAMPLE:
-        stage.set_attribute(vocabulary.MODE, sampling.mode)
+    """Count the prompts as soon as they are tokens: the first turn has them, later ones what tools answered too."""
+    stage = current_stage()
+    if stage is not None and stage.name == vocabulary.SAMPLE:
+        said = stage.attributes or {}
+        if vocabulary.TOKENS_PROMPT not in said:
+            stage.set_attribute(vocabulary.TOKENS_PROMPT, sum(map(len, args[1])))
 
 
 def _describe_rollout(args: Args, kwargs: Kwargs, result: Any) -> dict[str, Value]:
@@ -114,9 +117,7 @@ def _describe_rollout(args: Args, kwargs: Kwargs, result: Any) -> dict[str, Valu
     described: dict[str, Value] = {
         vocabulary.MODE: mode,
         vocabulary.ROLLOUT_ID: rollout.id,
-        vocabulary.POLICY_VERSION: _policy_version(trainer),
         vocabulary.SAMPLE_BATCH_SIZE: len(responses),
-        vocabulary.GROUP_SIZE: _group_size(trainer, mode),
         vocabulary.TOKENS: prompt + response,
         vocabulary.TOKENS_PROMPT: prompt,
         vocabulary.TOKENS_RESPONSE: response,
@@ -165,25 +166,30 @@ def _logprob_stage(args: Args, kwargs: Kwargs) -> str | None:
     return vocabulary.LOGPROB
 
 
-def _describe_logprob(args: Args, kwargs: Kwargs, result: Any) -> dict[str, Value]:
+def _say_logprob(args: Args, kwargs: Kwargs) -> dict[str, Value]:
     trainer, model, input_ids = args[0], args[1], args[2]
     mode, shape = _mode(trainer), input_ids.shape
-    described: dict[str, Value] = {
+    said: dict[str, Value] = {
         vocabulary.MODE: mode,
         vocabulary.LOGPROB_KIND: "ref" if _is_reference(trainer, model) else "old",
         vocabulary.BATCH_SIZE: shape[0],
     }
     rollout = state.training.rollouts.get(mode)
     if rollout is not None:
-        described[vocabulary.ROLLOUT_ID] = rollout.id
-        described[vocabulary.TOKENS] = rollout.tokens
-        described[vocabulary.TOKENS_PADDING] = max(shape.numel() - rollout.tokens, 0)
+        said[vocabulary.ROLLOUT_ID] = rollout.id
+        said[vocabulary.TOKENS] = rollout.tokens
+        said[vocabulary.TOKENS_PADDING] = max(shape.numel() - rollout.tokens, 0)
     if state.identity.world_size > 1 and _hides_collectives(model):
-        described[vocabulary.COMM_HIDDEN] = True
-    if mode is TRAIN:
-        is_reference = described[vocabulary.LOGPROB_KIND] == "ref"
-        attempt("observe", "log-probabilities", trl_model.see_logprobs, trainer, args, kwargs, is_reference)
-    return described
+        said[vocabulary.COMM_HIDDEN] = True
+    return said
+
+
+def _logprob_made(args: Args, kwargs: Kwargs, result: Any) -> None:
+    stage = current_stage()
+    said = (stage and stage.attributes) or {}
+    if said.get(vocabulary.MODE) == TRAIN:
+        is_reference = said[vocabulary.LOGPROB_KIND] == "ref"
+        attempt("observe", "log-probabilities", trl_model.see_logprobs, args[0], args, kwargs, is_reference)
 
 
 def _is_reference(trainer: Any, model: Any) -> bool:
@@ -213,7 +219,7 @@ def _begin_rewards(args: Args, kwargs: Kwargs) -> None:
     state.training.rewarding = {}
 
 
-def _describe_rewards(args: Args, kwargs: Kwargs, result: Any) -> dict[str, Value]:
+def _say_rewards(args: Args, kwargs: Kwargs) -> dict[str, Value]:
     return {vocabulary.MODE: _mode(args[0]), vocabulary.BATCH_SIZE: len(args[2])}
 
 
@@ -252,13 +258,15 @@ def _begin_forward(args: Args, kwargs: Kwargs) -> None:
     deferred.resolve()
     end_between()
     state.training.mode = ""
+    state.training.forward = None
 
 
-def _describe_forward(args: Args, kwargs: Kwargs, result: Any) -> dict[str, Value]:
+def _say_forward(args: Args, kwargs: Kwargs) -> dict[str, Value]:
+    """Describe the micro-batch before its forward, which may run out of memory; its masks follow from the device."""
     trainer, model, inputs = args[0], args[1], args[2]
     prompt_mask, completion_mask = inputs["prompt_mask"], inputs["completion_mask"]
     mode = _mode(trainer)
-    described = Late(
+    said = Late(
         {
             vocabulary.MODE: mode,
             vocabulary.TRAIN_BATCH_SIZE: completion_mask.shape[0],
@@ -267,34 +275,48 @@ def _describe_forward(args: Args, kwargs: Kwargs, result: Any) -> dict[str, Valu
         }
     )
     if state.identity.world_size > 1 and _hides_collectives(model):
-        described[vocabulary.COMM_HIDDEN] = True
+        said[vocabulary.COMM_HIDDEN] = True
     positions = prompt_mask.numel() + completion_mask.numel()
-    throughput = state.training.throughput if mode is TRAIN else None
 
     def use(values: list[float]) -> Iterable[Count | Point]:
         prompt, response = int(values[0]), int(values[1])
-        described[vocabulary.TOKENS] = prompt + response
-        described[vocabulary.TOKENS_PROMPT] = prompt
-        described[vocabulary.TOKENS_RESPONSE] = response
-        described[vocabulary.TOKENS_PADDING] = positions - prompt - response
-        described.is_complete = True
-        return throughput.count_forward(prompt, response, positions - prompt - response) if throughput else ()
+        said[vocabulary.TOKENS] = prompt + response
+        said[vocabulary.TOKENS_PROMPT] = prompt
+        said[vocabulary.TOKENS_RESPONSE] = response
+        said[vocabulary.TOKENS_PADDING] = positions - prompt - response
+        said.is_complete = True
+        return ()
 
     if not deferred.read((prompt_mask, completion_mask), use):
-        described.is_complete = True
-    _consume(described, mode)
-    if mode is TRAIN:
-        keep_loss(result)
-        attempt("observe", "a micro-batch", trl_model.see_forward, trainer, inputs, result)
-    return described
+        said.is_complete = True
+    _consume(said, mode)
+    return said
 
 
-def _consume(described: dict[str, Value], mode: str) -> None:
+def _forward_made(args: Args, kwargs: Kwargs, result: Any) -> None:
+    """Count the tokens of a forward that has returned, once they are known."""
+    stage, throughput = current_stage(), state.training.throughput
+    said = (stage and stage.attributes) or {}
+    if said.get(vocabulary.MODE) != TRAIN:
+        return
+
+    def count(_: list[float]) -> Iterable[Count | Point]:
+        kinds = (vocabulary.TOKENS_PROMPT, vocabulary.TOKENS_RESPONSE, vocabulary.TOKENS_PADDING)
+        return throughput.count_forward(*(said[kind] for kind in kinds)) if vocabulary.TOKENS in said else ()
+
+    if throughput is not None:
+        deferred.follow(count)
+    state.training.forward = said
+    keep_loss(result)
+    attempt("observe", "a micro-batch", trl_model.see_forward, args[0], args[2], result)
+
+
+def _consume(said: dict[str, Value], mode: str) -> None:
     """Name the rollout that this micro-batch comes from; a later step that uses it again links to it."""
     rollout, container = state.training.rollouts.get(mode), state.container
     if rollout is None:
         return
-    described[vocabulary.ROLLOUT_ID] = rollout.id
+    said[vocabulary.ROLLOUT_ID] = rollout.id
     if rollout.span is not None and container is not None and rollout.span.trace is not container.trace:
         links = container.links or []
         if all(link.span_id != rollout.span.span_id for link in links):
@@ -307,6 +329,7 @@ def _end_inputs(args: Args, kwargs: Kwargs, result: Any) -> None:
 
 def _step_over(args: Args, kwargs: Kwargs) -> None:
     """Right after ``on_step_end`` TRL's metrics of the step are complete and not yet cleared by its log."""
+    state.training.forward = None
     if hasattr(args[0], "_metrics"):
         step_metrics(args[0])
 
@@ -325,17 +348,23 @@ def _hooks(module: str, trainer: str) -> tuple[Hook, ...]:
         Hook(
             target=f"{at}._generate",
             stage=vocabulary.SAMPLE,
+            attributes=_say_rollout,
             before=_begin_rollout,
             capture=_describe_rollout,
             after=_end_rollout,
         ),
         Hook(target=f"{at}._generate_single_turn", before=_begin_turn),
-        Hook(target=f"{at}._get_per_token_logps_and_entropies", stage=_logprob_stage, capture=_describe_logprob),
+        Hook(
+            target=f"{at}._get_per_token_logps_and_entropies",
+            stage=_logprob_stage,
+            attributes=_say_logprob,
+            capture=_logprob_made,
+        ),
         Hook(
             target=f"{at}._calculate_rewards",
             stage=vocabulary.REWARD,
+            attributes=_say_rewards,
             before=_begin_rewards,
-            capture=_describe_rewards,
             after=_begin_advantage,
         ),
         Hook(target=f"trl.trainer.{module}:gather_object", collective=0, before=_advantage_over),
@@ -348,8 +377,9 @@ def _hooks(module: str, trainer: str) -> tuple[Hook, ...]:
         Hook(
             target=f"{at}.compute_loss",
             stage=vocabulary.FORWARD,
+            attributes=_say_forward,
             before=_begin_forward,
-            capture=_describe_forward,
+            capture=_forward_made,
         ),
         Hook(target=f"{at}.log", stage=vocabulary.LOG, before=_before_log),
         Hook(target=f"{at}._save_checkpoint", stage=vocabulary.CHECKPOINT),

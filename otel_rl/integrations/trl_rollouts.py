@@ -18,6 +18,7 @@ from otel_rl.ids import random_bits
 from otel_rl.patching import Hook
 from otel_rl.requests import UNKNOWN, Request, note
 from otel_rl.runtime import state
+from otel_rl.spans import Stage
 
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
@@ -27,6 +28,17 @@ ENDPOINTS = {
     "/v1/chat/completions": "chat",
     "/inference/v1/generate": "generate_content",
 }
+
+
+class Rollout:
+    """The rollout that micro-batches are cut from: its id, its span, its tokens."""
+
+    __slots__ = ("id", "span", "tokens")
+
+    def __init__(self, span: Stage | None, tokens: int) -> None:
+        self.id = f"{random_bits(64):016x}"
+        self.span = span
+        self.tokens = tokens
 
 
 class Sampling:

@@ -538,17 +538,54 @@ def test_an_exception_in_a_reward_function_closes_what_was_open(
     assert [1, 2] == sorted(recorded.values(v.STEP_TIME))
 
 
-def test_running_out_of_memory_names_every_open_stage(trainings: Trainings) -> None:
+@pytest.mark.parametrize("where", [v.SAMPLE, v.LOGPROB, v.FORWARD, v.BACKWARD])
+def test_running_out_of_memory_names_every_open_stage(trainings: Trainings, where: str) -> None:
     """A record for each, with memory and what it worked on; the next training is not spoiled by what was left over."""
     config = {"gradient_accumulation_steps": 2, "max_steps": 3}
-    result = trainings.train("exhausted", play="exhausted", config=config)
+    result = trainings.train(f"exhausted-{where}", play="exhausted", config=config, where=where)
     recorded = Recorded(result.runs)
     assert ["OutOfMemoryError('CUDA out of memory. Tried to allocate 20.00 GiB')"] == result.truth["errors"]
     records = list(recorded.run.logs(v.OUT_OF_MEMORY))
-    assert Counter([v.LOOP, f"{v.RANK_SPAN} 0", v.FORWARD]) == Counter(record.body for record in records)
+    assert Counter([v.LOOP, f"{v.RANK_SPAN} 0", where]) == Counter(record.body for record in records)
     assert all(MEMORY <= set(record.attributes) for record in records)
     assert all(record.severity == 17 for record in records)
     assert {2} == {r.attributes[v.ITERATION] for r in records if v.ITERATION in r.attributes}
     logged = {entry["step"]: entry["loss"] for entry in result.truth["logs"] if "loss" in entry}
     assert logged == pytest.approx(one(recorded.values(v.LOSS, loop="train.2")), abs=1e-6)
     assert [1] == list(recorded.values(v.LOSS))
+    (exhausted,) = (record.attributes for record in records if record.body == where)
+    expected = work(where, result, recorded)
+    assert expected == {key: exhausted.get(key) for key in expected}
+    trained = [node.attributes[v.TOKENS_PROMPT] for node in forwards(recorded) if v.ERROR_TYPE not in node.attributes]
+    assert sum(trained) == recorded.total(v.TRAIN_TOKENS, rl_token_kind="prompt")
+
+
+def forwards(recorded: Recorded) -> list[Node]:
+    """Find the forwards in the order in which they were made."""
+    return sorted((node for node in recorded.nodes if node.name == v.FORWARD), key=lambda node: node.span.start_ns)
+
+
+def work(where: str, result: Trained, recorded: Recorded) -> dict[str, Any]:
+    """Say what the stage worked on in which memory ran out: one of two micro-batches of the second rollout, or all."""
+    if where == v.SAMPLE:
+        return {
+            v.MODE: "train", v.POLICY_VERSION: 1, v.SAMPLE_BATCH_SIZE: 8, v.GROUP_SIZE: 4,
+            v.TOKENS_PROMPT: result.truth["tokens"], v.TOKENS: None,
+        }  # fmt: skip
+    if where == v.LOGPROB:  # rewards, and with them the truth, come later
+        samples = sorted(
+            (node for node in recorded.nodes if node.name == v.SAMPLE), key=lambda node: node.span.start_ns
+        )
+        return {v.LOGPROB_KIND: "ref", v.BATCH_SIZE: 8, v.TOKENS: samples[1].attributes[v.TOKENS]}
+    rollout = result.truth["rollouts"][1]
+    prompt, response = (sum(map(len, rollout[key])) for key in ("prompts", "completion_ids"))
+    first, second = forwards(recorded)[2:4]
+    prompt -= first.attributes[v.TOKENS_PROMPT]
+    response -= first.attributes[v.TOKENS_RESPONSE]
+    return {
+        v.TRAIN_BATCH_SIZE: 4,
+        v.TOKENS: prompt + response,
+        v.TOKENS_PROMPT: prompt,
+        v.TOKENS_RESPONSE: response,
+        v.TOKENS_PADDING: second.attributes[v.TOKENS_PADDING],
+    }

@@ -199,8 +199,9 @@ class Trainer:
             inputs = {
                 "prompt_mask": torch.ones(2, 3), "completion_ids": ids[rows], "completion_mask": torch.ones(2, 6),
             }  # fmt: skip
-            with otel_rl.stage("train.forward"):
-                trl._describe_forward((self, None, inputs), {}, torch.tensor(0.1))
+            with otel_rl.stage("train.forward") as stage:
+                stage.attributes = trl._say_forward((self, None, inputs), {})
+                trl._forward_made((self, None, inputs), {}, torch.tensor(0.1))
 
 
 def test_an_evaluation_between_two_passes_is_no_rollout_of_training(recording: Any) -> None:

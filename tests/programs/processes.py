@@ -149,15 +149,18 @@ def leaving_hard(_: str) -> None:
 
 
 def dying(how: str) -> None:
-    """Record a stage every 5 ms and say so, until a signal comes; or end by itself as ``how`` says."""
+    """Record a stage and a point every 5 ms and say so, until a signal comes; or end by itself as ``how`` says."""
     otel_rl.instrument()
     if how == "handler":
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(3))
+    with otel_rl.step(6):
+        pass  # from here on points wait for nothing
     with otel_rl.step(7), otel_rl.stage("rollout"):
         for number in range(100_000):
             with otel_rl.stage("turn", number=number):
                 time.sleep(5 * MS)
-            print(number, time.time_ns(), flush=True)
+            otel_rl.record("turn.number", number)
+            print(number, flush=True)
 
 
 def threads(_: str) -> None:

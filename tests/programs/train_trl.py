@@ -222,21 +222,31 @@ def train_frozen(job: dict[str, Any]) -> None:
 
 
 def exhausted(job: dict[str, Any]) -> None:
-    """Run out of device memory in the second micro-batch of the second step, then train again."""
+    """Run out of device memory in the second step, in the second call inside the stage ``where``; then train again."""
     import torch
+    from opentelemetry.trace import get_current_span
 
     trainer = make(job)
     calls = 0
-    logits = trainer.model.forward
 
-    def forward(*args: Any, **kwargs: Any) -> Any:
+    def allocate() -> bool:
         nonlocal calls
-        calls += trainer.model.training and torch.is_grad_enabled()
-        if calls == 4:
+        calls += trainer.state.global_step == 1 and get_current_span().name == job["where"]  # type: ignore[attr-defined]
+        if calls == 2:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")
-        return logits(*args, **kwargs)
+        return calls == 1
 
-    trainer.model.forward = forward
+    def watched(logits: Any) -> Any:
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            if allocate():
+                TRUTH.setdefault("tokens", int(kwargs["attention_mask"].sum()))
+            return logits(*args, **kwargs)
+
+        return forward
+
+    for model in (trainer.model, trainer.ref_model):
+        model.forward = watched(model.forward)
+    next(trainer.model.parameters()).register_hook(lambda gradient: (allocate(), gradient)[1])
     try:
         trainer.train()
     except torch.OutOfMemoryError as error:
