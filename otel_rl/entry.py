@@ -8,8 +8,9 @@ import multiprocessing
 import multiprocessing.util
 import os
 import threading
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from math import inf
@@ -29,7 +30,7 @@ from otel_rl.journal.wire import Request
 from otel_rl.patching import Patches
 from otel_rl.probes import deferred
 from otel_rl.probes.memory import use_memory_reader
-from otel_rl.records import Count
+from otel_rl.records import Count, Noted
 from otel_rl.runtime import state
 from otel_rl.spans import Stage
 from otel_rl.steps import Phase, open_setup, report_alone
@@ -38,9 +39,7 @@ from otel_rl.workers import take_place, tell_no_more, tell_workers
 DEVICE_LIMIT_S = 1.0
 """So long the end of the program waits for numbers that are on their way from a device."""
 EXIT_LIMIT_S = 2.0
-"""How long an exit waits for a journal that makes no progress."""
-BACKLOG_LIMIT_S = 30.0
-"""How long it waits for one that does: a healthy disk gets everything."""
+"""How long it waits for the journal and for these; for the journal half of it at least."""
 COLLECT_S = 10.0
 """How often metrics of other libraries are collected."""
 FORK_LIMIT_S = 0.05
@@ -256,18 +255,17 @@ def _wake() -> None:
     flusher.start()
 
 
-def _end_journal() -> None:
-    """End the journal, as at an exit; the next record begins another, as in a forked child."""
+def _end_journal(left: deque[Any]) -> None:
+    """End the journal with what is left in its queue, as at an exit; what comes has another queue and journal."""
     flusher, _parts.flusher = _parts.flusher, None
-    is_written = True
     if flusher is not None and flusher.pid == os.getpid():
-        is_written = flusher.stop(EXIT_LIMIT_S, BACKLOG_LIMIT_S)
+        flusher.stop(EXIT_LIMIT_S)
     errors.clear()
     state.dropped = Counter()
-    if not is_written:  # what waits belongs into the journal that does not answer, and into no other
-        state.dropped["traces", "unwritten"] = len(state.queue)
-        state.queue.clear()
-    state.awake, state.wake_again_ns = False, 0
+    with suppress(IndexError):  # a journal that does not answer may do so now
+        while left:
+            record = left.popleft()
+            state.dropped["traces", "unwritten"] += record.give_up() if isinstance(record, Noted) else 1
 
 
 def _foreign(spans: list[Any], resource: Any) -> list[Request]:
@@ -310,6 +308,7 @@ def _finish() -> None:
     """Close what is open and journal it."""
     if not state.on:
         return
+    began = monotonic()
     with guard("read the last numbers of a device"):
         deferred.drain(DEVICE_LIMIT_S)
     with guard("account for the streams of API clients that are still open"):
@@ -330,7 +329,7 @@ def _finish() -> None:
         _parts.collected_at = -inf  # what others counted since the last time must not be lost
     if _parts.flusher is not None and _parts.flusher.pid == os.getpid():
         with guard("close the journal"):
-            _parts.flusher.stop(EXIT_LIMIT_S, BACKLOG_LIMIT_S)
+            _parts.flusher.stop(max(EXIT_LIMIT_S - (monotonic() - began), EXIT_LIMIT_S / 2))
 
 
 def _count_unfinished() -> None:

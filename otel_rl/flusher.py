@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from time import monotonic
 from typing import Any
@@ -15,6 +15,7 @@ from otel_rl.guard import errors, guard, say
 from otel_rl.identity import folder_name
 from otel_rl.intake import Intake
 from otel_rl.journal.encode import Request, SpanEncoder
+from otel_rl.journal.frame import Signal
 from otel_rl.journal.identity import WriterIdentity
 from otel_rl.journal.write import Writer
 from otel_rl.metrics import Fold
@@ -32,7 +33,7 @@ PERIOD_S = 0.5
 SLICE = 5_000
 """Records that one cycle takes at most: what was recorded first is on disk soon, however much waits."""
 LOOKS = 20
-"""So often the end looks for progress before it gives up: a machine that stands still for seconds costs one look."""
+"""In so many parts an exit waits: a machine that stands still for seconds costs one of them."""
 HEARTBEAT_S = 5.0
 FREEZE_S = 10.0
 """So long after the first span the resource is final even without a step. Set-up itself may take longer: importing
@@ -65,8 +66,12 @@ class Flusher:
         self.lock = threading.Lock()
         """Held during a cycle; a fork waits for it a moment, so that a child never sees a half-done one."""
         self.fold = Fold(state.now())
-        self.recorded: Counter[str] = Counter()
+        self.recorded: Counter[Signal] = Counter()
+        """Records that came to be encoded, by signal."""
+        self.encoded: Counter[Signal] = Counter()
         self._foreign = foreign
+        self._queue = state.queue
+        """What it journals; once the process has another one, what comes is not for this journal."""
         self._encoder: SpanEncoder | None = None
         self._writer: Writer | None = None
         self._identity: Any = None
@@ -87,8 +92,6 @@ class Flusher:
         """When the first metric was found to wait."""
         self._told: tuple[int, ...] = ()
         """Our own counts when they were journaled last."""
-        self._done = 0
-        """Cycles that are over."""
         self._beat = monotonic()
         self._thread = threading.Thread(target=self._run, name="otel_rl-flusher", daemon=True)
 
@@ -104,27 +107,17 @@ class Flusher:
         answer = self._ask(_Answer(is_last=False), timeout_s)
         return answer.is_set() and answer.written
 
-    def stop(self, timeout_s: float, limit_s: float) -> bool:
-        """Journal everything and close the journal; what cannot be written is said.
-
-        Args:
-            timeout_s: how long to wait at most for a journal that makes no progress, s.
-            limit_s: how long to wait at most for one that does, s.
-        """
+    def stop(self, timeout_s: float) -> bool:
+        """Journal everything and close the journal, in so many seconds at most; what cannot be written is said."""
         answer = self._ask(_Answer(is_last=True), 0.0)
-        before, deadline, looks = self._progress(), monotonic() + limit_s, LOOKS
-        while not answer.is_set() and looks and monotonic() < deadline:
+        looks = LOOKS
+        while looks and not answer.is_set():
             answer.wait(timeout_s / LOOKS)
-            now = self._progress()
-            before, looks = now, LOOKS if now != before else looks - 1
-        if not answer.is_set():
-            self._given_up = True
-            say("otel_rl: the journal did not answer for %.1f s; what was recorded last may be lost", timeout_s)
-        return answer.is_set() and answer.written
-
-    def _progress(self) -> tuple[int, int]:
-        """How far the journal is: cycles that are over, and what was written."""
-        return self._done, self._writer.stats.bytes if self._writer is not None else 0
+            looks -= 1
+        self._given_up = not answer.is_set()
+        if self._given_up:
+            say("otel_rl: the journal was not done in time; what was recorded last may be lost")
+        return not self._given_up and answer.written
 
     def _ask(self, answer: _Answer, timeout_s: float) -> _Answer:
         """Have the thread do a cycle now, since a disk that hangs must not hold up who asks."""
@@ -173,17 +166,16 @@ class Flusher:
                 with guard("close the journal"):
                     written = self._close()
         for answer in asked:
-            answer.written = written
+            answer.written = written and not self._given_up
             answer.set()
         return is_last
 
     def _cycles(self) -> None:
         """Journal what waits now, slice by slice."""
-        for _ in range(len(state.queue) // SLICE + 1):
+        for _ in range(len(self._queue) // SLICE + 1):
             if self._given_up:
                 return
             self._cycle()
-            self._done += 1
 
     def _cycle(self) -> None:
         """Journal what was recorded until now."""
@@ -194,16 +186,19 @@ class Flusher:
             opened, records, is_asked=self._is_asked, is_all=len(records) < SLICE, is_last=self._stopping
         )
         with guard("journal log records"):
+            self.recorded["logs"] += len(taken.logs)
             self._write(writer, encoder.encode_logs(taken.logs))
         with guard("journal spans"):  # they ended before what they are in: the journal gets parents first
-            self._write(writer, encoder.encode(reversed(self._release(taken.spans))))
+            spans = self._release(taken.spans)
+            self.recorded["traces"] += len(spans)
+            self._write(writer, encoder.encode(reversed(spans)))
         with guard("journal spans and metrics of others"):
-            self._write(writer, self._foreign(taken.foreign, self._resource))
+            self.recorded["traces"] += len(taken.foreign)
+            requests = self._foreign(taken.foreign, self._resource)  # their metrics it collects itself
+            self.recorded["metrics"] += sum(request.count for request in requests if request.signal == "metrics")
+            self._write(writer, requests)
         if is_due and (self.fold.is_waiting or self._counts(writer, encoder) != self._told):
-            with guard("journal metrics"):
-                self._count_self(writer, encoder)
-                self._write(writer, encoder.encode_metrics(self.fold.take(state.now())))
-                self._told = self._counts(writer, encoder)
+            self._journal_metrics(writer, encoder)
         self._care_for(writer)
         if self._keeper is not None and self._identity.known and writer.stats.frames and not self._stopping:
             with guard("keep the sidecar alive"):
@@ -215,12 +210,12 @@ class Flusher:
         A stage that ends between the two looks would be in none, and a kill right then would orphan its children; so
         look again until nothing ended meanwhile. New stages are no matter: their children have not ended before them.
         """
-        queue = state.queue
+        queue = self._queue
         opened: tuple[Any, ...] = ()
         waiting = 0
         for _ in range(8):
             waiting = len(queue)
-            opened = tuple(state.open)
+            opened = tuple(state.open) if queue is state.queue else ()
             if len(queue) == waiting:
                 break
         return opened, [queue.popleft() for _ in range(min(waiting, len(queue), SLICE))]
@@ -257,8 +252,17 @@ class Flusher:
 
     def _write(self, writer: Writer, requests: list[Request]) -> None:
         for request in requests:
-            self.recorded[request.signal] += request.count
+            self.encoded[request.signal] += request.count
             writer.append(request.signal, request.payload, request.count, request.first_ns, request.last_ns)
+
+    def _journal_metrics(self, writer: Writer, encoder: SpanEncoder) -> None:
+        """Journal the metrics that have changed, with our own counts as they are before that."""
+        with guard("journal metrics"):
+            self._count_self(writer, encoder)
+            metrics = self.fold.take(state.now())
+            self.recorded["metrics"] += sum(len(metric.points) for metric in metrics)
+            self._write(writer, encoder.encode_metrics(metrics))
+            self._told = self._counts(writer, encoder)
 
     def _metrics_due(self) -> bool:
         """Points wait for the final resource, so that a series keeps its labels when the framework becomes known.
@@ -267,7 +271,7 @@ class Flusher:
         stays open: a rank counts its first collectives long before the framework and the layout are known.
         """
         now = monotonic()
-        if not self._first and self.recorded["traces"]:
+        if not self._first and self.encoded["traces"]:
             self._first = now
         if not self._waiting and self.fold.is_waiting:
             self._waiting = now
@@ -281,17 +285,25 @@ class Flusher:
 
     def _counts(self, writer: Writer, encoder: SpanEncoder) -> tuple[int, ...]:
         """Our own counts in short; they are journaled where they have changed, but not for having been journaled."""
-        counters = (self.recorded, state.dropped, encoder.dropped, writer.stats.dropped, errors)
+        stats = writer.stats
+        counters = (self.recorded, stats.records, state.dropped, encoder.dropped, stats.dropped, errors)
         return self.fold.overflow, *(sum(list(counter.values())) for counter in counters)
 
     def _count_self(self, writer: Writer, encoder: SpanEncoder) -> None:
-        """Put our own counts among the metrics: what was recorded is journaled, waiting or dropped."""
+        """Put our own counts among the metrics: what was recorded is journaled, waiting, dropped or in error."""
         stats = writer.stats
         dropped = Counter(state.dropped) + Counter(encoder.dropped) + Counter(stats.dropped)
         if self.fold.overflow:
             dropped["metrics", "too_many_series"] += self.fold.overflow
-        for signal, number in self.recorded.items():
-            self.fold.total(vocabulary.SELF_RECORDED, number, ((vocabulary.SIGNAL, signal),))
+        counted: dict[str, Mapping[Signal, int]] = {
+            vocabulary.SELF_RECORDED: self.recorded,
+            vocabulary.SELF_ENCODED: self.encoded,
+            vocabulary.SELF_JOURNALED: stats.records,
+        }
+        for name, by_signal in counted.items():
+            for kind, number in by_signal.items():
+                if number:
+                    self.fold.total(name, number, ((vocabulary.SIGNAL, kind),))
         for (signal, reason), number in dropped.items():
             self.fold.total(vocabulary.SELF_DROPPED, number, ((vocabulary.REASON, reason), (vocabulary.SIGNAL, signal)))
         for reason, number in encoder.cleaned.items():
@@ -316,13 +328,16 @@ class Flusher:
 
     def _close(self) -> bool:
         """Close the journal; what still cannot be written goes to the temporary folder instead."""
-        writer = self._writer
-        if writer is None:
+        writer, encoder = self._writer, self._encoder
+        if writer is None or encoder is None:
             return True
         if writer.stats.pending_bytes:
-            fallback = directories.fallback_root() / folder_name(state.identity.run_id)
+            fallback = directories.fallback_root() / folder_name(self._identity.run_id)
             say("otel_rl: %s; the records that wait go to %s", writer.stats.failure, fallback)
             writer.redirect(fallback)
+            writer.retry()
+            if self._told and self._counts(writer, encoder) != self._told:
+                self._journal_metrics(writer, encoder)
         writer.close()
         if self._keeper is not None and writer.stats.frames:
             self._keeper.last_look(writer.stats.directory.absolute(), writer.identity)

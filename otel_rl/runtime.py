@@ -72,7 +72,7 @@ class Generating(threading.local):
     """Class of the exception by which the request fails that is given back next."""
 
 
-def _nothing() -> None:
+def _nothing(*_: object) -> None:
     return None
 
 
@@ -104,6 +104,8 @@ class Training:
     """Open reward functions by the framework's own timing context, while rewards are computed."""
     skipped: int = 0
     """Optimizer updates that were skipped; the framework's step number counts them too."""
+    forward: Any = None
+    """What the forward said that has returned last in the open step: the micro-batch of the backward that follows."""
     losses: list[Any] = field(default_factory=list)
     """Losses of the micro-batches of the open step."""
     readers: dict[Any, Any] = field(default_factory=dict)
@@ -126,7 +128,7 @@ class Training:
     staging: dict[int, Any] = field(default_factory=dict)
     """By thread, the asynchronous checkpoint that its call is staging."""
     stepping: dict[Any, Any] = field(default_factory=dict)
-    """By its stage, the step of an optimizer that a thread is in, or that raised."""
+    """By its stage, of an optimizer's step that has begun and not told its end: ends the stage if the step raised."""
     heard: dict[Any, bool] = field(default_factory=dict)
     """By an event of the framework and the classes of its callbacks, whether any listens to it."""
     observed: Any = None
@@ -178,6 +180,8 @@ class Runtime:
     have been queued there), monotonic."""
 
     identity: Identity = field(default_factory=Identity)
+    learned: dict[str, Any] = field(default_factory=dict)
+    """What this process has learned of itself; the rest of its identity is its launcher's word, or its parent's."""
     frozen: bool = False
     """Whether the resource is final."""
     identifying: Any = field(default_factory=threading.RLock)
@@ -197,8 +201,8 @@ class Runtime:
     """Records given up before the journal, by signal and reason."""
     wake: Callable[[], None] = _nothing
     """Starts the flusher with the first record."""
-    end_journal: Callable[[], None] = _nothing
-    """Writes what was recorded and ends the journal; what comes has another one, and counts of its own."""
+    end_journal: Callable[[deque[Any]], None] = _nothing
+    """Writes what waits in the queue of the journal and ends it; what comes has another one, and counts of its own."""
     awake: bool = False
     wake_again_ns: int = 0
     """Not before this (monotonic) is another attempt made to start the flusher."""
@@ -213,6 +217,8 @@ class Runtime:
     """Opens the set-up trace when the first span needs a place."""
     inherited: Trace | None = None
     """Of the step in which this process was forked or started: it ends in the parent."""
+    above: tuple[Any, ...] = ()
+    """What was open in the parent then; a stage of ours may be below it."""
     loops: int = 0
     """How many training loops this process has begun."""
     training: Training = field(default_factory=Training)
@@ -298,11 +304,11 @@ class Runtime:
         """Take in what has become known about this process, until the resource is frozen; a new rank always counts."""
         known = {key: value for key, value in changes.items() if value not in ("", None)}
         with self.identifying:
-            if self.frozen and "rank" not in known and "attempt_id" not in known:
-                return
             if self.frozen and any(known.get(key, of) != of for key, of in self.identity.in_world.items()):
                 known["coordinates"] = {}  # another world: what was known of the place in the last one holds no more
-            self.identity = replace(self.identity, **known)
+            self.learned |= known
+            if not self.frozen or "rank" in known or "attempt_id" in known:
+                self.identity = replace(self.identity, **known)
 
     def freeze(self) -> None:
         """Make the resource final, with what can be known by now of this rank's place among the others."""
@@ -340,16 +346,21 @@ def after_fork_in_child() -> None:
     guard.errors.clear()
     state.queue = deque()
     state.noted = Noted()
+    state.above += tuple(state.open)
     state.open = set()
     state.dropped = Counter()
     state.started_ns = monotonic_ns()
     state.identity = state.identity.in_child()
+    state.learned = {}
     state.identifying = threading.RLock()
     state.awake = False
     state.wake_again_ns = 0
     if state.container is None and state.training.loop is not None:
         state.training.loop.resume()
     state.inherited = state.container and state.container.trace
+    if state.on and state.inherited is None:  # nothing to be below: a set-up of its own would have the parent's ids
+        state.identity, state.frozen = from_launcher(state.config), False
+    state.loops = 0
     state.behind = None
     _of_parents.append((state.training.deferred, state.device))
     state.device = None

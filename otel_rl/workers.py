@@ -4,14 +4,16 @@ A forked one has a copy of everything. This one gets what multiprocessing copies
 configuration of its ``Process``: there stands where the parent is at the moment of the start. A program that is
 launched gets nothing by that, and neither arguments nor environment of the host change.
 
-Nobody knows of such a process whether it will train before it does. Until then it is a worker and records for its
-parent; then it gives back all that is its parent's and goes on as if it had been launched.
+Nobody knows of such a process, or of a forked one, whether it will train before it does. Until then it is a worker and
+records for its parent; then it gives back all that is its parent's and goes on as if it had been launched.
 """
 
 from __future__ import annotations
 
 import multiprocessing
 import os
+from collections import deque
+from collections.abc import Iterable
 from dataclasses import asdict, replace
 from pathlib import Path
 from time import monotonic_ns
@@ -19,7 +21,9 @@ from typing import Any
 
 from otel_rl import vocabulary
 from otel_rl.guard import guard
-from otel_rl.identity import Identity
+from otel_rl.identity import from_launcher
+from otel_rl.probes import deferred
+from otel_rl.records import Noted
 from otel_rl.runtime import Trace, state
 from otel_rl.spans import Stage
 
@@ -28,13 +32,12 @@ OWN = ("pid", "started_ns", "host", "extra")
 """What a worker knows of itself."""
 LAUNCHED = ("rank", "local_rank", "world_size", "coordinates")
 """What a launcher's variables say, where it set them."""
+DEVICE_LIMIT_S = 1.0
+"""So long the end of a worker's journal waits for numbers that are on their way from a device."""
 
 
 class Place:
     """Stands for the place of this process; pickled, it is the values of that moment, which load nothing of ours."""
-
-    taken: tuple[Identity, Identity] | None = None
-    """Who this process was by itself, and as the worker that records below the step in which it was started."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         values: tuple[Any, ...] = ()
@@ -74,19 +77,20 @@ def take_place() -> bool:
         values = configuration.get(KEY)
         if not isinstance(values, tuple) or state.container is not None:
             return state.container is not None
-        configuration[KEY] = place = Place()
+        configuration[KEY] = Place()
         if values:
             identity, (trace_id, is_sampled, step), span_id, directory, first_ns = values
             if "RANK" in os.environ:
                 identity = {key: value for key, value in identity.items() if key not in LAUNCHED}
-            own = state.identity
+            learned = dict(state.learned)
             state.identify(**identity)
+            state.learned = learned
             state.config = replace(state.config, directory=Path(directory))
             state.first_ns = min(state.first_ns, first_ns)
             container = Stage(f"{vocabulary.RANK_SPAN} {state.identity.rank}")
             container.trace = Trace(trace_id, state.clock.anchor, sampled=is_sampled, step=step)
             container.span_id = span_id
-            state.inherited, state.container, place.taken = container.trace, container, (own, state.identity)
+            state.inherited, state.container, state.above = container.trace, container, (container,)
     return state.container is not None
 
 
@@ -99,32 +103,53 @@ def leave_place(**known: Any) -> None:
     Args:
         known: what is known already of the process as it is now; rank 0, the default, knows the attempt at once.
     """
-    configuration = _configuration()
-    before, configuration[KEY] = configuration.get(KEY), Place()
-    if not isinstance(before, Place) or before.taken is None:
+    _configuration()[KEY] = Place()
+    if state.inherited is None:
         return
     with guard("end the journal of a worker"):
-        now = monotonic_ns()
-        for stage in [one for one in tuple(state.open) if isinstance(one, Stage)]:
-            state.add(_until(now, stage))
-        state.end_journal()
+        _end_journal()
     with state.identifying, guard("leave the step in which this worker was started"):
-        own, worker = before.taken
-        given_back = {
-            key: value for key, value in vars(own).items() if getattr(state.identity, key) == getattr(worker, key)
-        }
-        state.identity = replace(state.identity, **given_back | {"attempt_id": "", "run_id": state.config.run_id})
-        state.frozen = False
+        own = from_launcher(state.config)
+        given = {"attempt_id": "", "run_id": state.config.run_id, "started_ns": state.identity.started_ns}
+        state.identity, state.frozen = replace(own, **state.learned | given), False
         state.identify(**known)
         if state.identity.rank == 0:
             state.found_attempt()
-        step, inherited = state.container, state.inherited
-        state.container = state.inherited = None
         state.phase.open(vocabulary.SETUP, 0, state.started_ns)
-        for stage in [one for one in tuple(state.open) if isinstance(one, Stage) and one.trace is inherited]:
-            stage.trace = state.container.trace
-            stage.parent_id = state.container.span_id if stage.parent_id == step.span_id else stage.parent_id
+        _move(state.container)
+    state.awake, state.wake_again_ns = False, 0
     state.ensure_awake()
+
+
+def _end_journal() -> None:
+    """End the journal with what is its parent's; from now on other threads record into another one."""
+    deferred.drain(DEVICE_LIMIT_S)
+    if state.queue or _inherited(state.open):
+        state.ensure_awake()
+    if state.awake and not state.identity.known:
+        state.found_attempt()  # nobody can say its parent's any more
+    left, state.queue, state.noted = state.queue, deque(), Noted()
+    now = monotonic_ns()
+    left += [_until(now, stage) for stage in _inherited(state.open) if not stage.ended]
+    state.end_journal(left)
+
+
+def _move(setup: Stage) -> None:
+    """Put what is in the parent's step still into the set-up, and let what was open there be over."""
+    moved = _inherited(state.open) + _inherited(state.queue)
+    above = {stage.span_id for stage in moved}
+    for stage in moved:
+        stage.trace = setup.trace
+        stage.parent_id = stage.parent_id if stage.parent_id in above else setup.span_id
+    for stage in [one for one in state.above if isinstance(one, Stage)]:
+        # As a container that has ended, which may still be current: what comes is below the one that is open then.
+        stage.name, stage.trace, stage.span_id, stage.ended = setup.name, setup.trace, setup.span_id, setup.began
+    state.inherited, state.above = None, ()
+
+
+def _inherited(records: Iterable[Any]) -> list[Stage]:
+    """Find the stages that are in the step in which this process was forked or started."""
+    return [one for one in tuple(records) if isinstance(one, Stage) and one.trace is state.inherited]
 
 
 def _until(now: int, stage: Stage) -> Stage:

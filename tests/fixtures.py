@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -126,6 +127,17 @@ def orphans(run: Run) -> list[str]:
     known = {span.span_id for span in run.spans()} | {stage.span_id for stage in run.open_stages()}
     known |= {log.span_id for log in run.logs("rl.stage.open")}
     return [span.name for span in run.spans() if span.parent_id and span.parent_id not in known]
+
+
+def in_child(work: Callable[[], object]) -> None:
+    """Run something in a forked child that ends at once."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            work()
+        finally:
+            os._exit(0)
+    os.waitpid(pid, 0)
 
 
 def modules_with(name: str) -> list[Any]:

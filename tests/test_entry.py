@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 import otel_rl
 from otel_rl import entry, vocabulary
 from otel_rl.entry import integrations_status, missing_targets
+from otel_rl.flusher import Flusher
 from otel_rl.integrations import MODULES, NEEDS
 from otel_rl.journal.read import open_run
 from otel_rl.patching import Hook
@@ -238,6 +240,17 @@ def test_the_settings_reach_the_journal(stubbed: Recording, monkeypatch: pytest.
         pass
     span = stubbed.spans()["rl.reward"]
     assert ("mine", "x", "12345") == (span.resource["service.name"], span.resource["team"], span.attributes["rl.text"])
+
+
+def test_an_exit_leaves_the_journal_half_of_its_time(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long the last numbers of a device took."""
+    given: list[float] = []
+    stop = Flusher.stop
+    monkeypatch.setattr(Flusher, "stop", lambda flusher, limit_s: given.append(limit_s) or stop(flusher, 60))
+    monkeypatch.setattr(entry, "monotonic", itertools.count(0, 1000).__next__)
+    with otel_rl.stage("last"):
+        pass
+    assert ("last", [30.0]) == (recording.spans()["last"].name, given)
 
 
 # --- autoload ---------------------------------------------------------------------------------------------------------

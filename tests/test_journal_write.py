@@ -99,8 +99,9 @@ def test_files_of_a_run(tmp_path: Path) -> None:
     modes = [stat.S_IMODE(found.stat().st_mode) for found in (path, path.parent, path.parent.parent)]
     assert [0o600, 0o700, 0o700] == modes
     size = sum(found.stat().st_size for found in path.parent.iterdir())
-    assert (3, size, 0, {}, None) == (
+    assert (3, {"traces": 2, "metrics": 2, "logs": 2}, size, 0, {}, None) == (
         journal.stats.frames,
+        journal.stats.records,
         journal.stats.bytes,
         journal.stats.pending_bytes,
         journal.stats.dropped,

@@ -6,7 +6,6 @@ import os
 import pickle
 import threading
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,7 +13,7 @@ import otel_rl
 from otel_rl import runtime, spans, vocabulary
 from otel_rl.config import Config
 from otel_rl.runtime import Runtime, state
-from tests.fixtures import Recording
+from tests.fixtures import Recording, in_child
 
 
 def test_a_full_queue_drops_and_counts(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,7 +60,7 @@ def test_a_flusher_that_cannot_start_is_survived() -> None:
 def test_a_reset_forgets_everything(recording: Recording) -> None:
     """Also what integrations remember, and when the process began: that is what the next recording's set-up ends."""
     state.training.losses.append(1)
-    assert recording.flusher.stop(60, 60)
+    assert recording.flusher.stop(60)
     kept = dict(vars(state))
     state.reset()
     fresh = Runtime(started_ns=0)
@@ -86,17 +85,6 @@ def test_sampling_goes_by_the_trace_id(sampler: str, ratio: float, expected: int
 def test_the_state_is_pickled_by_name() -> None:
     """A function of ours that somebody sends elsewhere meets that process's own state."""
     assert pickle.loads(pickle.dumps(state)) is state
-
-
-def in_child(work: Any) -> None:
-    """Run something in a forked child that ends at once."""
-    pid = os.fork()
-    if pid == 0:
-        try:
-            work()
-        finally:
-            os._exit(0)
-    os.waitpid(pid, 0)
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")

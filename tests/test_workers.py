@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import pickle
+import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from opentelemetry import metrics
+from opentelemetry.context import attach, detach
+from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_span_in_context
 
 import otel_rl
-from otel_rl import ids, vocabulary
+from otel_rl import entry, guard, ids, vocabulary
 from otel_rl.flusher import Flusher
 from otel_rl.identity import Identity
 from otel_rl.integrations.torch import ATTEMPT_KEY, join_process_group
+from otel_rl.integrations.transformers import _trainer_made as trainer_made
+from otel_rl.records import Point
 from otel_rl.runtime import state
 from otel_rl.spans import current_stage
-from otel_rl.workers import KEY
-from tests.fixtures import ATTEMPT, Recording, Tree, trees
+from otel_rl.workers import KEY, leave_place
+from tests.fixtures import ATTEMPT, Recording, Tree, in_child, modules_with, trees
 
 CONFIGURATION: dict[str, Any] = multiprocessing.current_process()._config  # type: ignore[attr-defined]
 
@@ -208,6 +216,40 @@ def test_a_child_that_trains_gives_back_what_is_its_parents(recording: Recording
     assert (0, 1, "own", "", {}) == known(own)
 
 
+def test_what_a_child_that_trains_has_learned_is_its_own_where_its_parent_is_the_same(
+    recording: Recording, become_worker: Become
+) -> None:
+    """A sweep's trainings are of one kind; and what a worker learned too late for its resource it knows for its own."""
+    state.identify(rank=3, world_size=8, system="trl", model_name="small")
+    become_worker(told())
+    with otel_rl.stage("load"):
+        state.identify(system="trl")
+    state.freeze()
+    state.identify(system_version="1", model_name="small")
+    of_worker = state.identity
+    leave_place()
+    left = state.identity
+    state.identify(system_version="2")
+    assert (3, 8, "trl", "", {}) == known(of_worker)
+    assert [(0, 1, "trl", "1", {}), (0, 1, "trl", "2", {})] == [known(left), known(state.identity)]
+    assert ["small"] * 2 == [of_worker.model_name, left.model_name]
+    assert of_worker.started_ns == left.started_ns
+
+
+def test_a_trainer_of_transformers_is_one_whatever_the_parent_trains_with(
+    recording: Recording, become_worker: Become
+) -> None:
+    """In one process what TRL's trainer said holds for the others, too."""
+    state.identify(system="trl")
+    trainer_made((), {})
+    values = told()
+    become_worker(values)
+    with otel_rl.stage("load"):
+        pass
+    trainer_made((), {})
+    assert ("trl", "transformers") == (values[0]["system"], state.identity.system)
+
+
 def known(identity: Identity) -> tuple[object, ...]:
     """Give what a process may have of its parent."""
     return identity.rank, identity.world_size, identity.system, identity.system_version, identity.coordinates
@@ -266,6 +308,8 @@ def test_a_rank_of_a_group_of_children_has_a_set_up_of_its_own(recording: Record
             join_process_group()
         finally:
             torch.distributed.destroy_process_group()
+        otel_rl.flush(60)
+        assert {"rl.rank 1", "init"} == {stage.name for stage in recording.run("job").open_stages()}
         recording.tick(5)
     setup = current_stage()
     assert setup is not None
@@ -303,9 +347,265 @@ def test_what_the_journal_of_a_worker_does_not_take_comes_into_no_other(
     become_worker(values)
     with otel_rl.stage("judge"):
         pass
+    ask("judged", 3)
     with monkeypatch.context() as hanging:
         hanging.setattr(Flusher, "stop", lambda *_: False)
+        leave_place()
+    assert {("traces", "unwritten"): 4} == state.dropped
+    ask("own", 2)
+    with otel_rl.step(0):
+        pass
+    name = state.identity.run_id
+    of_parent, own = recording.stop(), recording.run(name)
+    assert ([], 2) == (
+        [span.name for run in (of_parent, own) for span in run.spans(None) if span.name == "judge"],
+        sum(point.value for point in own.last_points(vocabulary.REQUESTS)),
+    )
+
+
+def ask(name: str, number: int) -> None:
+    """Hand over requests of a pool's thread, which has no span."""
+    for one in range(number):
+        otel_rl.request("mine", submitted=0.5, ended=0.9, id=f"{name}{one}")
+
+
+def test_a_journal_that_answers_late_takes_nothing_of_the_training(
+    recording: Recording, become_worker: Become, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its disk hung when it was to end; what waited was given up, and what came since is another journal's."""
+    become_worker(told())
+    target, hangs, hung = Flusher._target, threading.Event(), []
+
+    def hanging(flusher: Flusher) -> Any:
+        found = target(flusher)
+        if not hung:
+            hung.append(flusher)
+            assert hangs.wait(60)
+        return found
+
+    monkeypatch.setattr(Flusher, "_target", hanging)
+    with otel_rl.stage("judge"):
+        pass
+    with monkeypatch.context() as hurried:
+        hurried.setattr(entry, "EXIT_LIMIT_S", 0.1)
+        leave_place()
+    assert {("traces", "unwritten"): 1} == state.dropped
+    with otel_rl.step(0), otel_rl.stage("own"):
+        pass
+    hangs.set()
+    hung[0]._thread.join(60)
+    name = state.identity.run_id
+    of_parent, own = recording.stop(), recording.run(name)
+    names = [{span.name for span in run.spans(None)} & {"judge", "own"} for run in (of_parent, own)]
+    assert ([set(), {"own"}], False) == (names, hung[0]._thread.is_alive())
+
+
+def test_what_other_threads_do_while_a_worker_begins_to_train_is_its_own(
+    recording: Recording, become_worker: Become, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody waits for its journal to end: what was open is in both runs, what begins and ends meanwhile is in one."""
+    become_worker(told())
+    ask("before", 2)
+    job, closing, lasting, stop = *map(otel_rl.stage, ("job", "closing", "lasting")), Flusher.stop
+
+    def meanwhile(flusher: Flusher, limit_s: float) -> bool:
+        closing.close(recording.clock.ns)
+        with otel_rl.stage("quick"):
+            recording.tick(1)
+        ask("meanwhile", 1)
+        job.close(recording.clock.ns)
+        lasting.__enter__()
+        return stop(flusher, limit_s)
+
+    with job:
+        with otel_rl.stage("load"):
+            recording.tick(5)
+        closing.__enter__()
+        closing.ended = recording.clock.ns  # its thread was interrupted before it queued it
+        with monkeypatch.context() as slow:
+            slow.setattr(Flusher, "stop", meanwhile)
+            leave_place()
+        recording.tick(2)
+        lasting.close(recording.clock.ns)
+    name = state.identity.run_id
+    of_parent, own = recording.stop(), recording.run(name)
+    asked = Tree("generate_content", -500, -100)
+    stages = asked, asked, Tree("job", 0, 5, (Tree("load", 0, 5),))
+    assert [Tree("rl.setup", 0, 0, (Tree("rl.rank 0", 0, 0, stages),))] == trees(of_parent)
+    stages = Tree("job", 0, 6, (asked, Tree("quick", 5, 6), Tree("closing", 5, 5))), Tree("lasting", 6, 8)
+    assert [Tree("rl.setup", 0, 8, (Tree("rl.rank 0", 0, 8, stages),))] == trees(own)
+    assert [2, 1] == [sum(point.value for point in run.last_points(vocabulary.REQUESTS)) for run in (of_parent, own)]
+    assert [] == of_parent.open_stages()
+
+
+def test_counts_of_ours_begin_anew_with_a_training(recording: Recording, become_worker: Become) -> None:
+    """What went wrong in a worker is its parent's."""
+    become_worker(told())
+    with otel_rl.stage("load"):
+        guard.errors["try"] += 1
+        state.dropped["traces", "queue_full"] += 2
+    with otel_rl.step(1):
+        pass
+    name = state.identity.run_id
+    of_parent, own = recording.stop(), recording.run(name)
+    assert [[1, 2], []] == [
+        [point.value for of in (vocabulary.SELF_ERRORS, vocabulary.SELF_DROPPED) for point in run.last_points(of)]
+        for run in (of_parent, own)
+    ]
+
+
+def test_a_number_on_its_way_from_a_device_is_of_the_worker_that_asked(
+    recording: Recording, become_worker: Become
+) -> None:
+    """It is waited for before the journal ends."""
+    become_worker(told())
+    with otel_rl.stage("load"):
+        pass
+    looks = itertools.count()
+    event = type("Event", (), {"query": lambda _: next(looks) > 2})()
+    state.training.deferred.append((None, event, (1.5,), lambda hosts: (Point("mine", hosts[0], state.now()),)))
+    with otel_rl.step(1):
+        pass
+    name = state.identity.run_id
+    of_parent, own = recording.stop(), recording.run(name)
+    assert [[1.5], []] == [[point.value for point in run.last_points("mine")] for run in (of_parent, own)]
+
+
+def test_what_other_libraries_count_goes_on_when_a_worker_begins_to_train(
+    recording: Recording, become_worker: Become
+) -> None:
+    """It is theirs to begin anew: its own run has it whole, since its process began."""
+    become_worker(told())
+    with otel_rl.stage("load"):
+        counter = metrics.get_meter("library").create_counter("theirs")
+        counter.add(5)
+    with otel_rl.step(1):
+        counter.add(1)
+    name = state.identity.run_id
+    recording.stop()
+    assert [6] == [point.value for point in recording.run(name).last_points("theirs")]
+
+
+def test_an_open_stage_in_a_trace_of_others_is_there_once(recording: Recording, become_worker: Become) -> None:
+    """It is in no step, so nothing of it is the parent's."""
+    become_worker(told())
+    with otel_rl.stage("load"):
+        pass
+    others = SpanContext(7, 8, is_remote=True, trace_flags=TraceFlags(TraceFlags.SAMPLED))
+    token = attach(set_span_in_context(NonRecordingSpan(others)))
+    with otel_rl.stage("job"):
+        recording.tick(5)
+        with otel_rl.step(1):
+            recording.tick(5)
+    detach(token)
+    name = state.identity.run_id
+    of_parent, own = recording.stop(), recording.run(name)
+    assert [[], [((7).to_bytes(16, "big"), (8).to_bytes(8, "big"), 10)]] == [
+        [(one.trace_id, one.parent_id, (one.end_ns - one.start_ns) / 1e6) for one in run.spans() if one.name == "job"]
+        for run in (of_parent, own)
+    ]
+
+
+# --- forked -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_that_trains_is_a_run_of_its_own(stubbed: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its set-up begins with the fork; what it recorded as a worker, and its parent's steps, are as they were."""
+    monkeypatch.delenv("OTEL_RL_RUN_ID")
+    recording = stubbed.start()
+    parent = state.identity.run_id
+    state.identify(system="theirs")
+
+    def train() -> None:
+        draw_other_ids()
+        with otel_rl.stage("job"):
+            with otel_rl.stage("load"):
+                recording.tick(5)
+            with otel_rl.step(1):
+                recording.tick(20)
+        with otel_rl.stage("check"):
+            recording.tick(2)
+        otel_rl.uninstrument()
+
+    with otel_rl.step(0):
+        pass
+    with otel_rl.step(1), otel_rl.stage("sweep"):
+        in_child(train)
+        recording.tick(1)
+    otel_rl.uninstrument()
+    (own,) = (path.name for path in recording.root.glob("[!.]*") if path.name != parent)
+    job = Tree("job", 0, 25)
+    assert [
+        Tree("rl.setup", 0, 5, (Tree("rl.rank 0", 0, 5, (job,)),)),
+        Tree("rl.loop", 5, 27, (Tree("rl.rank 0", 5, 27, (Tree("check", 25, 27),)),)),
+        Tree("rl.teardown", 27, 27, (Tree("rl.rank 0", 27, 27),)),
+    ] == trees(recording.run(own))
+    sweep = Tree("sweep", 0, 1, (Tree("job", 0, 5, (Tree("load", 0, 5),)),))
+    assert Tree("rl.loop", 0, 1, (Tree("rl.rank 0", 0, 1, (sweep,)),)) in trees(recording.run(parent))
+    spans = list(recording.run(own).spans(None))
+    loops = {span.attributes[vocabulary.LOOP_NAME] for span in spans if span.name == "rl.loop"}
+    assert ({"train"}, False) == (loops, any(vocabulary.SYSTEM in span.resource for span in spans))
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_that_only_trains_writes_nothing_for_its_parent(recording: Recording) -> None:
+    """It was no worker."""
+
+    def train() -> None:
+        state.config = replace(state.config, run_id="own")
         with otel_rl.step(0):
-            assert {("traces", "unwritten"): 1} == state.dropped
-    run = recording.stop()
-    assert "judge" not in [span.name for span in run.spans(None)]
+            pass
+        otel_rl.uninstrument()
+
+    in_child(train)
+    run, own = recording.stop(), recording.run("own")
+    assert [1, 1] == [len(run.journals), len(own.journals)]
+    assert ids.trace_id(ATTEMPT, "train", 0).to_bytes(16, "big") not in {span.trace_id for span in own.spans()}
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_child_that_is_forked_where_there_is_no_step_has_an_attempt_of_its_own(stubbed: Recording) -> None:
+    """Its parent has recorded nothing (``otel-rl run`` of a program that only starts others): two set-ups, not one."""
+    entry.autoload()
+
+    def work() -> None:
+        with otel_rl.stage("work"):
+            stubbed.tick(5)
+        otel_rl.uninstrument()
+
+    in_child(work)
+    with otel_rl.stage("mine"):
+        stubbed.tick(3)
+    found: dict[object, set[str]] = {}
+    for span in stubbed.stop().spans():
+        found.setdefault((span.resource[vocabulary.ATTEMPT_ID], span.trace_id), set()).add(span.name)
+    assert [{"rl.setup", "rl.rank 0", "mine"}, {"rl.setup", "rl.rank 0", "work"}] == sorted(found.values(), key=sorted)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_what_a_child_recorded_while_its_parents_attempt_was_unknown_is_not_lost(
+    stubbed: Recording, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its parent waits for rank 0; the child begins to train, and nobody will tell it."""
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    stubbed.start()
+
+    def train() -> None:
+        with otel_rl.stage("load"):
+            stubbed.tick(5)
+        leave_place(rank=0, world_size=2)
+        otel_rl.uninstrument()
+
+    in_child(train)
+    otel_rl.uninstrument()
+    of_rank = {span.resource[vocabulary.RANK] for span in stubbed.run().spans() if span.name == "load"}
+    assert {1} == of_rank
+
+
+def draw_other_ids() -> None:
+    """Have a forked child count from elsewhere than its parent."""
+    numbers = itertools.count(0x1000)
+    for module in modules_with("random_bits"):
+        module.random_bits = lambda bits: next(numbers) << bits - 16

@@ -47,11 +47,18 @@ INTEGRATION_MARKS: Final[dict[str, Mark]] = {"applies": "ok", "unsupported": "wr
 SOURCE_MARKS: Final[dict[str, Mark]] = {"environment": "ok", "default": "note"}
 COUNTED: Final = {
     v.SELF_RECORDED: "recorded",
+    v.SELF_ENCODED: "encoded",
+    v.SELF_JOURNALED: "journaled",
     v.SELF_DROPPED: "dropped",
     v.SELF_CHANGED: "changed",
     v.SELF_ERRORS: "errors",
 }
-COUNTED_MARKS: Final[dict[str, Mark]] = {v.SELF_RECORDED: "ok", v.SELF_CHANGED: "note"}
+COUNTED_MARKS: Final[dict[str, Mark]] = {
+    v.SELF_RECORDED: "ok",
+    v.SELF_ENCODED: "ok",
+    v.SELF_JOURNALED: "ok",
+    v.SELF_CHANGED: "note",
+}
 
 
 @dataclass(frozen=True, slots=True)

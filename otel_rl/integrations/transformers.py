@@ -97,7 +97,7 @@ def _keep_measured(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -
 def _trainer_made(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """The first sign that this process trains: its set-up is worth a trace from now on."""
     state.open_setup()
-    state.identify(system=state.identity.system or "transformers")
+    state.identify(system=state.learned.get("system", "transformers"))  # what a parent trains with is no matter
 
 
 def _event_stage(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:

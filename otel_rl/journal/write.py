@@ -32,6 +32,8 @@ class WriterStats:
 
     frames: int
     """Frames written, the writer's own not counted."""
+    records: Mapping[Signal, int]
+    """Records written, removed segments included."""
     bytes: int
     """Bytes written, removed segments included."""
     pending_bytes: int
@@ -79,6 +81,7 @@ class Writer:
         self._numbers: Counter[Signal] = Counter()
         self._pending = Pending(pending_bytes)
         self._frames = 0
+        self._records: Counter[Signal] = Counter()
         self._bytes = 0
         self._dropped: Counter[tuple[Signal, str]] = Counter()
         self._failure: str | None = None
@@ -89,7 +92,13 @@ class Writer:
     def stats(self) -> WriterStats:
         """What was written, what waits and what was given up."""
         return WriterStats(
-            self._frames, self._bytes, self._pending.bytes, dict(self._dropped), self._failure, self._directory
+            self._frames,
+            dict(self._records),
+            self._bytes,
+            self._pending.bytes,
+            dict(self._dropped),
+            self._failure,
+            self._directory,
         )
 
     def append(self, signal: Signal, payload: bytes, count: int, first_ns: int, last_ns: int) -> None:
@@ -224,6 +233,7 @@ class Writer:
             self._write(item)  # the file failed, a new one may do: the limit of file sizes, a stale NFS handle
             return
         self._frames += 1
+        self._records[item.signal] += item.records
         self._bytes += size
 
     def _segment(self, signal: Signal, size: int) -> Segment:
