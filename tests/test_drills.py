@@ -20,12 +20,21 @@ from otel_rl import vocabulary as v
 from otel_rl.journal.read import JournalNotFound, open_run
 from otel_rl.sidecar import owner
 from tests.sink import Sink, sink
-from tests.test_shipping import RUN, arrived, assert_all_arrived, contents, sidecar_of, stop_sidecar, wait_until
+from tests.test_shipping import (
+    RUN,
+    STAGES,
+    arrived,
+    assert_all_arrived,
+    contents,
+    sidecar_of,
+    stages_in,
+    stop_sidecar,
+    wait_until,
+)
 
 pytestmark = pytest.mark.slow
 
 PROGRAMS = Path(__file__).parent / "programs"
-STAGES = ("rl.sample", "rl.reward", "rl.train.forward", "rl.train.backward", "rl.train.optimizer")
 Mount = Callable[..., Path]
 
 
@@ -104,12 +113,6 @@ def assert_arrived(server: Sink, *directories: Path) -> Counter[bytes]:
     assert all(len(versions) == 1 for versions in contents(server).values())
     assert set(expected.values()) == {1}
     return expected
-
-
-def stages_in(server: Sink) -> Counter[str]:
-    """How many stages of the training arrived, by name."""
-    spans = {span.span_id: span.name for span in server.taken("traces")}
-    return Counter(name for name in spans.values() if name in STAGES)
 
 
 def test_a_full_disk(tmp_path: Path, mount: Mount, fallback: Path) -> None:
@@ -200,10 +203,9 @@ def test_ray_actors_that_are_killed(tmp_path: Path, fallback: Path) -> None:
         recorded = json.loads(line)
         assert {2 * steps} == set(recorded.values())
         assert 2 == len(recorded)
-        assert_all_arrived(tmp_path, server)
+        assert_all_arrived(tmp_path, server, {"rl.sample": 2 * steps + 2, "rl.reward": 2 * steps})
         ended = Counter(span.journal.identity.pid for span in open_run(tmp_path / RUN).spans() if span.name in STAGES)
         assert {int(pid): number for pid, number in recorded.items()} == ended, "recorded and journaled"
-        assert {"rl.sample": 2 * steps + 2, "rl.reward": 2 * steps} == stages_in(server)
         spans = server.taken("traces")
         closed = Counter(span.name for span in spans if v.TRUNCATED in {item.key for item in span.attributes})
         assert {"rl.sample": 2, "rl.loop": 2, "rl.rank 0": 2} == closed

@@ -24,6 +24,8 @@ from tests.sink import ALIVE, Answer, Rank, Sink, sink
 pytestmark = pytest.mark.slow
 
 PROGRAM = Path(__file__).parent / "programs" / "steps.py"
+STAGES = ("rl.sample", "rl.reward", "rl.train.forward", "rl.train.backward", "rl.train.optimizer")
+"""What the program records of each step."""
 RUN = "run"
 END_S = 120.0
 
@@ -94,6 +96,12 @@ def arrived(server: Sink) -> Counter[bytes]:
     return Counter(span.span_id for span in server.taken("traces"))
 
 
+def stages_in(*servers: Sink) -> Counter[str]:
+    """How many stages of the training arrived, by name; one that came twice is one."""
+    spans = {span.span_id: span.name for server in servers for span in server.taken("traces")}
+    return Counter(name for name in spans.values() if name in STAGES)
+
+
 def contents(server: Sink) -> Mapping[bytes, set[bytes]]:
     """By id, the different spans that were taken under it."""
     found: dict[bytes, set[bytes]] = {}
@@ -102,11 +110,12 @@ def contents(server: Sink) -> Mapping[bytes, set[bytes]]:
     return found
 
 
-def assert_all_arrived(root: Path, server: Sink, *, once: bool = True) -> None:
-    """Everything journaled arrived, once or (at least once) with the same content."""
+def assert_all_arrived(root: Path, server: Sink, recorded: Mapping[str, int], *, once: bool = True) -> None:
+    """Everything recorded and journaled arrived, once or (at least once) with the same content."""
     expected = journaled(root)
     wait_until(lambda: set(expected) <= set(arrived(server)))
     assert set(expected) == set(arrived(server))
+    assert recorded == stages_in(server), "recorded and arrived"
     assert wait_until(lambda: sidecar_of(root / RUN) is None), "the sidecar does not end"
     if once:
         assert expected == arrived(server)
@@ -131,7 +140,7 @@ def test_a_run_arrives(runs: Path, protocol: Literal["grpc", "http"], compressio
         assert program.poll() is None
         enough.touch()
         assert program.wait() == 0
-        assert_all_arrived(runs, server)
+        assert_all_arrived(runs, server, dict.fromkeys(STAGES, 100))
 
 
 @pytest.mark.parametrize("end", ["kill", "_exit", "raise"])
@@ -140,7 +149,7 @@ def test_a_program_that_dies_leaves_nothing_behind(runs: Path, end: str) -> None
     with sink("grpc") as server:
         code = train(runs, server.endpoint, "20", end).wait()
         assert {"kill": -signal.SIGKILL, "_exit": 0, "raise": 1}[end] == code
-        assert_all_arrived(runs, server)
+        assert_all_arrived(runs, server, {**dict.fromkeys(STAGES, 20), "rl.sample": 21})
         known = set(arrived(server))
         assert [] == [span.name for span in server.taken("traces") if span.parent_span_id not in known | {b""}]
 
@@ -151,7 +160,7 @@ def test_a_server_that_is_down_gets_everything_later(runs: Path) -> None:
         endpoint = placeholder.endpoint
     assert train(runs, endpoint, "50", "return").wait() == 0
     with sink("grpc", int(endpoint.rpartition(":")[2])) as server:
-        assert_all_arrived(runs, server)
+        assert_all_arrived(runs, server, dict.fromkeys(STAGES, 50))
 
 
 def test_a_server_that_restarts_in_the_middle(runs: Path) -> None:
@@ -166,6 +175,7 @@ def test_a_server_that_restarts_in_the_middle(runs: Path) -> None:
         wait_until(lambda: set(journaled(runs)) <= set(arrived(first)) | set(arrived(second)))
         both = set(arrived(first)) | set(arrived(second))
         assert set(journaled(runs)) == both
+        assert dict.fromkeys(STAGES, 150) == stages_in(first, second), "recorded and arrived"
         versions = [contents(server) for server in (first, second)]
         assert all(versions[0][key] == versions[1][key] for key in versions[0].keys() & versions[1].keys())
 
@@ -190,7 +200,7 @@ def test_a_server_that_is_in_trouble_for_a_while(runs: Path, answer: Answer) -> 
 
         server.answer = sometimes  # type: ignore[assignment]
         assert train(runs, server.endpoint, "30", "return", OTEL_EXPORTER_OTLP_TIMEOUT="2000").wait() == 0
-        assert_all_arrived(runs, server, once=False)
+        assert_all_arrived(runs, server, dict.fromkeys(STAGES, 30), once=False)
 
 
 def test_the_sidecar_is_killed(runs: Path) -> None:
@@ -201,7 +211,7 @@ def test_the_sidecar_is_killed(runs: Path) -> None:
         stop_sidecar(runs / RUN)
         assert wait_until(lambda: sidecar_of(runs / RUN) is not None), "no other sidecar"
         assert program.wait() == 0
-        assert_all_arrived(runs, server, once=False)
+        assert_all_arrived(runs, server, dict.fromkeys(STAGES, 500), once=False)
 
 
 def test_where_no_process_may_be_started_a_person_ships(runs: Path) -> None:
@@ -217,7 +227,7 @@ def test_where_no_process_may_be_started_a_person_ships(runs: Path) -> None:
         }
         for _ in range(2):
             assert subprocess.run(ship, env=variables, check=False).returncode == 0
-            assert_all_arrived(runs, server)
+            assert_all_arrived(runs, server, dict.fromkeys(STAGES, 50))
 
 
 def test_a_person_ships_while_the_run_writes(runs: Path) -> None:
@@ -232,7 +242,7 @@ def test_a_person_ships_while_the_run_writes(runs: Path) -> None:
             enough.touch()
             assert program.wait() == 0
             assert ("", 0) == (ship.communicate(timeout=END_S)[1], ship.returncode)
-        assert_all_arrived(runs, server)
+        assert_all_arrived(runs, server, dict.fromkeys(STAGES, 500))
 
 
 def test_who_follows_leaves_a_run_to_its_sidecar(tmp_path: Path) -> None:

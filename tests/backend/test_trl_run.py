@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
@@ -11,20 +10,21 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
 from otel_rl import vocabulary as v
 from otel_rl.journal.identity import WriterIdentity
 from otel_rl.journal.read import Run, open_run
-from otel_rl.report.otlp_json import lines
 from otel_rl.sidecar import owner
+from tests.backend.stored import facts, journaled
 from tests.backends import Jaeger, Prometheus, Tempo, collector, find, jaeger, prometheus, tempo, wait_for
 
 pytestmark = [pytest.mark.backend, pytest.mark.slow]
 pytest.importorskip("trl")
 
+PROGRAM = Path(__file__).parents[1] / "programs" / "train_linked.py"
 STEPS = 8
 RUN = "run"
 
@@ -58,7 +58,7 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stored]:
 
 
 def train(folder: Path, endpoint: str) -> None:
-    """Run the demo's program on two gloo ranks."""
+    """Run the demo's program on two gloo ranks, with stages that have events and links."""
     environ = {
         **os.environ,
         "OTEL_RL_DIR": str(folder / "runs"),
@@ -67,14 +67,14 @@ def train(folder: Path, endpoint: str) -> None:
         "OTEL_EXPORTER_OTLP_TIMEOUT": "30000",  # what is answered late is sent again
     }
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
-    program = ["-m", "otel_rl.demo.train", "--steps", str(STEPS), "--eval-every", "4", "--save-every", "4"]
+    program = [str(PROGRAM), "--steps", str(STEPS), "--iters", "1", "--eval-every", "4", "--save-every", "4"]
     command = [sys.executable, "-m", "otel_rl", "run", "--", *torchrun, *program]
     subprocess.run(command, env=environ, cwd=folder, check=True, timeout=240, stdout=subprocess.DEVNULL)
 
 
 def test_every_trace_is_in_jaeger(stored: Stored) -> None:
     """Span for span: ids, parents, names, times, attributes, events, links, status, and the rank."""
-    expected = journaled(stored)
+    expected = journaled(stored.run)
     assert STEPS <= sum(any(span["name"] == v.LOOP for span in spans.values()) for spans in expected.values())
     for trace_id, spans in expected.items():
         wait_for(lambda: len(stored.jaeger.trace(trace_id)) >= len(spans), 20)  # noqa: B023
@@ -83,11 +83,20 @@ def test_every_trace_is_in_jaeger(stored: Stored) -> None:
         assert {span["spanId"]: facts(span) for span in found} == {key: facts(span) for key, span in spans.items()}
 
 
+def test_events_and_links_are_compared(stored: Stored) -> None:
+    """Every rank and step has some, and all have attributes, so that the comparisons above and below see them."""
+    spans = [span for spans in journaled(stored.run).values() for span in spans.values() if span["name"] == "lookup"]
+    assert len(spans) >= 2 * STEPS
+    assert {2} == {sum("attributes" in event for event in span["events"]) for span in spans}
+    linked = [sum("attributes" in link for link in span.get("links", [])) for span in spans]
+    assert Counter({0: 2, 1: 2, 2: len(spans) - 4}) == Counter(linked)
+
+
 def test_every_trace_is_in_tempo(stored: Stored) -> None:
     """The same; of a request that was sent twice, Tempo keeps both copies of a span."""
     if stored.tempo is None:
         pytest.skip("no tempo here: scripts/backends builds it, and OTEL_RL_TEMPO names one")
-    for trace_id, spans in journaled(stored).items():
+    for trace_id, spans in journaled(stored.run).items():
         wait_for(lambda: {span["spanId"] for span in stored.tempo.trace(trace_id)} >= set(spans), 20)  # noqa: B023
         found = stored.tempo.trace(trace_id)
         expected = {key: facts(span) for key, span in spans.items()}
@@ -140,56 +149,3 @@ def has(names: Iterable[str], name: str) -> bool:
     """Whether a metric is there, under its name as Prometheus translates it, with whatever suffix."""
     begin = re.sub(r"[^a-zA-Z0-9:]+", "_", name)
     return any(found.startswith(begin) for found in names)
-
-
-def journaled(stored: Stored) -> dict[str, dict[str, dict[str, Any]]]:
-    """What the journal holds, by trace and span id."""
-    return by_trace(spans_of(json.loads(line) for line, _ in lines(stored.run)))
-
-
-def spans_of(documents: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """The spans of OTLP JSON documents, each with its resource."""
-    for document in documents:
-        for part in document.get("resourceSpans", []):
-            for scope in part["scopeSpans"]:
-                for span in scope["spans"]:
-                    yield {**span, "resource": part["resource"]}
-
-
-def by_trace(spans: Iterable[dict[str, Any]]) -> dict[str, dict[str, dict[str, Any]]]:
-    """Group spans by trace and id."""
-    found: dict[str, dict[str, dict[str, Any]]] = {}
-    for span in spans:
-        found.setdefault(span["traceId"], {})[span["spanId"]] = span
-    return found
-
-
-def facts(span: dict[str, Any]) -> dict[str, Any]:
-    """What of a span must be the same everywhere, however a server orders or abbreviates it."""
-    resource = attributes(span["resource"].get("attributes", []))
-    return {
-        "parent": span.get("parentSpanId", ""),
-        "name": span["name"],
-        "times": (int(span["startTimeUnixNano"]), int(span["endTimeUnixNano"])),
-        "attributes": attributes(span.get("attributes", [])),
-        "events": sorted((event["name"], int(event["timeUnixNano"]), str(attributes(event.get("attributes", []))))
-                         for event in span.get("events", [])),
-        "links": sorted((link["traceId"], link["spanId"]) for link in span.get("links", [])),
-        "status": span.get("status", {}).get("code", 0) or 0,
-        "rank": (resource.get(v.RANK), resource.get(v.RUN_ID), resource.get(v.SERVICE_INSTANCE_ID)),
-    }  # fmt: skip
-
-
-def attributes(pairs: list[dict[str, Any]]) -> dict[str, Any]:
-    """Attributes as a mapping; JSON writes 64-bit integers as text."""
-    return {pair["key"]: value(pair["value"]) for pair in pairs}
-
-
-def value(given: dict[str, Any]) -> Any:
-    """One attribute's value."""
-    ((kind, inner),) = given.items() if given else (("none", None),)
-    if kind == "intValue":
-        return int(inner)
-    if kind == "arrayValue":
-        return tuple(value(item) for item in inner.get("values", []))
-    return inner

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import uuid
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
+from otel_rl.journal.identity import WriterIdentity
 from otel_rl.journal.read import open_run
+from otel_rl.sidecar import owner
 from tests.backends import collector, free_ports, jaeger, wait_for
 
 pytestmark = [
@@ -26,6 +29,17 @@ pytestmark = [
 PROGRAM = Path(__file__).parents[1] / "programs" / "steps.py"
 STEPS = 20
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Iterator[Path]:
+    """A root of runs whose sidecars are gone at the end, of whatever node."""
+    root = tmp_path / "runs"
+    yield root
+    for claim in root.rglob(f"{owner.ROLE}-*.json"):
+        identity = WriterIdentity.from_json(claim.read_bytes())
+        with suppress(ProcessLookupError):  # it has ended by itself meanwhile
+            os.kill(identity.pid, signal.SIGKILL)
 
 
 @contextmanager
@@ -64,13 +78,14 @@ def start(folder: Path, namespace: str, endpoint: str, rank: int) -> subprocess.
         "OTEL_RL_RUN_ID": "run",
         "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint,
         "OTEL_EXPORTER_OTLP_TIMEOUT": "30000",  # what is answered late is sent again
+        "OTEL_METRICS_EXPORTER": "none",  # nobody is there who takes them
         "OTEL_RESOURCE_ATTRIBUTES": f"test.node={rank}",
     }
     return subprocess.Popen(["ip", "netns", "exec", namespace, "unshare", "-m", "sh", "-c", inner], env=environ)
 
 
-def test_each_node_ships_its_own(tmp_path: Path) -> None:
-    """Everything of both arrives once: each sidecar leaves the other node's journals alone."""
+def test_each_node_ships_its_own(tmp_path: Path, runs: Path) -> None:
+    """Everything of both arrives once: each sidecar leaves the other node's journals alone. Both end."""
     (port,) = free_ports(1)
     with (
         node(1) as (first, address),
@@ -83,7 +98,7 @@ def test_each_node_ships_its_own(tmp_path: Path) -> None:
             start(tmp_path, second, f"http://{other}:{port}", 1),
         ]
         assert [0, 0] == [program.wait(60) for program in programs]
-        run = open_run(tmp_path / "runs" / "run")
+        run = open_run(runs / "run")
         spans = list(run.spans())
         assert 2 == len({span.journal.identity.boot_id for span in spans})
         expected = Counter((span.trace_id.hex(), span.span_id.hex()) for span in spans)
@@ -96,7 +111,8 @@ def test_each_node_ships_its_own(tmp_path: Path) -> None:
         assert expected == stored()
 
         def owners() -> int:
-            return len([*(tmp_path / "runs" / "run").glob("*.shipped")])
+            return len([*(runs / "run").glob("*.shipped")])
 
         wait_for(lambda: owners() == 4, 30)  # a sidecar's own journal begins later than the trainers' are sent
         assert 4 == owners(), "two trainers and two sidecars"
+        assert wait_for(lambda: not [*runs.rglob(f"{owner.ROLE}-*.json")]), "a sidecar does not end"
