@@ -25,6 +25,8 @@ KEYS = ("gen_ai.operation.name", "gen_ai.provider.name", "gen_ai.request.model",
         "gen_ai.usage.input_tokens", "gen_ai.usage.output_tokens", "gen_ai.usage.cache_read.input_tokens",
         "gen_ai.response.finish_reasons", "rl.request.queue", "rl.request.prefill", "rl.request.ttft",
         "rl.request.tpot", "rl.request.preempted", "rl.policy.version")  # fmt: skip
+LONGEST_NS = 500_000_000
+"""So long ago were all requests of a burst submitted: in this process, or otel_rl takes no time of theirs."""
 
 
 class Output:
@@ -38,16 +40,16 @@ class Output:
 def outputs(count: int) -> list[Output]:
     """Make requests of a bulk submission that have just ended."""
     draw = random.Random(5)
-    begin = time.monotonic_ns() - 60_000_000_000
+    begin = time.monotonic_ns() - LONGEST_NS
     made = []
     for number in range(count):
         one = Output()
         one.id, one.finish, one.cached, one.preemptions = f"request-{number}", "stop", 0, 0
         one.input, one.output = draw.randrange(16, 512), draw.randrange(2, 2048)
-        one.submitted, one.scheduled = begin, begin + draw.randrange(10_000_000_000)
-        one.first = one.scheduled + draw.randrange(20_000_000)
-        one.last = one.first + one.output * draw.randrange(100_000, 20_000_000)
-        one.last = one.ended = min(one.last, begin + 59_000_000_000)
+        one.submitted, one.scheduled = begin, begin + draw.randrange(LONGEST_NS // 5)
+        one.first = one.scheduled + draw.randrange(LONGEST_NS // 100)
+        one.last = one.first + one.output * draw.randrange(1_000, 200_000)
+        one.last = one.ended = min(one.last, begin + LONGEST_NS)
         made.append(one)
     return made
 
@@ -235,6 +237,7 @@ def main() -> None:
     others = {"stock": stock, "rl-insight": rl_insight}
     path = others[name](endpoint) if name in others else ours(is_bulk=name == "otel_rl bulk")
     work = busy()
+    time.sleep(LONGEST_NS / 1e9)
     path.emit(outputs(100))
     time.sleep(1.5)
     size = path.size()

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple
+from weakref import finalize, ref
 
 from otel_rl import vocabulary as v
 from otel_rl.current import CURRENT, SPAN_KEY
 from otel_rl.guard import guard
-from otel_rl.records import Noted
+from otel_rl.records import Count, Noted
 from otel_rl.runtime import QUEUE_LIMIT, state
 from otel_rl.spans import Stage
 
@@ -111,6 +112,25 @@ def note_many(pieces: Sequence[Any], number: int) -> None:
         noted += pieces
         if state.noted is not noted:
             state.add(noted)
+
+
+def count_when_dropped(owner: Any, engine: Any) -> None:
+    """Count what is inside an engine as unfinished when the program drops it: nobody will see it end.
+
+    Args:
+        owner: the program's own object; when it goes, the engine is gone.
+        engine: of an integration, which tells how many requests are ``unfinished``.
+
+    Emits: ``rl.request.bad`` (counter).
+    """
+    finalize(owner, _dropped, engine, ref(state.training)).atexit = False  # at the end all that is there is counted
+
+
+def _dropped(engine: Any, training: ref[Any]) -> None:
+    with guard("count the requests of an engine that is gone"):
+        number = engine.unfinished
+        if number and state.on and state.training is training():  # neither another recording's nor a parent's
+            state.add(Count(v.BAD_REQUESTS, number, ((v.REASON, "unfinished"),)))
 
 
 def place() -> Any:

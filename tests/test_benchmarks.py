@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from otel_rl import vocabulary as v
+from otel_rl.journal.read import Run, open_run
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 
@@ -20,21 +24,32 @@ def test_the_benchmark_of_requests_hides_no_package() -> None:
 
 
 @pytest.mark.slow
-def test_requests_are_measured() -> None:
-    """Our way and the stock one, with a handful of requests."""
+def test_requests_are_measured(tmp_path: Path) -> None:
+    """Our ways and the stock one, with a handful of requests; ours keep all times of each, and spans of some."""
     count = 200
-    command = [
-        sys.executable,
-        str(BENCHMARKS / "requests.py"),
-        "--rounds",
-        "1",
-        "--bursts",
-        "1",
-        "--counts",
-        str(count),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    given = ("--rounds", "1", "--bursts", "1", "--counts", str(count))
+    done = subprocess.run(
+        [sys.executable, str(BENCHMARKS / "requests.py"), *given],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
     assert f"{count} requests; medians of 1 x 1 bursts" in done.stdout
+    kept = [_kept(open_run(folder)) for folder in tmp_path.glob("*/benchmark")]
+    warming = 100
+    assert [(0, dict.fromkeys(HISTOGRAMS, warming + count), True)] * 2 == kept
+
+
+HISTOGRAMS = (v.REQUEST_DURATION, v.TTFT, v.TPOT, v.QUEUE_TIME, v.PREFILL_TIME)
+
+
+def _kept(run: Run) -> tuple[float, dict[str, int], bool]:
+    """Give how many requests were bad, how many are in each histogram, and whether some are spans."""
+    bad = sum(point.value for point in run.last_points(v.BAD_REQUESTS))
+    counts = {name: sum(point.count for point in run.last_points(name)) for name in HISTOGRAMS}
+    return bad, counts, any(v.SUBMISSION in span.attributes for span in run.spans((v.SUBMISSION,)))
 
 
 @pytest.mark.slow

@@ -7,6 +7,8 @@ import signal
 from contextlib import ExitStack
 
 import pytest
+from opentelemetry import trace
+from opentelemetry.context import Context
 from opentelemetry.trace import SpanContext, TraceFlags
 
 import otel_rl
@@ -16,6 +18,7 @@ from otel_rl.records import Value
 from otel_rl.requests import note
 from tests.fixtures import MS, Recording, Tree, orphans, trees
 from tests.test_requests import bad, counted, given, ids_of, request, request_spans, rollout, sample_of
+from tests.test_spans import proto_spans
 
 # --- which become spans -----------------------------------------------------------------------------------------------
 
@@ -177,6 +180,32 @@ def test_requests_of_another_process_belong_to_its_trace(recording: Recording) -
         span.attributes[vocabulary.RESPONSE_ID],
     )
     recording.stop()
+
+
+def test_a_step_links_to_a_rollout_that_outlived_its_own(recording: Recording) -> None:
+    """As docs/requests.md says how: it has a span of its own, no step's, and the step that trains on it names it."""
+    with otel_rl.step(1):
+        rollout = trace.get_tracer("generator").start_span("rollout", Context())
+        recording.tick(20)
+        note(given, [request(recording, 1)], parent=rollout)
+    with otel_rl.step(2):
+        recording.tick(20)
+        note(given, [request(recording, 2)], parent=rollout)
+        rollout.end()
+        with otel_rl.stage("train") as span:
+            span.add_link(rollout.get_span_context())
+    run = recording.stop()
+    spans = proto_spans(recording)
+    own = spans["rollout"]
+    assert [(own.trace_id, own.span_id)] == [(link.trace_id, link.span_id) for link in spans["rl.train"].links]
+    assert own.trace_id != spans["rl.train"].trace_id
+    below = {
+        one.attributes[vocabulary.RESPONSE_ID]: (one.trace_id, one.parent_id)
+        for one in run.spans(None)
+        if vocabulary.SUBMISSION in one.attributes
+    }
+    assert dict.fromkeys(("r1", "r2"), (own.trace_id, own.span_id)) == below
+    assert ({}, {"stop": 2}) == (bad(run), counted(run, vocabulary.REQUESTS, vocabulary.FINISH))
 
 
 def test_of_many_rollouts_the_quietest_is_taken_for_over(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:

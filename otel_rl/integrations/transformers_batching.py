@@ -114,6 +114,7 @@ def _engine_of(manager: Any) -> Engine:
     engine = state.training.batching.get(manager)
     if engine is None:
         engine = state.training.batching[manager] = Engine(manager)
+        requests.count_when_dropped(manager, engine)
     return engine
 
 

@@ -38,7 +38,7 @@ from opentelemetry.trace import INVALID_SPAN
 from otel_rl import context, requests, vocabulary
 from otel_rl.analysis.memory import cache_peak
 from otel_rl.current import CURRENT, SPAN_KEY
-from otel_rl.integrations.vllm_rows import Engine, Load, is_inside, is_session, refused, remembered, rows
+from otel_rl.integrations.vllm_rows import Batch, Engine, Load, is_inside, is_session, refused, remembered, rows
 from otel_rl.patching import Hook
 from otel_rl.probes.kv_cache import pool_bytes
 from otel_rl.records import Value
@@ -89,6 +89,8 @@ def _taken(args: Args, kwargs: Kwargs, result: Any) -> None:
     parent = CURRENT.get().get(SPAN_KEY)
     if sequence.queue is not None:
         parent = _of_caller(processor, request, sequence, parent)
+    elif engine.batch is not None and engine.batch.sampling is state.training.sampling:
+        engine.batch.places[request_id] = len(engine.batch.places)
     engine.take(request_id, sequence, request.arrival_time, parent)
 
 
@@ -186,7 +188,8 @@ def _adding(args: Args, kwargs: Kwargs) -> None:
     """``LLM`` begins to hand over the prompts of a call."""
     processor = args[0].llm_engine.output_processor
     if hasattr(processor, "request_states"):  # not the V0 engine's
-        remembered().engine(processor).has_refused = False
+        engine, sampling = remembered().engine(processor), state.training.sampling
+        engine.has_refused, engine.batch = False, None if sampling is None else Batch(sampling)
 
 
 def _not_added(args: Args, kwargs: Kwargs, error: BaseException) -> None:
@@ -224,7 +227,7 @@ def _leave(over: list[tuple[Any, ...]], error: str = "") -> None:
         if one[0] is not processor:
             processor = one[0]
             engine = known.engines.get(id(processor)) or known.engine(processor)
-            iteration = (engine, replica, ended, error)
+            iteration = (engine, replica, ended, error, engine.batch)
             is_copy, opened, parents, arrivals = engine.is_copy, engine.open, engine.parents, engine.arrivals
         request_id, queue, detokenizer = sequence.request_id, sequence.queue, sequence.detokenizer
         opened.pop(request_id, None)

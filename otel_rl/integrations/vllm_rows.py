@@ -11,7 +11,7 @@ from weakref import ref
 
 from otel_rl.guard import errors
 from otel_rl.ids import random_bits
-from otel_rl.requests import UNKNOWN, Request
+from otel_rl.requests import UNKNOWN, Request, count_when_dropped
 from otel_rl.runtime import QUEUE_LIMIT, state
 from otel_rl.watching import ending
 
@@ -31,12 +31,30 @@ MOST_REFUSED = 4096
 """A refused request counts as so many sequences at most, whatever it asked for."""
 
 
+class Batch:
+    """What an ``LLM`` is handed by one call, while a trainer rolls out."""
+
+    __slots__ = ("places", "sampling")
+
+    def __init__(self, sampling: Any) -> None:
+        self.sampling = sampling
+        self.places: dict[str, int] = {}
+        """By request id, how many were handed over before it."""
+
+    def place(self, request_id: str, ranks: int) -> tuple[int, str, str]:
+        """Say of a request that is over the version of the weights, its sample and its group."""
+        index = self.places.get(request_id)
+        if index is None:
+            return UNKNOWN, "", ""
+        return (self.sampling.policy, *self.sampling.place(index, len(self.places) // ranks))
+
+
 class Engine:
     """One engine: how it was built, and what is inside."""
 
     __slots__ = (
-        "arrivals", "fields", "has_refused", "is_copy", "is_shared", "model", "names", "open", "parents", "processor",
-        "replica",
+        "arrivals", "batch", "fields", "has_refused", "is_copy", "is_shared", "model", "names", "open", "parents",
+        "processor", "ranks", "replica",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -48,6 +66,10 @@ class Engine:
         """Whether the engine core is on this host, so that its monotonic clock is ours."""
         self.is_copy = False
         """Whether another process counts all that is inside."""
+        self.ranks = 1
+        """So many ranks, one model among them, are each handed what all of them have to ask."""
+        self.batch: Batch | None = None
+        """What an ``LLM`` was handed last, if that is a trainer's."""
         self.has_refused = False
         """Whether it has refused a request since an ``LLM`` began to hand the last batch over."""
         # Plain dicts: an object for each of 100,000 requests costs as much again in the collector.
@@ -92,7 +114,7 @@ class Engine:
         if getattr(parallel, "distributed_executor_backend", None) == "external_launcher":
             # The launcher's ranks lie one model behind the other; the last of these sizes is not in every version.
             split = parallel.tensor_parallel_size * parallel.pipeline_parallel_size
-            split *= getattr(parallel, "prefill_context_parallel_size", 1)
+            self.ranks = split = split * getattr(parallel, "prefill_context_parallel_size", 1)
             self.is_copy = int(os.environ.get("RANK", "0")) % split != 0
 
     def take(self, request_id: str, sequence: Any, arrival: float, parent: Any) -> None:
@@ -112,9 +134,10 @@ class Engine:
         return self.parents.pop(request_id, None), arrival
 
 
-Iteration = tuple[Engine, int, int, str]
+Iteration = tuple[Engine, int, int, str, Batch | None]
 """What sequences have in common that ended together: their engine; index of the one that gave the last outputs (-1:
-unknown); when the frontend was through with them, monotonic ns; class of the exception by which they failed."""
+unknown); when the frontend was through with them, monotonic ns; class of the exception by which they failed; what its
+``LLM`` was handed last."""
 
 
 class Load:
@@ -177,6 +200,7 @@ class Remembered:
         if engine is None:
             engine = self.engines[key] = Engine()
             engine.processor = ref(processor, lambda gone: self.engines.pop(key, None))
+            count_when_dropped(processor, engine)
         return engine
 
     def look_at(self, queue: Any, arrival: float) -> None:
@@ -264,7 +288,7 @@ def rows(
         shown: when the caller got its outputs, where somebody looked.
         reason: vLLM's ``FinishReason``, or a word of ours.
     """
-    engine, replica, ended, error = iteration
+    engine, replica, ended, error, batch = iteration
     values = sequence if type(sequence) is tuple else engine.read(sequence)
     known = dict(zip(engine.names, values, strict=True))
     if known["is_session"]:
@@ -281,7 +305,8 @@ def rows(
         times = _times(stats, submitted, ended, is_shared=engine.is_shared, is_shown=known["is_shown"])
     if not tokens:
         times[1:] = 0, 0  # what was taken for the first token was the word that it is over
-    start, end = _policy(known.get("weight_version_starts"))
+    policy, sample, group = batch.place(request_id, engine.ranks) if batch is not None else (UNKNOWN, "", "")
+    start, end = _policy(known.get("weight_version_starts"), policy)
     row = Request(
         engine="vllm",
         submitted=submitted,
@@ -299,7 +324,9 @@ def rows(
         model=engine.model,
         id=request_id,
         # A child is called `<index>_<its parent>`; since 0.14 the caller's id is kept beside vLLM's own.
-        sample=str(known.get("external_req_id") or request_id.partition("_")[2] * known["is_child"] or request_id),
+        sample=sample
+        or str(known.get("external_req_id") or request_id.partition("_")[2] * known["is_child"] or request_id),
+        group=group,
         policy_start=start,
         policy_end=end,
         replica=str(replica) if replica >= 0 else engine.replica,
@@ -352,9 +379,10 @@ def _times(stats: Any, submitted: int, ended: int, *, is_shared: bool, is_shown:
     return [ended - read[2] + ns if ns and read[2] else 0 for ns in read]
 
 
-def _policy(starts: list[tuple[str, int]] | None) -> tuple[int, int]:
+def _policy(starts: list[tuple[str, int]] | None, otherwise: int) -> tuple[int, int]:
     """Read the weights' versions of the first and last token, where the user numbers them."""
-    if not starts:
-        return UNKNOWN, UNKNOWN
-    first, last = (int(version) if version.isdecimal() else UNKNOWN for version in (starts[0][0], starts[-1][0]))
+    told = ("",) if not starts else (starts[0][0], starts[-1][0])
+    if not any(version.isdecimal() for version in told):
+        return otherwise, otherwise
+    first, last = (int(version) if version.isdecimal() else UNKNOWN for version in told)
     return first, last

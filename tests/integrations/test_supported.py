@@ -21,8 +21,10 @@ ENGINES = {
     "vllm": ("0.8.4", "0.34.0", "0.32.0"),
     "sglang": ("0.4.9.post6", "0.6.0", "0.5.23"),
     "openai": ("1.65.5", "4.0.0", "3.54.0"),
+    "transformers_generate": ("4.55.4", "6.0.0", "5.23.0"),
 }
-"""Too old, too new, supported."""
+"""By integration; too old, too new, supported."""
+PACKAGES = {engine: engine.partition("_")[0] for engine in ENGINES}
 
 
 @pytest.fixture
@@ -30,18 +32,19 @@ def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A place before all others in which packages are found; what a test imports from it is forgotten."""
     monkeypatch.syspath_prepend(tmp_path / "packages")
     (tmp_path / "packages").mkdir()
-    loaded = {name: sys.modules.pop(name) for name in list(sys.modules) if name.split(".")[0] in ENGINES}
+    loaded = {name: sys.modules.pop(name) for name in list(sys.modules) if name.split(".")[0] in PACKAGES.values()}
     yield tmp_path / "packages"
-    for name in [name for name in sys.modules if name.split(".")[0] in ENGINES]:
+    for name in [name for name in sys.modules if name.split(".")[0] in PACKAGES.values()]:
         del sys.modules[name]
     sys.modules.update(loaded)
 
 
 def install(packages: Path, engine: str, number: str) -> None:
     """Put a package there that has a version and everything that its integration hooks, doing nothing."""
-    information = packages / f"{engine}-{number}.dist-info"
+    package = PACKAGES[engine]
+    information = packages / f"{package}-{number}.dist-info"
     information.mkdir()
-    (information / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {engine}\nVersion: {number}\n")
+    (information / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: {number}\n")
     for hook in importlib.import_module(MODULES[engine]).HOOKS:
         module, _, path = hook.target.partition(":")
         file = packages.joinpath(*module.split(".")).with_suffix(".py")
@@ -64,14 +67,15 @@ def test_only_a_supported_engine_is_touched(
 ) -> None:
     """Another one is named, with what is supported; the doctor's exit code is 1."""
     install(packages, engine, number)
-    assert number == version(engine)
+    package = PACKAGES[engine]
+    assert number == version(package)
     is_supported = number == ENGINES[engine][-1]
     supports = importlib.import_module(MODULES[engine]).SUPPORTS
     monkeypatch.setenv("COLUMNS", "200")
     result = CliRunner().invoke(app, ["doctor"])
-    line = next(line for line in result.stdout.splitlines() if f"{engine} {number}" in line)
+    line = next(line for line in result.stdout.splitlines() if engine in line and f"{package} {number}" in line)
     assert is_supported == ("applies" in line)
-    assert is_supported == (f"unsupported {engine} {number} is not supported: it takes {supports}" not in line)
+    assert is_supported == (f"unsupported {package} {number} is not supported: it takes {supports}" not in line)
     assert is_supported == (result.exit_code == 0)
     before = held(engine)
     otel_rl.instrument()
@@ -85,7 +89,7 @@ def test_only_a_supported_engine_is_touched(
 def test_who_asks_for_one_by_name_is_told(packages: Path, engine: str) -> None:
     """It cannot be done, and why."""
     install(packages, engine, ENGINES[engine][1])
-    with pytest.raises(NotPossibleError, match=f"{engine} {ENGINES[engine][1]} is not supported: it takes"):
+    with pytest.raises(NotPossibleError, match=f"{PACKAGES[engine]} {ENGINES[engine][1]} is not supported: it takes"):
         otel_rl.instrument([engine])
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import queue
 import threading
+from collections.abc import Sequence
+from pathlib import Path
 from time import monotonic_ns
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +16,7 @@ pytest.importorskip("transformers")
 pytest.importorskip("datasets")
 
 import transformers
+from transformers.generation.continuous_batching import continuous_api as api
 
 import otel_rl
 from otel_rl.clock import Clock, perf_counter_shift
@@ -26,7 +30,11 @@ pytestmark = pytest.mark.medium
 
 __all__ = ["held"]
 
+STREAMED = 16
+AGREEMENT_MS = 1.0
 TEXTS = ("even 1?", "odd 12?", "even 123?")
+CONFIGURABLE = vars(getattr(transformers, "ContinuousBatchingConfig", object)).get("__dataclass_fields__", {})
+"""What this version lets a caller set."""
 
 
 @pytest.fixture(scope="module")
@@ -59,10 +67,14 @@ def small(**changes: Any) -> Any:
     return transformers.ContinuousBatchingConfig(**values)
 
 
-def batch(model: Any, generation: Any, cache: Any = None, **arguments: Any) -> Any:
+def batch(model: Any, generation: Any, cache: Any = None, texts: Sequence[str] = TEXTS, **arguments: Any) -> Any:
     """Generate for all prompts."""
     return model.generate_batch(
-        prompts(), generation_config=generation, continuous_batching_config=cache or small(), warmup=False, **arguments
+        prompts(*texts),
+        generation_config=generation,
+        continuous_batching_config=cache or small(),
+        warmup=False,
+        **arguments,
     )
 
 
@@ -112,6 +124,22 @@ def test_a_batch(recording: None, model: Any) -> None:
     }
 
 
+@pytest.mark.skipif("return_logprobs" not in CONFIGURABLE, reason="this version gives no log-probabilities")
+def test_log_probabilities_are_those_without_a_recording(recording: None, model: Any) -> None:
+    """To the bit; of one prompt: in how many batches several are computed depends on when their threads run."""
+    cache = small(return_logprobs=True)
+
+    def made() -> list[tuple[list[int], list[float]]]:
+        outputs = batch(model, config(eos_token_id=-1), cache, texts=TEXTS[:1])
+        return [(output.generated_tokens, output.logprobs) for output in outputs.values()]
+
+    recorded = made()
+    assert [(12, 12)] == [(len(tokens), len(logprobs)) for tokens, logprobs in recorded]
+    assert [12] == [row.output_tokens for row in take().rows]
+    otel_rl.uninstrument()
+    assert made() == recorded
+
+
 def test_ids_of_two_batches_differ(recording: None, model: Any) -> None:
     """Though transformers numbers both from 0."""
     for _ in range(2):
@@ -133,6 +161,64 @@ def test_times_are_those_of_the_engine(recording: None, model: Any, is_stamped: 
         assert row.scheduled < row.first_token < row.last_token
         if is_stamped:
             assert row.first_token <= ns(output.timestamps[0]) < ns(output.timestamps[1])
+
+
+class Delivery(queue.Queue[Any]):
+    """The outputs for whoever reads them, each with when it was put there and how long both threads had waited then."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reader = threading.get_native_id()
+
+    def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
+        """Called by the engine's thread."""
+        engine = threading.get_native_id()
+        super().put((item, monotonic_ns(), engine, waited_for_a_core(engine), waited_for_a_core(self.reader)))
+
+    def read(self) -> tuple[Any, int, int]:
+        """Give an output, when it was here, and how much of its way was but waiting for a core, ns."""
+        item, _, engine, of_engine, of_reader = self.get(timeout=60)
+        now = monotonic_ns()
+        return item, now, max(waited_for_a_core(engine) - of_engine, waited_for_a_core(self.reader) - of_reader)
+
+
+def waited_for_a_core(thread: int) -> int:
+    """Say how long a thread was ready to run and did not, ns."""
+    return int(Path(f"/proc/self/task/{thread}/schedstat").read_text().split()[1])
+
+
+@pytest.mark.skipif(
+    not hasattr(api, "OutputRouter") or not Path("/proc/self/schedstat").exists(),
+    reason="outputs go another way, or nobody says who waits for a core",
+)
+def test_times_agree_with_a_streaming_reader(recording: None, model: Any) -> None:
+    """By his own clock and within 1 ms, less the time that he or the engine's thread waits for a core meanwhile.
+
+    Either may hold the interpreter while it waits, and a third thread, too: so half of them have to agree.
+    """
+    manager = started(model, config(max_new_tokens=24, eos_token_id=-1))
+    delivery = manager.output_router.output_queue = Delivery()
+    (prompt, *_), ttft, tpot = prompts(), [], []
+    for _ in range(STREAMED):
+        before = waited_for_a_core(delivery.reader)
+        begun = monotonic_ns()
+        manager.add_request(prompt, streaming=True)
+        ready = waited_for_a_core(delivery.reader) - before
+        seen = [delivery.read()]
+        while not seen[-1][0].is_finished():
+            seen.append(delivery.read())
+        (row,) = take().rows
+        first, last = seen[0], seen[-1]
+        assert 1 == len(first[0].generated_tokens)
+        assert begun <= row.submitted < row.first_token <= first[1]
+        assert row.first_token < row.last_token <= last[1]
+        late_ns = first[1] - begun - (row.first_token - row.submitted) - ready - first[2]
+        ttft.append(late_ns / 1e6)
+        more_ns = last[1] - first[1] - (row.last_token - row.first_token) - (last[2] - first[2])
+        tpot.append(abs(more_ns) / (row.output_tokens - 1) / 1e6)
+    manager.stop(block=True)
+    for differences in (sorted(ttft), sorted(tpot)):
+        assert differences[STREAMED // 2] < AGREEMENT_MS, differences
 
 
 def test_forks_share_a_sample(recording: None, model: Any) -> None:
@@ -255,6 +341,26 @@ def test_sequences_that_never_end_are_counted(recording: None, is_tp_driver: boo
     engine.open = {name: transformers_batching.Origin(None, 2) for name in ("req_0", "req_1")}
     engine.origin("req_0")
     assert expected == engine.unfinished
+
+
+class Manager:
+    """What is read of a ContinuousBatchingManager, and may be referred to weakly."""
+
+    is_tp_driver = True
+
+
+@pytest.mark.parametrize(("is_tp_driver", "expected"), [(True, [3]), (False, [])])
+def test_sequences_inside_a_dropped_manager_are_counted(
+    recording: None, is_tp_driver: bool, expected: list[int]
+) -> None:
+    """It was stopped before they were over, and the program keeps it no longer."""
+    manager = Manager()
+    manager.is_tp_driver = is_tp_driver
+    for name in "abc":
+        transformers_batching._submit((manager, [1, 2], name), {})
+    del manager
+    assert expected == [count.value for count in take().counts]
+    assert 0 == len(state.training.batching)
 
 
 def test_times_of_transformers_4(recording: None, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,10 +18,11 @@ from otel_rl import entry, guard
 from otel_rl import vocabulary as v
 from otel_rl.integrations import vllm as integration
 from otel_rl.integrations import vllm_rows
+from otel_rl.integrations.trl_rollouts import Sampling
 from otel_rl.integrations.vllm_rows import remembered
 from otel_rl.patching import wrap
 from otel_rl.requests import UNKNOWN, KvCache, Load, Request
-from otel_rl.runtime import state
+from otel_rl.runtime import Training, state
 from tests.fixtures import MS, Recording
 from tests.integrations.vllm_shapes import (
     HOOKS,
@@ -475,13 +476,28 @@ def test_requests_that_never_end_are_counted(recording: Recording, is_copy: bool
     assert expected == [(point.value, point.attributes[v.REASON]) for point in points]
 
 
-def test_an_engine_is_forgotten_with_its_requests(recording: Recording) -> None:
-    """What the program has dropped is not kept alive."""
+@pytest.mark.parametrize("is_copy", [False, True])
+def test_an_engine_is_forgotten_with_its_requests(recording: Recording, is_copy: bool) -> None:
+    """What the program has dropped is not kept alive, and what was inside counts as at the end of the process."""
     processor = Processor("0.32.0")
-    processor.submit("7", wall(2.0))
+    for name in "78":
+        processor.submit(name, wall(2.0))
     assert 1 == len(remembered().engines)
+    remembered().engine(processor).is_copy = is_copy
     del processor
     assert 0 == len(remembered().engines)
+    points = recording.stop().last_points(v.BAD_REQUESTS)
+    expected = [] if is_copy else [(2, "unfinished")]
+    assert expected == [(point.value, point.attributes[v.REASON]) for point in points]
+
+
+def test_what_the_last_recording_has_counted_does_not_count_again(recording: Recording) -> None:
+    """Its engine is dropped behind it, while another recording runs."""
+    processor = Processor("0.32.0")
+    processor.submit("7", wall(2.0))
+    state.training = Training()
+    del processor
+    assert [] == take().counts
 
 
 # --- clocks and versions ----------------------------------------------------------------------------------------------
@@ -538,6 +554,97 @@ def test_only_numbered_weights_have_a_version(recording: Recording, starts: Any,
     sequence.weight_version_starts = starts
     processor.process_outputs([(sequence.request_id, [1], FinishReason.STOP)])
     assert [expected] == [(row.policy_start, row.policy_end) for row in take().rows]
+
+
+class Offline:
+    """LLM: hands prompts over one by one, then works until all are answered."""
+
+    def __init__(self, processor: Processor) -> None:
+        self.llm_engine = SimpleNamespace(output_processor=processor)
+        self.processor = processor
+
+    def _add(self, prompts: list[str], params: Any) -> list[str]:
+        return [self.processor.submit(name, wall(2.0)).request_id for name in prompts]
+
+    add = wrap(HOOKS["LLM._render_and_add_requests"], _add)
+
+    def generate(self, *prompts: str) -> list[Request]:
+        """Answer the last one first."""
+        for request_id in reversed(self.add(list(prompts), None)):
+            self.processor.process_outputs([(request_id, [1], FinishReason.STOP)])
+        return take().rows[::-1]
+
+
+def rollout(rank: int = 0) -> Sampling:
+    """Begin TRL's third rollout: four prompts of this rank, in groups of two."""
+    trainer = SimpleNamespace(accelerator=SimpleNamespace(process_index=rank))
+    state.training.sampled = 2
+    return Sampling(trainer, ["a"] * 4, mode="train", policy=6, size=2)
+
+
+def places(rows: list[Request]) -> list[tuple[int, int, str, str]]:
+    """Give policy, sample and group of each."""
+    return [(row.policy_start, row.policy_end, row.sample, row.group) for row in rows]
+
+
+@every_version
+def test_a_rollout_names_the_requests_of_its_llm(recording: Recording, version: str) -> None:
+    """Samples in the order in which they were handed over; what comes behind the rollout is none of it."""
+    llm = Offline(Processor(version))
+    state.training.sampling = rollout(rank=1)
+    rows = llm.generate("10", "11", "12", "13")
+    state.training.sampling = None
+    expected = [(6, 6, f"train-3.{index}", f"train-3.{index // 2}") for index in range(4, 8)]
+    assert expected == places(rows)
+    assert [(UNKNOWN, UNKNOWN, "14", "")] == places(llm.generate("14"))
+
+
+@pytest.mark.parametrize("prompts", ["123", "12345"])
+def test_a_turn_of_other_rows_has_a_policy_and_no_place(recording: Recording, prompts: str) -> None:
+    """Which samples go on is the trainer's secret; weights that the user numbers have that number."""
+    llm = Offline(Processor("0.32.0"))
+    state.training.sampling = rollout()
+    assert [(6, 6, name, "") for name in prompts] == places(llm.generate(*prompts))
+    sequence = llm.processor.request_states[llm.add(["9"], None)[0]]
+    sequence.weight_version_starts = [("3", 0), ("4", 2)]
+    llm.processor.process_outputs([(sequence.request_id, [1], FinishReason.STOP)])
+    assert [(3, 4, "9", "")] == places(take().rows)
+
+
+def test_weights_of_a_name_have_the_trainer_s_version(recording: Recording) -> None:
+    """By a word alone vLLM calls those that nobody numbers."""
+    llm = Offline(Processor("0.32.0"))
+    state.training.sampling = rollout()
+    expected = []
+    for starts, policies in (([("default", 0)], (6, 6)), ([("default", 0), ("7", 1)], (UNKNOWN, 7))):
+        (request_id,) = llm.add(["9"], None)
+        llm.processor.request_states[request_id].weight_version_starts = starts
+        llm.processor.process_outputs([(request_id, [1], FinishReason.STOP)])
+        expected.append((*policies, "9", ""))
+    assert expected == places(take().rows)
+
+
+def test_ranks_of_one_model_have_the_samples_of_all_of_them(
+    recording: Recording, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first of two ranks is handed the prompts of both."""
+    monkeypatch.setenv("RANK", "2")
+    launched = {"distributed_executor_backend": "external_launcher", "pipeline_parallel_size": 1}
+    llm = Offline(Processor("0.32.0"))
+    Frontend(config(tensor_parallel_size=2, **launched), llm.processor)
+    state.training.sampling = rollout(rank=2)
+    expected = [(6, 6, f"train-3.{index}", f"train-3.{index // 2}") for index in range(8, 16)]
+    assert expected == places(llm.generate(*map(str, range(8))))
+
+
+def test_only_an_llm_s_requests_are_a_rollout_s(recording: Recording) -> None:
+    """An engine that is asked one by one may be asked by others, too."""
+    processor = Processor("0.32.0")
+    state.training.sampling = rollout()
+    for queue in (None, Queue()):
+        sequence = processor.submit("7", wall(2.0), queue=queue)
+        processor.process_outputs([(sequence.request_id, [1], FinishReason.STOP)])
+    assert [(UNKNOWN, UNKNOWN, "7", "")] * 2 == places(take().rows)
 
 
 def test_each_output_tells_its_replica(recording: Recording) -> None:
