@@ -30,7 +30,9 @@ pytestmark = pytest.mark.medium
 
 __all__ = ["held"]
 
-STREAMED = 16
+STREAMED = 96
+"""Requests that are sent at most, until so many were not disturbed."""
+UNDISTURBED = 8
 AGREEMENT_MS = 1.0
 TEXTS = ("even 1?", "odd 12?", "even 123?")
 CONFIGURABLE = vars(getattr(transformers, "ContinuousBatchingConfig", object)).get("__dataclass_fields__", {})
@@ -194,12 +196,14 @@ def waited_for_a_core(thread: int) -> int:
 def test_times_agree_with_a_streaming_reader(recording: None, model: Any) -> None:
     """By his own clock and within 1 ms, less the time that he or the engine's thread waits for a core meanwhile.
 
-    Either may hold the interpreter while it waits, and a third thread, too: so half of them have to agree.
+    Either may hold the interpreter while it waits, and a third thread, too: so as many are sent as it takes until some
+    were not disturbed; none may be known before it was recorded.
     """
     manager = started(model, config(max_new_tokens=24, eos_token_id=-1))
     delivery = manager.output_router.output_queue = Delivery()
-    (prompt, *_), ttft, tpot = prompts(), [], []
-    for _ in range(STREAMED):
+    (prompt, *_), differences = prompts(), list[tuple[float, float]]()
+    while sum(max(both) < AGREEMENT_MS for both in differences) < UNDISTURBED:
+        assert len(differences) < STREAMED, sorted(differences)
         before = waited_for_a_core(delivery.reader)
         begun = monotonic_ns()
         manager.add_request(prompt, streaming=True)
@@ -213,12 +217,9 @@ def test_times_agree_with_a_streaming_reader(recording: None, model: Any) -> Non
         assert begun <= row.submitted < row.first_token <= first[1]
         assert row.first_token < row.last_token <= last[1]
         late_ns = first[1] - begun - (row.first_token - row.submitted) - ready - first[2]
-        ttft.append(late_ns / 1e6)
         more_ns = last[1] - first[1] - (row.last_token - row.first_token) - (last[2] - first[2])
-        tpot.append(abs(more_ns) / (row.output_tokens - 1) / 1e6)
+        differences.append((late_ns / 1e6, abs(more_ns) / (row.output_tokens - 1) / 1e6))
     manager.stop(block=True)
-    for differences in (sorted(ttft), sorted(tpot)):
-        assert differences[STREAMED // 2] < AGREEMENT_MS, differences
 
 
 def test_forks_share_a_sample(recording: None, model: Any) -> None:
