@@ -348,10 +348,13 @@ def test_what_the_journal_of_a_worker_does_not_take_comes_into_no_other(
     with otel_rl.stage("judge"):
         pass
     ask("judged", 3)
+    of_worker = recording.flusher
     with monkeypatch.context() as hanging:
         hanging.setattr(Flusher, "stop", lambda *_: False)
         leave_place()
     assert {("traces", "unwritten"): 4} == state.dropped
+    of_worker.stop(60)
+    of_worker._thread.join(60)
     ask("own", 2)
     with otel_rl.step(0):
         pass
