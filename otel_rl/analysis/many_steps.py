@@ -16,7 +16,6 @@ from otel_rl.analysis.stragglers import (
     StageCall,
     Waited,
     by_step,
-    call_waits,
     own_times,
     slow_in,
     step_ns,
@@ -83,8 +82,6 @@ class ManySteps(Generic[RankT]):
         self._slow: Counter[tuple[RankT, str]] = Counter()
         self._transfers: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
         self._inseparable: set[str] = set()
-        self._untold: set[str] = set()
-        """Stages of which a wait was but a lower bound, so that the remainder may be waiting, too."""
 
     def add(
         self,
@@ -107,8 +104,6 @@ class ManySteps(Generic[RankT]):
         for stage, times in own.items():
             self._keep(stage, times)
         self._slow.update((rank, one.stage) for one in slow_in(own, whole) for rank in (one.rank.rank, *one.rank.tied))
-        waited = call_waits(listed) if waited is None else waited
-        self._untold |= waited.unknown({call.rank for call in listed})
         for stage, transfer in transfers(listed, waited).items():
             self._transfers[stage].append((transfer, whole))
 
@@ -132,12 +127,10 @@ class ManySteps(Generic[RankT]):
     def slow_communication(self) -> list[SlowComm]:
         """Name the stages whose collectives are a large part of the step on every rank; no rank is to blame.
 
-        A stage is left out of which in any step not all waits are known.
+        A step in which not all waits in the stage are known counts as one without: it is named by what is known.
         """
         slow: list[SlowComm] = []
         for stage, pairs in self._transfers.items():
-            if stage in self._untold:
-                continue
             absent = [0.0] * (len(self._steps_ns) - len(pairs))
             share = median([transfer / whole if whole else 0.0 for transfer, whole in pairs] + absent)
             if share >= COMM_SHARE:
