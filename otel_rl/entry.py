@@ -36,10 +36,8 @@ from otel_rl.spans import Stage
 from otel_rl.steps import Phase, open_setup, report_alone
 from otel_rl.workers import take_place, tell_no_more, tell_workers
 
-DEVICE_LIMIT_S = 1.0
-"""So long the end of the program waits for numbers that are on their way from a device."""
 EXIT_LIMIT_S = 2.0
-"""How long it waits for the journal and for these; for the journal half of it at least."""
+"""How long an exit waits for numbers of a device and for the journal; for the journal half of it at least."""
 COLLECT_S = 10.0
 """How often metrics of other libraries are collected."""
 FORK_LIMIT_S = 0.05
@@ -310,7 +308,7 @@ def _finish() -> None:
         return
     began = monotonic()
     with guard("read the last numbers of a device"):
-        deferred.drain(DEVICE_LIMIT_S)
+        deferred.drain()
     with guard("account for the streams of API clients that are still open"):
         for stream in tuple(state.training.streams.values()):
             stream.left()

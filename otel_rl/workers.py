@@ -32,8 +32,6 @@ OWN = ("pid", "started_ns", "host", "extra")
 """What a worker knows of itself."""
 LAUNCHED = ("rank", "local_rank", "world_size", "coordinates")
 """What a launcher's variables say, where it set them."""
-DEVICE_LIMIT_S = 1.0
-"""So long the end of a worker's journal waits for numbers that are on their way from a device."""
 
 
 class Place:
@@ -123,7 +121,7 @@ def leave_place(**known: Any) -> None:
 
 def _end_journal() -> None:
     """End the journal with what is its parent's; from now on other threads record into another one."""
-    deferred.drain(DEVICE_LIMIT_S)
+    deferred.drain()
     if state.queue or _inherited(state.open):
         state.ensure_awake()
     if state.awake and not state.identity.known:

@@ -843,36 +843,38 @@ def test_a_copy_that_does_not_come_holds_up_no_step(
     state.dropped.clear()
 
 
+def pass_over(recording: Recording, forward_s: float, backward_s: float) -> None:
+    """Go forward and backward once, in so much time of the device."""
+    for name, seconds in (("train.forward", forward_s), ("train.backward", backward_s)):
+        with otel_rl.stage(name) as span:
+            if name == "train.forward":
+                mask = Remote(torch.ones(1, 2048, dtype=torch.long))
+                otel_rl.observe(model=QWEN_0_5B, batch={"attention_mask": mask})
+            span.set_attribute(v.DEVICE_TIME, seconds)
+            recording.tick(1)
+
+
+def assert_update_takes_4_s(recording: Recording) -> None:
+    """By the device's clock."""
+    points = recording.stop().points(v.FLOPS_RATE)
+    point = next(point for point in points if point.attributes[v.FLOPS_SCOPE] == "update")
+    assert (6_610_961_301_504 / 4, False) == (point.value, v.CLOCK in point.attributes)
+
+
 def test_the_devices_own_time_is_taken_where_it_knows_all(recording: Recording, device: Any) -> None:
     """Then it is no launch that is measured."""
     with otel_rl.step(1):
-        for name, seconds in (("train.forward", 1.0), ("train.backward", 3.0)):
-            with otel_rl.stage(name) as span:
-                if name == "train.forward":
-                    mask = Remote(torch.ones(1, 2048, dtype=torch.long))
-                    otel_rl.observe(model=QWEN_0_5B, batch={"attention_mask": mask})
-                span.set_attribute(v.DEVICE_TIME, seconds)
-                recording.tick(1)
-    run = recording.stop()
-    point = next(point for point in run.points(v.FLOPS_RATE) if point.attributes[v.FLOPS_SCOPE] == "update")
-    assert (6_610_961_301_504 / 4, False) == (point.value, v.CLOCK in point.attributes)
+        pass_over(recording, 1.0, 3.0)
+    assert_update_takes_4_s(recording)
 
 
 def test_the_devices_time_of_overlapping_stages_counts_once(recording: Recording, device: Any) -> None:
     """A stage around the others has theirs in its own."""
     with otel_rl.step(1), otel_rl.stage("train") as train:
-        for name, seconds in (("train.forward", 1.0), ("train.backward", 2.5)):
-            with otel_rl.stage(name) as span:
-                if name == "train.forward":
-                    mask = Remote(torch.ones(1, 2048, dtype=torch.long))
-                    otel_rl.observe(model=QWEN_0_5B, batch={"attention_mask": mask})
-                span.set_attribute(v.DEVICE_TIME, seconds)
-                recording.tick(1)
+        pass_over(recording, 1.0, 2.5)
         recording.tick(1)
         train.set_attribute(v.DEVICE_TIME, 4.0)
-    run = recording.stop()
-    point = next(point for point in run.points(v.FLOPS_RATE) if point.attributes[v.FLOPS_SCOPE] == "update")
-    assert (6_610_961_301_504 / 4, False) == (point.value, v.CLOCK in point.attributes)
+    assert_update_takes_4_s(recording)
 
 
 def test_a_tensor_of_another_device_is_left_out(recording: Recording, device: Any) -> None:

@@ -127,11 +127,13 @@ def test_where_none_can_be_started_it_is_said_once(
     ]
 
 
+@pytest.mark.parametrize("fault", ["no library", "no import"])
 def test_a_start_that_failed_is_said_at_the_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, fault: str
 ) -> None:
-    """No look comes after that of a process that lived for a moment."""
-    monkeypatch.setenv("PYTHONHOME", "/nowhere")
+    """No look comes after that of a process that lived for a moment. The one in between tells what became of both."""
+    (tmp_path / "opentelemetry.py").write_text("raise ImportError('none')\n")
+    monkeypatch.setenv(*(("PYTHONHOME", "/nowhere") if fault == "no library" else ("PYTHONPATH", str(tmp_path))))
     keeper = Keeper()
     keeper.look(tmp_path, ME)
     os.waitid(os.P_PID, keeper._starting, os.WEXITED | os.WNOWAIT)
@@ -211,20 +213,6 @@ def test_a_start_that_somebody_killed_is_made_again(
     assert [tmp_path] * 3 == started, "no look comes after the last one"
     wait_for_child(keeper, tmp_path)
     assert "" == caplog.text
-
-
-def test_a_sidecar_that_cannot_import_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The process in between waits for its word, since the sidecar itself has nobody to tell."""
-    (tmp_path / "opentelemetry.py").write_text("raise ImportError('none')\n")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    keeper = Keeper()
-    keeper.look(tmp_path, ME)
-    os.waitid(os.P_PID, keeper._starting, os.WEXITED | os.WNOWAIT)
-    keeper.last_look(tmp_path, ME)
-    expected = f"otel_rl: no process is started that sends the records (it ended with 1); {WITH} {tmp_path} --follow"
-    assert [expected] == [record.getMessage() for record in caplog.records]
 
 
 def test_a_sidecar_is_known_by_its_command_line(tmp_path: Path) -> None:

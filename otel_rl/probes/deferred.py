@@ -13,6 +13,8 @@ from otel_rl.runtime import QUEUE_LIMIT, state
 
 LIMIT = 256
 """Groups of numbers that may wait for their device; more are dropped and counted."""
+DRAIN_S = 1.0
+"""So long the end of a journal waits for numbers that are on their way from a device."""
 
 Use = Callable[[list[float]], Iterable[Count | Point]]
 """Makes records of the numbers; runs in the flusher."""
@@ -144,7 +146,7 @@ def resolve() -> None:
         alone.release()
 
 
-def drain(timeout_s: float) -> None:
+def drain(timeout_s: float = DRAIN_S) -> None:
     """Hand over what is still on its way, waiting for the device at most so long: nothing will come after the end."""
     deadline = monotonic() + timeout_s
     resolve()
