@@ -8,7 +8,7 @@ import pytest
 
 import otel_rl
 from otel_rl import vocabulary as v
-from otel_rl.probes import device_time
+from otel_rl.probes import deferred, device_time
 from otel_rl.probes.device import DeviceInUse
 from otel_rl.probes.device_time import DeviceClock
 from otel_rl.records import Late
@@ -312,6 +312,74 @@ def test_beside_the_thread_of_the_steps_nothing_is_timed(recording: Recording, c
         thread.start()
         thread.join()
     assert (None, 0, 0) == (recording.spans()[v.REWARD].attributes.get(v.DEVICE_TIME), cuda.records, cuda.queries)
+
+
+@pytest.mark.parametrize("ask", ["begin", "end", "drain"])
+def test_what_another_thread_timed_before_the_first_step_is_not_asked_for(
+    recording: Recording, cuda: FakeCuda, ask: str
+) -> None:
+    """The thread of the steps may capture by now, which only that one knows; such stages go without, at once."""
+    mine = threading.get_ident()
+    cuda.is_current_stream_capturing = lambda: cuda.capturing and threading.get_ident() == mine
+    assert state.device is not None
+    clock = state.device.clock
+    begun, asked = threading.Event(), threading.Event()
+    stages, open_one = [], Stage(v.REWARD)
+
+    def beside() -> None:
+        stages.extend(one(cuda, clock, 1.0, v.REWARD) for _ in range(2))
+        clock.begin(open_one)
+        begun.set()
+        asked.wait(10)
+        if ask == "begin":
+            clock.begin(Stage(v.REWARD))
+        elif ask == "end":
+            clock.end(open_one)
+        else:
+            deferred.drain(0.0)
+        stages.append(clock.is_waiting)
+
+    thread = threading.Thread(target=beside)
+    thread.start()
+    begun.wait(10)
+    with otel_rl.step(1):
+        cuda.wait(9.0)
+        counts = cuda.records, cuda.queries
+        cuda.capturing = True  # the stand-in raises where it is asked or recorded meanwhile
+        asked.set()
+        thread.join()
+        cuda.capturing = False
+        assert counts == (cuda.records, cuda.queries)
+    first, second, is_waiting = stages
+    assert [(True, {"rl.batch_size": 1})] * 2 == [
+        (late.is_timed, late) for late in (first.attributes, second.attributes)
+    ]
+    assert (False, None) == (is_waiting, open_one.attributes)
+
+
+def test_a_loop_on_another_thread_than_set_up_is_timed(recording: Recording, cuda: FakeCuda) -> None:
+    """As are stages of its thread from before the first step; what the other one had not asked for by then is not."""
+    with otel_rl.stage("load"):
+        cuda.launch(1.0)
+
+    def train() -> None:
+        with otel_rl.stage("prepare"):
+            cuda.launch(0.5)
+        with otel_rl.step(1):
+            with otel_rl.stage("work"):
+                cuda.launch(2.0)
+            cuda.wait(9.0)
+            with otel_rl.stage("log"):
+                pass
+
+    thread = threading.Thread(target=train)
+    thread.start()
+    thread.join()
+    with otel_rl.stage("save"):
+        pass
+    spans = recording.spans()
+    times = {name: spans[name].attributes.get(v.DEVICE_TIME) for name in ("load", "prepare", "work", "save")}
+    assert {"load": None, "prepare": 0.5, "work": 2.0, "save": None} == times
 
 
 def test_a_stage_that_another_thread_ends_has_no_time() -> None:

@@ -146,10 +146,13 @@ class DeviceClock:
     # --- when the device was there ------------------------------------------------------------------------------------
 
     def resolve(self) -> None:
-        """Complete the attributes of what has ended on the device, of this thread's; never during a capture."""
+        """Complete the attributes of what has ended on the device, of this thread's; never during a capture.
+
+        What a thread timed before the first step, if that is another's, goes without its times.
+        """
         waiting = self._of_thread.waiting
         if waiting:
-            attempt("read", "times of the device", self._resolve, waiting)
+            attempt("read", "times of the device", self._resolve if _is_mine() else self._give_up, waiting)
 
     @property
     def is_waiting(self) -> bool:
@@ -159,14 +162,13 @@ class DeviceClock:
     # --- guarded ------------------------------------------------------------------------------------------------------
 
     def _start(self) -> Begun | None:
-        thread, loop = get_ident(), state.training.loop
-        if self._has_failed or (loop is not None and loop.thread != thread):
+        if self._has_failed or not _is_mine():
             return None
         try:
             if is_capturing(self._device):
                 return None  # an event recorded into a graph would be recorded again with every replay
             stream = self._device.current_stream()
-            return Begun(self._record(stream), stream, thread)
+            return Begun(self._record(stream), stream, get_ident())
         except RuntimeError:
             self._fail()
             return None
@@ -175,7 +177,7 @@ class DeviceClock:
         if self._has_failed:
             return None
         try:
-            if begun.thread != get_ident() or is_capturing(self._device):
+            if begun.thread != get_ident() or not _is_mine() or is_capturing(self._device):
                 self._keep(begun.stream, begun.event)
                 return None
             end = self._record(begun.stream)
@@ -211,6 +213,12 @@ class DeviceClock:
         except RuntimeError:
             self._fail()
 
+    def _give_up(self, waiting: deque[_Waiting]) -> None:
+        while waiting:
+            begun, end, attributes, waits = waiting.popleft()
+            attributes.is_timed = True
+            self._keep(begun.stream, begun.event, end, *chain.from_iterable(waits))
+
     def _mark(self, stream: Any) -> Any:
         """Record an event on a stream; None where that must not be.
 
@@ -235,11 +243,15 @@ class DeviceClock:
         if not self._has_failed:
             self._has_failed = True
             state.dropped["metrics", "device_failed"] += 1
-        waiting = self._of_thread.waiting
-        while waiting:
-            waiting.popleft().attributes.is_timed = True
+        self._give_up(self._of_thread.waiting)
         self._begun.clear()
         self.exposed.forget()
+
+
+def _is_mine() -> bool:
+    """Whether this thread is timed: it has the steps, or there are none."""
+    loop = state.training.loop
+    return loop is None or loop.thread == get_ident()
 
 
 def is_capturing(device: Any) -> bool:
