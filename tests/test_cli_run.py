@@ -185,6 +185,13 @@ def test_only_runs_of_this_command_are_its_runs(tmp_path: Path) -> None:
     assert [mine] == [run.path for run in recorded_since(tmp_path, moment_ns)]
 
 
+def test_the_report_is_not_of_a_run_that_still_goes_on(tmp_path: Path) -> None:
+    """Two commands in one directory: the one that ends first does not show the other's run, though written last."""
+    mine = write_run(tmp_path, Plan(steps=1, run_id="mine"))
+    other = write_run(tmp_path, Plan(steps=1, run_id="other", is_alive=True))
+    assert [mine, other] == [run.path for run in recorded_since(tmp_path, 0)]
+
+
 @pytest.mark.parametrize("streams", ["2>/dev/full", "2>&-", ">&- 2>&-", ">/dev/full 2>&1", "2>&1 | true"])
 def test_the_exit_code_survives_any_stream(tmp_path: Path, streams: str) -> None:
     """Whether the verdict can be written or not."""

@@ -94,6 +94,7 @@ def child_environment(environ: Mapping[str, str], root: Path) -> dict[str, str]:
 def recorded_since(root: Path, started_ns: int) -> list[Run]:
     """Find the runs into which a process that started after a moment wrote, the last written first.
 
+    Those that are still written come last: a command that has ended is likely not theirs, but of another beside it.
     Also looks where runs go whose root cannot be written.
     """
     found: list[Run] = []
@@ -106,7 +107,7 @@ def recorded_since(root: Path, started_ns: int) -> list[Run]:
             continue
         if any(journal.identity.created_ns >= started_ns for journal in run.journals):
             found.append(run)
-    return found
+    return sorted(found, key=lambda run: any(journal.alive() for journal in run.journals))
 
 
 def conclude(runs: list[Run], quiet: bool) -> None:

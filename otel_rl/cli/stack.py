@@ -72,6 +72,7 @@ def up(
         f"Train into it:  OTEL_EXPORTER_OTLP_ENDPOINT={at.url('grpc')} otel-rl run -- python train.py",
         f"See traces:     {at.url('jaeger')}",
         f"See metrics:    {at.url('prometheus')}",
+        "                (built by scripts/backends they answer queries, but have no pages: collector/README.md)",
         f"End it:         otel-rl stack down{where}",
     )
     console.print("\n".join(lines), soft_wrap=True)  # to be copied
