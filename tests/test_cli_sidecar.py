@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from importlib import import_module
@@ -13,7 +14,7 @@ from typer.testing import CliRunner
 
 from otel_rl.cli import app
 from otel_rl.identity import folder_name
-from otel_rl.sidecar import progress
+from otel_rl.sidecar import node, progress
 from tests.sink import Rank, SlowLink, sink
 
 
@@ -140,3 +141,41 @@ def test_nobody_gives_up_what_is_taken_in_pieces(root: Path, tmp_path: Path, mon
         result = CliRunner().invoke(app, ["ship", str(tmp_path / "run"), "--give-up", "60"], env=environ)
         assert (0, "traces: 640 shipped\n", "") == (result.exit_code, result.stdout, result.stderr)
         assert list(rank.spans) == server.ids()
+
+
+@pytest.mark.medium
+@pytest.mark.guarded
+@pytest.mark.parametrize("is_readable", [True, False])
+def test_nobody_gives_up_a_journal_that_takes_long(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_readable: bool
+) -> None:
+    """All is sent, and what the dead left open is looked for; not for ever where that cannot be read."""
+    Rank(tmp_path / "run").write(10)
+    link, module = SlowLink(), import_module("otel_rl.cli.sidecar")
+    close, looks = node.close_left_open, list[float]()
+
+    def read(*arguments: Any) -> Any:
+        if not is_readable:
+            link.seconds += 100
+            raise OSError(errno.EIO, "Input/output error")
+        for seconds in (100, 0):
+            wanted, last = len(looks) + 2, time.monotonic() + 5
+            while len(looks) < wanted and time.monotonic() < last:
+                time.sleep(0.001)
+            link.seconds += seconds
+        return close(*arguments)
+
+    def sleep(seconds: float) -> None:
+        looks.append(seconds)
+        time.sleep(0.01)
+
+    monkeypatch.setattr(node, "close_left_open", read)
+    monkeypatch.setattr(module, "sleep", sleep)
+    monkeypatch.setattr(module, "monotonic", link)
+    monkeypatch.setattr(progress, "monotonic", link)
+    with sink("http") as server:
+        environ = {f"OTEL_{signal}_EXPORTER": "none" for signal in ("METRICS", "LOGS")}
+        sending = {"ENDPOINT": server.endpoint, "PROTOCOL": "http/protobuf"}
+        environ |= {f"OTEL_EXPORTER_OTLP_{name}": value for name, value in sending.items()}
+        result = CliRunner().invoke(app, ["ship", str(tmp_path / "run"), "--give-up", "60"], env=environ)
+    assert (int(not is_readable), "traces: 10 shipped\n") == (result.exit_code, result.stdout), result.stderr

@@ -315,21 +315,47 @@ def test_only_several_addresses_share_the_time(
         assert [timeout_s] == seen
 
 
+@pytest.mark.parametrize("host", ["collector.example", "collector.example."])
+@pytest.mark.parametrize("addresses", [1, 2])
+def test_a_host_is_looked_up_once(monkeypatch: pytest.MonkeyPatch, addresses: int, host: str) -> None:
+    """As its user spelled it: where the first server for names is dead that takes half of the time."""
+    with sink("http") as found:
+        port = int(found.endpoint.rpartition(":")[2])
+        names = resolve(monkeypatch, *["127.0.0.1"] * addresses, port=port)
+        assert Outcome("accepted") == send(f"http://{host}:{port}", "http")
+        assert [host] == names
+        assert [f"{host.rstrip('.')}:{port}"] == [headers["host"] for _, _, headers, _ in found.requests]
+
+
+def test_only_a_socks_proxy_looks_a_host_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No server for names here may know it."""
+    with sink("http") as found:
+        port = int(found.endpoint.rpartition(":")[2])
+        names = resolve(monkeypatch, port=port)
+        monkeypatch.setattr(Connection, "_socks_options", {}, raising=False)
+        monkeypatch.setattr(Connection, "_new_conn", lambda connection: socket.create_connection(("127.0.0.1", port)))
+        assert Outcome("accepted") == send("http://collector.example:4318", "http")
+        assert [] == names
+
+
 def test_a_host_that_nobody_knows() -> None:
     """It waits, as one that does not answer."""
     assert Outcome("later", reason="ConnectionError") == send("http://collector.invalid:4318", "http")
 
 
-def resolve(monkeypatch: pytest.MonkeyPatch, *addresses: str, port: int) -> None:
-    """Let ``collector.example`` have these addresses."""
+def resolve(monkeypatch: pytest.MonkeyPatch, *addresses: str, port: int) -> list[str]:
+    """Let ``collector.example`` have these addresses; give the names that are looked up, as they come."""
     known = socket.getaddrinfo
+    names: list[str] = []
 
     def look_up(host: Any, *more: Any, **options: Any) -> Any:
-        if host != "collector.example":
+        if str(host).rstrip(".") != "collector.example":
             return known(host, *more, **options)
+        names.append(host)
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in addresses]
 
     monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    return names
 
 
 def test_what_is_in_time_stays_connected() -> None:

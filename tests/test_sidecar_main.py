@@ -211,6 +211,37 @@ def test_its_last_numbers_are_of_the_end(run: Path, monkeypatch: pytest.MonkeyPa
     assert shipped == {name: sent[name] for name in shipped}
 
 
+@pytest.mark.parametrize("why", ["a writer came", "its last numbers wait"])
+def test_its_last_sample_is_of_the_end(run: Path, monkeypatch: pytest.MonkeyPatch, sleeps: Sleeps, why: str) -> None:
+    """It is taken again where the end was none, and no other behind it, which would say that it waits."""
+    rank = Rank(run)
+    rank.write()
+    clock, sampled = {"s": 10_000.0}, list[float]()
+    living, waiting = set[str](), {"bytes": 0}
+    monkeypatch.setattr(main.signal, "signal", lambda *arguments: None)
+    monkeypatch.setattr(main, "monotonic", lambda: clock["s"])
+    monkeypatch.setattr(main.Sidecar, "_sample", lambda *arguments: sampled.append(clock["s"]))
+    monkeypatch.setattr(node.Node, "living", property(lambda found: living))
+    monkeypatch.setattr(node.Node, "unclosed", False)
+    monkeypatch.setattr(node.Node, "waiting", property(lambda found: waiting["bytes"]))
+    sidecar = Sidecar(run, ())
+
+    def at(now_s: float, writers: set[str] | None = None, left: int = 0) -> Callable[[], None]:
+        def happen() -> None:
+            clock["s"], waiting["bytes"] = now_s, left
+            living.clear()
+            living.update(writers or ())
+
+        return happen
+
+    if why == "a writer came":
+        sleeps(at(10_004), at(10_004.5, {rank.identity.writer}), at(10_006), at(10_008.5), at(10_009))
+    else:
+        sleeps(at(10_004), at(10_004.5, left=7), at(10_100, left=7), at(10_200))
+    assert 0 == sidecar.run()
+    assert ([10_000, 10_004, 10_008.5] if why == "a writer came" else [10_000, 10_004]) == sampled
+
+
 def numbers(server: Sink) -> list[tuple[tuple[str, str], float]]:
     """What arrived of shipping, in order: name and signal, and the number."""
     found = []

@@ -95,12 +95,13 @@ def test_every_step_forward_has_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
         lambda: progress.advance(progress.live, Position(0, 7)),
         lambda: progress.put_off("later", "HTTP 503"),
         lambda: progress.close_some([b"12345678"], {"shipped": 1}),
+        progress.close,
     ]
     for step in steps:
         now += 1
         step()
         seen.append(progress.moved_at)
-    assert [0.0, 1002.0, 1003.0, 1003.0, 1005.0] == seen
+    assert [0.0, 1002.0, 1003.0, 1003.0, 1005.0, 1006.0] == seen
 
 
 @pytest.mark.parametrize(

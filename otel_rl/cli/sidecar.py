@@ -14,6 +14,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 
 from otel_rl.cli.outcome import FAILED, RUN, WRONG_USAGE, RunName, absolute, complain, leave, opened, settings, stderr
 from otel_rl.config import ConfigurationError
+from otel_rl.guard import errors
 from otel_rl.identity import folder_name
 from otel_rl.journal.identity import WriterIdentity
 from otel_rl.sidecar import owner
@@ -146,7 +147,7 @@ def _are_ours(claims: Claims) -> bool:
 def _wait(node: Node, claims: Claims, give_up_s: float) -> bool:
     """Show how far it is, and stay the one who ships; say whether all was sent."""
     total = waiting = node.waiting
-    begun = touched = monotonic()
+    since = touched = monotonic()
     columns = (TextColumn("sending"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     console = stderr()
     with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
@@ -162,7 +163,10 @@ def _wait(node: Node, claims: Claims, give_up_s: float) -> bool:
             if now != waiting:
                 waiting = now
                 progress.update(task, completed=total - waiting)
-            if monotonic() - max(begun, node.moved_at(node.writers)) > give_up_s:
+            clock = monotonic()
+            if not (waiting or node.failure or errors["ship traces"]):
+                since = clock  # only the journals of the dead are read, which may take long where they are large
+            if clock - max(since, node.moved_at(node.writers)) > give_up_s:
                 return False
     return True
 

@@ -13,10 +13,12 @@ from threading import Lock, Timer
 from typing import Any, Final
 
 from requests.adapters import HTTPAdapter
+from urllib3.exceptions import ConnectTimeoutError, NewConnectionError
 from urllib3.util.connection import allowed_gai_family
 
 FOR_ADDRESS: Final = 1 / 3
 """Part of the limit for the connection to each of several addresses: two may be dead before one that answers."""
+NUMERIC: Final = socket.NI_NUMERICHOST | socket.NI_NUMERICSERV
 AT_ONCE: Final = struct.pack("ii", 1, 0)
 """``SO_LINGER``: what was not sent when a connection is closed is thrown away."""
 
@@ -62,14 +64,7 @@ class Deadline(HTTPAdapter):  # type: ignore[misc]  # requests has no types
         if not hasattr(kind, "deadline"):
 
             def connected(connection: Any) -> socket.socket:
-                limit_s = connection.timeout
-                if _has_several_addresses(connection.host, connection.port):
-                    connection.timeout = self._limit_s * FOR_ADDRESS
-                try:
-                    made: socket.socket = kind._new_conn(connection)  # before TLS, and before a proxy is asked
-                finally:
-                    connection.timeout = limit_s
-                made.settimeout(limit_s)
+                made = self._connected(kind, connection)  # before TLS, and before a proxy is asked
                 self._see(made)
                 return made
 
@@ -80,6 +75,30 @@ class Deadline(HTTPAdapter):  # type: ignore[misc]  # requests has no types
         """Close all connections."""
         self._let_go()
         super().close()
+
+    def _connected(self, kind: Any, connection: Any) -> socket.socket:
+        """Connect as ``kind`` does, to the first address that answers; where there are several, in time for the next.
+
+        Each takes the place of the host's name for that, so that nothing is looked up twice.
+        """
+        host, limit_s = connection._dns_host, connection.timeout  # ``host`` lacks the dot at the end of a whole name
+
+        def connected(address: str) -> socket.socket:
+            connection.host = address
+            made: socket.socket = kind._new_conn(connection)
+            made.settimeout(limit_s)
+            return made
+
+        *others, last = _addresses(connection) or [host]
+        if others:
+            connection.timeout = self._limit_s * FOR_ADDRESS
+        try:
+            for address in others:
+                with suppress(ConnectTimeoutError, NewConnectionError):
+                    return connected(address)
+            return connected(last)
+        finally:
+            connection.host, connection.timeout = host, limit_s
 
     def _see(self, made: socket.socket) -> None:
         self._let_go()
@@ -112,8 +131,15 @@ class Deadline(HTTPAdapter):  # type: ignore[misc]  # requests has no types
                 self._socket = None
 
 
-def _has_several_addresses(host: str, port: int) -> bool:
-    """Look a host up, as the connection does after it, which says what is wrong with it. Cost: one look-up."""
+def _addresses(connection: Any) -> list[str]:
+    """Look the host of a connection up; none where only a SOCKS proxy may, or where nobody knows it.
+
+    The connection looks that one up itself, and says what is wrong with it. Cost: one look-up.
+    """
+    if hasattr(connection, "_socks_options"):
+        return []
+    host = connection._dns_host.strip("[]")
     with suppress(OSError, UnicodeError):
-        return len(socket.getaddrinfo(host.strip("[]"), port, allowed_gai_family(), socket.SOCK_STREAM)) > 1
-    return False
+        found = socket.getaddrinfo(host, connection.port, allowed_gai_family(), socket.SOCK_STREAM)
+        return [socket.getnameinfo(address, NUMERIC)[0] for *_, address in found]  # with the scope of a local one
+    return []

@@ -157,13 +157,13 @@ class Sidecar:
                 touched = now
                 if not claim.touch():
                     return self._leave(is_gone=not os.path.isdir(self.directory))  # it looks now and then only
-            if now - written > PERIOD_S:
+            if now - written > PERIOD_S and not is_last:  # a later one would say that our own last numbers wait
                 written = now
                 self._sample(own)
             trainers = self._trainers()
             is_awaited = self._stays or (not trainers and now - begun < FIRST_S)
             if not self._is_leaving and (was_behind or trainers & self._node.living or is_awaited):
-                quiet_since = now
+                quiet_since, is_last = now, False
             if self._is_over(quiet_since, now):
                 if is_last:
                     break

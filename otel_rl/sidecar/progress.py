@@ -106,6 +106,7 @@ class Progress:
         """Note that all was closed that a dead writer left open."""
         with self._lock:
             self.closed = True
+            self._move()
 
     def reopen(self) -> None:
         """Note that the writer lives: what it leaves open from now on will have to be closed."""
