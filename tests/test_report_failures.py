@@ -16,7 +16,7 @@ from otel_rl.report.model import Failure, Rank
 from otel_rl.report.terminal import document
 from otel_rl.runtime import state
 from tests.fixtures import Recording
-from tests.peers import Peer
+from tests.peers import Did, Peer
 from tests.watched import DEAD
 
 
@@ -39,7 +39,12 @@ def test_a_run_that_an_exception_ended_has_failed(recording: Recording, monkeypa
     steps(recording, 3, failing=3)
     report = build_report(recording.stop(), 10**18)
     expected = Failure(
-        attempt=identity.attempt_id, rank=Rank("trainer", 0), step=3, stage="rl.reward", error="ValueError"
+        attempt=identity.attempt_id,
+        rank=Rank("trainer", 0),
+        loop="train",
+        step=3,
+        stage="rl.reward",
+        error="ValueError",
     )
     assert ("failed", [expected], 2) == (report.state, report.failures, report.steps.recorded)
     assert document(report, 80) is not None
@@ -61,3 +66,23 @@ def test_a_failure_that_was_survived_is_no_end(recording: Recording) -> None:
     steps(recording, 3, failing=2)
     report = build_report(recording.stop(), 10**18)
     assert (["ValueError"], False) == ([failure.error for failure in report.failures], report.state == "failed")
+
+
+def test_a_shorter_loop_that_an_exception_ended_has_failed(tmp_path: Path) -> None:
+    """Its last step began last, though one of the loop before has a higher number."""
+    peer = Peer(tmp_path, 0, 1, identity=DEAD)
+    for number in range(1, 5):
+        peer.step(number, [Did(v.REWARD, 5)])
+    peer.step(1, [Did(v.REWARD, 5)], loop="train.2")
+    peer.step(2, [Did(v.REWARD, 5)], loop="train.2", status=2)
+    report = build_report(open_run(tmp_path), 10**18)
+    assert ("failed", [("train.2", 2)]) == (report.state, [(one.loop, one.step) for one in report.failures])
+
+
+def test_a_last_step_that_was_made_again_is_no_end(tmp_path: Path) -> None:
+    """Another loop has the step of the same number that ended well."""
+    peer = Peer(tmp_path, 0, 1, identity=DEAD)
+    peer.step(4, [Did(v.REWARD, 5)], status=2)
+    peer.step(4, [Did(v.REWARD, 5)], loop="train.2")
+    report = build_report(open_run(tmp_path), 10**18)
+    assert ("unknown", [("train", 4)]) == (report.state, [(one.loop, one.step) for one in report.failures])

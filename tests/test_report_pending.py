@@ -68,6 +68,15 @@ def test_who_waits_beside_a_run_is_named(tmp_path: Path) -> None:
     assert [report.path, *paths] == lines[-3:]
 
 
+@pytest.mark.parametrize("path", [".", f"../{UNNAMED}"])
+def test_who_waits_is_named_from_inside_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    """Whatever the path to it says, its name and what is beside it are the directory's."""
+    expected = [str(one.path) for one in reported(tmp_path, waiting(tmp_path)).pending]
+    monkeypatch.chdir(tmp_path / UNNAMED)
+    report = build_report(open_run(Path(path)), BEGIN_NS + 8_000 * MS)
+    assert (1, expected) == (len(expected), [one.path for one in report.pending])
+
+
 @pytest.mark.parametrize(
     "other",
     [{"boot_id": "of another host"}, {"began_ms": 10_001}, {"began_ms": -60_001}],

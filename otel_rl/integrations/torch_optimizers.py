@@ -40,13 +40,11 @@ class Begun(NamedTuple):
 
 
 class Innermost(threading.local):
-    """The optimizer whose step this thread is in, or of one that raised."""
+    """The step that this thread is in, or one that raised."""
 
     stage: Stage | None = None
-    optimizer = 0
-    """Its ``id()``: the object itself would be kept alive by a step that raised."""
-    depth = 0
-    """How many of its steps are open, one inside the other: a subclass may call the step of its base."""
+    step = 0
+    """The ``id()`` of its frame, which itself would keep alive what a step that raised held."""
 
 
 class Timing:
@@ -69,7 +67,6 @@ class Timing:
         of_thread, stepping = self._of_thread, state.training.stepping
         if of_thread.stage in stepping:
             if self._steps(sys._getframe()) > 1:
-                of_thread.depth += of_thread.optimizer == id(optimizer)
                 return
             end_raised(monotonic_ns())
         context = CURRENT.get()
@@ -82,20 +79,18 @@ class Timing:
         stage.open(context, parent)
         begun = Begun(stage, threading.get_ident(), CURRENT.get(), parent, above)
         stepping[stage] = partial(self._end_if_raised, begun)
-        of_thread.stage, of_thread.optimizer, of_thread.depth = stage, id(optimizer), 1
+        of_thread.stage, of_thread.step = stage, self._step(sys._getframe())
 
     def end(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        """Close the stage that this optimizer's step has opened."""
+        """Close the stage that this step has opened, and no other inside it: a subclass may call that of its base."""
         now = monotonic_ns()
         of_thread = self._of_thread
         stage = of_thread.stage
-        if stage is None or of_thread.optimizer != id(optimizer):
+        if stage is None or of_thread.step != self._step(sys._getframe()):
             return
-        of_thread.depth -= 1
-        if not of_thread.depth:
-            of_thread.stage = None
-            if state.training.stepping.pop(stage, None) is not None:
-                stage.close(now)
+        of_thread.stage = None
+        if state.training.stepping.pop(stage, None) is not None:
+            stage.close(now)
 
     def _end_if_raised(self, step: Begun, now: int, error: BaseException | None) -> None:
         """End the stage of a step that raised: one of this thread has, since it is over; one of another, if it is.
@@ -123,6 +118,12 @@ class Timing:
     def _has_passed(self, error: BaseException) -> bool:
         """Whether an error came out of an optimizer's step: then of the last one, as each ends those that raised."""
         return any(frame.f_code is self._wrapper for frame, _ in walk_tb(error.__traceback__))
+
+    def _step(self, frame: FrameType | None) -> int:
+        """Identify the innermost step of an optimizer that a thread is in, by its frame."""
+        while frame is not None and frame.f_code is not self._wrapper:
+            frame = frame.f_back
+        return id(frame)
 
     def _steps(self, frame: FrameType | None) -> int:
         """Count the steps of optimizers that a thread is in, up to 2."""

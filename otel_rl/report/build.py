@@ -234,8 +234,8 @@ def _state(attempt: str, found: Collected, opened: Iterable[OpenView], alive: se
     left = [view.name for view in opened if text(view.resource, v.ATTEMPT_ID) == attempt]
     if any(map(is_container, left)):
         return "killed"
-    last = max((record.step.iteration for record in found.steps if record.attempt == attempt), default=None)
-    if any(failure.attempt == attempt and failure.step == last for failure in found.failures):
+    last = next((record.key for record in reversed(found.steps) if record.attempt == attempt), None)
+    if any((failure.attempt, failure.loop, failure.step) == last for failure in found.failures):
         return "failed"
     if left and not has_teardown:
         return "killed"  # behind an exception or the tear-down it is what a worker was in that was ended with them

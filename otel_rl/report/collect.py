@@ -111,6 +111,7 @@ class Collected:
     """What one pass over the spans gives."""
 
     steps: list[StepRecord] = field(default_factory=list)
+    """In order of their begins."""
     phases: list[Phase] = field(default_factory=list)
     attempts: dict[str, Bounds] = field(default_factory=dict)
     """In order of their first span."""
@@ -251,6 +252,7 @@ def _failure(container: SpanView, iteration: int, spans: list[SpanView]) -> Fail
     return Failure(
         attempt=text(container.resource, v.ATTEMPT_ID),
         rank=rank_of(container.resource),
+        loop=text(container.attributes, v.LOOP_NAME),
         step=iteration,
         stage=innermost.name,
         error=text(innermost.attributes, v.ERROR_TYPE) or text(container.attributes, v.ERROR_TYPE),

@@ -59,6 +59,8 @@ class Failure:
 
     attempt: str
     rank: Rank
+    loop: str
+    """Numbers of steps are those of their loop: a second one of a process is `train.2`."""
     step: int
     stage: str
     """The innermost stage that it passed through."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Final
 
 from otel_rl.identity import is_made_of
@@ -21,18 +23,19 @@ def pending(run: Run, attempts: Iterable[Attempt], now_ns: int) -> list[Pending]
     They were told no name, so that their run has none but the one that rank 0 made of its attempt. Of that run they
     may be where they are on a host of it and began while it was recorded; more nobody knows.
     """
-    times = [(one.begin_ns - START_NS, one.end_ns) for one in attempts if is_made_of(run.path.name, one.id)]
+    path = Path(os.path.abspath(run.path))  # of "." neither the name nor the parent would be known
+    times = [(one.begin_ns - START_NS, one.end_ns) for one in attempts if is_made_of(path.name, one.id)]
     hosts = _hosts(run)
     return [
         Pending(path=str(other.path), open_stages=open_rows(other.open_stages(), now_ns, {}))
-        for other in (_runs(run) if times else ())
+        for other in (_runs(path.parent / PENDING) if times else ())
         if hosts & _hosts(other)
         and any(begin <= one.identity.created_ns <= end for one in other.journals for begin, end in times)
     ]
 
 
-def _runs(run: Run) -> Iterator[Run]:
-    for path in recorded_below(run.path.parent / PENDING):
+def _runs(root: Path) -> Iterator[Run]:
+    for path in recorded_below(root):
         try:
             yield open_run(path)
         except JournalNotFound:  # it has become known since it was listed

@@ -157,6 +157,38 @@ def test_an_optimizer_made_of_optimizers_is_one_stage(recorded: Callable[[], Rec
     assert expected == step.outline()
 
 
+class Again(torch.optim.SGD):
+    """Steps as its base does, and once more where that raises."""
+
+    def step(self, closure: Any = None) -> Any:
+        """Step, twice if need be."""
+        with suppress(ValueError):
+            return super().step(closure)
+        return super().step(closure)
+
+
+def test_a_step_of_an_optimizer_that_tries_again_is_one_stage(recorded: Callable[[], Recorded]) -> None:
+    """It ends where the optimizer's own step does, however the first one of its base ended."""
+    layers = model()
+    torch.optim.SGD(layers.parameters())  # torch puts its hooks around the step of a class with the first of it
+    optimizer = Again(layers.parameters(), lr=0.1)
+    gone = iter([ValueError("gone")])
+
+    def closure() -> float:
+        with otel_rl.stage("loss"):
+            for error in gone:
+                raise error
+        return 0.0
+
+    with otel_rl.step(1):
+        optimizer.step(closure)
+        with otel_rl.stage("behind"):
+            pass
+    (step,) = recorded().steps().values()
+    assert [v.OPTIMIZER, "  loss", "  loss", "behind"] == step.outline()
+    assert v.TRUNCATED not in step.children[0].attributes
+
+
 class Raising(torch.optim.SGD):
     """Raises when it is told to."""
 
