@@ -23,7 +23,7 @@ from otel_rl import vocabulary
 from otel_rl.guard import guard
 from otel_rl.identity import from_launcher
 from otel_rl.probes import deferred
-from otel_rl.records import Noted
+from otel_rl.records import Log, Noted
 from otel_rl.runtime import Trace, state
 from otel_rl.spans import Stage
 
@@ -128,7 +128,12 @@ def _end_journal() -> None:
         state.found_attempt()  # nobody can say its parent's any more
     left, state.queue, state.noted = state.queue, deque(), Noted()
     now = monotonic_ns()
-    left += [_until(now, stage) for stage in _inherited(state.open) if not stage.ended]
+    opened = [one for one in tuple(state.open) if isinstance(one, Stage) and not one.ended]
+    for stage in opened:
+        if stage.trace is state.inherited:
+            left.append(_until(now, stage))
+        elif state.awake:  # otherwise no journal has named it
+            left.append(_over(stage))
     state.end_journal(left)
 
 
@@ -156,6 +161,12 @@ def _until(now: int, stage: Stage) -> Stage:
     part.trace, part.span_id, part.parent_id = stage.trace, stage.span_id, stage.parent_id
     part.began, part.ended = stage.began, now
     return part
+
+
+def _over(stage: Stage) -> Log:
+    """Say that a stage in a trace of others is open no more here: its one span comes in the run that begins."""
+    names = {vocabulary.STAGE: stage.name}
+    return Log(vocabulary.ENDED, state.now(), names, stage.name, trace_id=stage.trace_id, span_id=stage.span_id)
 
 
 def _configuration() -> dict[str, Any]:

@@ -21,11 +21,12 @@ from otel_rl import entry, guard, ids, vocabulary
 from otel_rl.flusher import Flusher
 from otel_rl.identity import Identity
 from otel_rl.integrations.torch import ATTEMPT_KEY, join_process_group
+from otel_rl.integrations.transformers import _begin_loop as begin_loop
 from otel_rl.integrations.transformers import _trainer_made as trainer_made
 from otel_rl.records import Point
 from otel_rl.runtime import state
 from otel_rl.spans import current_stage
-from otel_rl.workers import KEY, leave_place
+from otel_rl.workers import KEY, leave_place, take_place
 from tests.fixtures import ATTEMPT, Recording, Tree, in_child, modules_with, trees
 
 CONFIGURATION: dict[str, Any] = multiprocessing.current_process()._config  # type: ignore[attr-defined]
@@ -324,6 +325,55 @@ def test_a_rank_of_a_group_of_children_has_a_set_up_of_its_own(recording: Record
     assert [Tree("rl.setup", 0, 0, (Tree("rl.rank 0", 0, 0, (Tree("init", 0, 5),)),))] == trees(of_parent)
 
 
+@pytest.mark.parametrize("has_recorded", [True, False])
+def test_a_worker_that_is_alone_in_a_group_of_its_own_stays_its_parents(
+    recording: Recording, become_worker: Become, *, has_recorded: bool
+) -> None:
+    """An engine's process makes such a group: rank 0 of 1 would be another rank of its parent's attempt."""
+    pytest.importorskip("torch")
+    state.identify(rank=3, world_size=8, system="mine")
+    become_worker(told())
+    if has_recorded:
+        with otel_rl.stage("load"):
+            pass
+    join_group_of_one()
+    with otel_rl.stage("serve"):
+        pass
+    of_worker = state.identity
+    leave_place()
+    assert [(3, 8, "mine", "", {}), (0, 1, "", "", {})] == [known(of_worker), known(state.identity)]
+
+
+def test_a_worker_that_is_alone_in_a_group_has_the_launchers_rank(
+    recording: Recording, become_worker: Become, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As long as it is a worker; where it trains, it is a world of its own."""
+    pytest.importorskip("torch")
+    values = told()
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    become_worker(values)
+    join_group_of_one()
+    with otel_rl.stage("serve"):
+        pass
+    of_worker = state.identity
+    leave_place()
+    assert [(1, 2), (0, 1)] == [known(of_worker)[:2], known(state.identity)[:2]]
+    assert ["run", ATTEMPT] == [of_worker.run_id, of_worker.attempt_id]
+
+
+def join_group_of_one() -> None:
+    """Make a process group of one rank, and leave it."""
+    import torch.distributed as dist
+    from torch.testing._internal.distributed import fake_pg  # noqa: F401 - makes the backend known
+
+    dist.init_process_group("fake", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        join_process_group()
+    finally:
+        dist.destroy_process_group()
+
+
 def test_a_root_that_was_found_is_the_workers_too(
     recording: Recording, become_worker: Become, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -509,6 +559,39 @@ def test_an_open_stage_in_a_trace_of_others_is_there_once(recording: Recording, 
     ]
 
 
+def test_an_open_stage_in_a_trace_of_others_ends_in_the_journal_that_names_it_as_open(
+    recording: Recording, become_worker: Become
+) -> None:
+    """Its span comes in another run: its parent's would seem killed."""
+    become_worker(told())
+    others = SpanContext(7, 8, is_remote=True, trace_flags=TraceFlags(TraceFlags.SAMPLED))
+    token = attach(set_span_in_context(NonRecordingSpan(others)))
+    with otel_rl.stage("job"):
+        with otel_rl.stage("load"):
+            pass
+        otel_rl.flush(60)
+        assert ["job"] == [stage.name for stage in recording.run().open_stages()]
+        with otel_rl.step(1):
+            pass
+    detach(token)
+    name = state.identity.run_id
+    of_parent, own = recording.stop(), recording.run(name)
+    assert ([], []) == (of_parent.open_stages(), own.open_stages())
+    assert [[], ["job"]] == [[span.name for span in run.spans() if span.name == "job"] for run in (of_parent, own)]
+
+
+def test_an_open_stage_in_a_trace_of_others_begins_no_journal(recording: Recording, become_worker: Become) -> None:
+    """Nothing was said of it yet, so nothing is given up either."""
+    become_worker(told())
+    take_place()
+    others = SpanContext(7, 8, is_remote=True, trace_flags=TraceFlags(TraceFlags.SAMPLED))
+    token = attach(set_span_in_context(NonRecordingSpan(others)))
+    with otel_rl.stage("job"):
+        leave_place()
+    detach(token)
+    assert {} == state.dropped
+
+
 # --- forked -----------------------------------------------------------------------------------------------------------
 
 
@@ -552,6 +635,26 @@ def test_a_forked_child_that_trains_is_a_run_of_its_own(stubbed: Recording, monk
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_trainer_that_was_made_before_the_fork_is_what_its_child_trains_with(recording: Recording) -> None:
+    """A program's own loop says nothing of its framework, but a trainer's is the trainer's, wherever that was made."""
+
+    def train() -> None:
+        state.config = replace(state.config, run_id="own")
+        begin_loop((), {})
+        state.training.loop.begin(1)
+        state.training.loop.end()
+        otel_rl.uninstrument()
+
+    with otel_rl.step(0):
+        state.identify(system="trl", system_version="1", algorithm="GRPO", model_name="small", rank=3, world_size=8)
+        in_child(train)
+    keys = vocabulary.SYSTEM, vocabulary.SYSTEM_VERSION, vocabulary.ALGORITHM, vocabulary.MODEL_NAME, vocabulary.RANK
+    recording.stop()
+    resources = {tuple(span.resource.get(key) for key in keys) for span in recording.run("own").spans(None)}
+    assert {("trl", "1", "GRPO", "small", 0)} == resources
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_forked_child_that_only_trains_writes_nothing_for_its_parent(recording: Recording) -> None:
     """It was no worker."""
 
@@ -584,6 +687,27 @@ def test_a_child_that_is_forked_where_there_is_no_step_has_an_attempt_of_its_own
     for span in stubbed.stop().spans():
         found.setdefault((span.resource[vocabulary.ATTEMPT_ID], span.trace_id), set()).add(span.name)
     assert [{"rl.setup", "rl.rank 0", "mine"}, {"rl.setup", "rl.rank 0", "work"}] == sorted(found.values(), key=sorted)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_worker_that_is_alone_in_a_group_of_its_own_has_its_parents_rank(recording: Recording) -> None:
+    """The same as one that is started afresh."""
+    pytest.importorskip("torch")
+
+    def serve() -> None:
+        join_group_of_one()
+        with otel_rl.stage("serve"):
+            pass
+        otel_rl.uninstrument()
+
+    with otel_rl.step(7):
+        state.identify(rank=3, world_size=8)
+        in_child(serve)
+    assert [(3, 8)] == [
+        (span.resource[vocabulary.RANK], span.resource[vocabulary.WORLD_SIZE])
+        for span in recording.stop().spans()
+        if span.name == "serve"
+    ]
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")

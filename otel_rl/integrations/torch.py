@@ -31,7 +31,7 @@ from otel_rl.records import Value
 from otel_rl.runtime import state
 from otel_rl.spans import Stage, current_stage
 from otel_rl.steps import know_attempt
-from otel_rl.workers import leave_place
+from otel_rl.workers import leave_place, take_place
 
 PACKAGE = "torch"
 SUPPORTS = ">=2.4"
@@ -197,11 +197,11 @@ def join_process_group() -> None:
     state.comm.worlds += 1
     state.comm.layout = Layout()  # ranks stand elsewhere in another world
     rank, world_size = dist.get_rank(), dist.get_world_size()
-    if world_size > 1:
-        leave_place(rank=rank, world_size=world_size)
-    state.identify(rank=rank, world_size=world_size)
     if world_size < 2:
+        _join_alone(rank, world_size)
         return
+    leave_place(rank=rank, world_size=world_size)
+    state.identify(rank=rank, world_size=world_size)
     store = dist.distributed_c10d._get_default_store()
     if rank == 0:
         if not state.identity.known:
@@ -220,6 +220,15 @@ def join_process_group() -> None:
             )
             return
         threading.Event().wait(0.02)
+
+
+def _join_alone(rank: int, world_size: int) -> None:
+    """Be a world of one; a worker that makes one (an engine's process) keeps its parent's rank until it trains."""
+    take_place()
+    if state.inherited is None:
+        state.identify(rank=rank, world_size=world_size)
+    else:
+        state.learned |= {"rank": rank, "world_size": world_size}
 
 
 def _take_attempt(store: Any) -> bool:

@@ -25,11 +25,15 @@ SUPPORTS = ">=4.56,<6"
 
 GLOBAL = ((vocabulary.SCOPE_KEY, "global"),)
 DATA = ((vocabulary.IDLE_REASON, "data"),)
+MADE = ("system", "system_version", "algorithm", "model_name")
+"""What a trainer says of the process when it is made."""
 HEARD_LIMIT = 256
 """Answers that are kept; a trainer needs one for each of its 16 events."""
 
 
 def _begin_loop(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    if "system" not in state.learned:  # the trainer was made before this process was forked
+        state.identify(**{key: getattr(state.identity, key) for key in MADE})
     loop = Loop()
     throughput = Throughput()
     loop.at_end.append(throughput.end_step)

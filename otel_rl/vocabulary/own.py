@@ -49,7 +49,9 @@ OUTCOME: Final = attribute(
 
 OPEN: Final = event("rl.stage.open", "a stage that was open when the journal was written; its end, if any, is its span")
 ENDED: Final = event(
-    "rl.stage.ended", "a stage that was journaled as open by a rank that does not know its attempt: its span waits"
+    "rl.stage.ended",
+    "a stage that was journaled as open and whose span is not here: a rank that does not know its attempt keeps it "
+    "back, and a worker that begins to train has it in its own run",
 )
 OUT_OF_MEMORY: Final = event(
     "rl.memory.exhausted", "an out-of-memory error, with the memory and the tokens of every open stage"
