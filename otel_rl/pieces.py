@@ -65,9 +65,11 @@ def iteration_of(attributes: Mapping[str, Value]) -> int | None:
 
 
 def label(name: str, attributes: Mapping[str, Value]) -> str:
-    """Name a stage so that what differs is told apart: `rl.logprob old` and `rl.logprob ref`, `rl.idle data`."""
+    """Name a stage so that what differs is told apart: `rl.logprob ref`, `rl.idle data`, `rl.checkpoint load`."""
     if not name.strip():
         return NAMELESS
+    if name == v.CHECKPOINT and attributes.get(v.CHECKPOINT_LOAD) is True:
+        return f"{name} load"
     key = {v.LOGPROB: v.LOGPROB_KIND, v.IDLE: v.IDLE_REASON}.get(name)
     qualifier = text(attributes, key) if key else ""
     return f"{name} {qualifier}" if qualifier else name

@@ -28,7 +28,7 @@ from otel_rl.analysis.stragglers import (
     transfers,
     waits,
 )
-from tests.timelines import MOST_MEETINGS, MS, Meetings, Phase, Timeline, meetings, timelines
+from tests.timelines import MOST_MEETINGS, MS, Meeting, Meetings, Phase, Timeline, meetings, timelines
 
 STEPS = 40
 RANKS = 4
@@ -90,6 +90,37 @@ def test_waits_are_lower_bounds_where_collectives_were_omitted(step: Meetings) -
             assert truth == found.ns[key]
     stages = {stage for stage, _ in played.wait}
     assert stages - {stage for stage, _ in cut} == set(transfers(played.calls))
+
+
+@given(meetings(is_parted=False))
+def test_what_all_were_in_is_compared_as_a_whole(step: Meetings) -> None:
+    """A wait is no less than what the collectives of a call take beyond those of any other rank, seen or not."""
+    played = step.run(1)
+    found = call_waits(played.calls)
+    for key, matched in keyed(played.calls).items():
+        for rank, wait in waits({rank: call.met_ns for rank, call in matched.items()}).items():
+            assert wait <= found.ns[key][rank]
+
+
+@given(meetings(is_parted=True, least=3), st.integers(0, MS))
+def test_waits_are_lower_bounds_where_some_ranks_met_without_the_others(step: Meetings, transfer: int) -> None:
+    """A slower link of these is no waiting, though in other calls their collectives are among the omitted ones."""
+    nothing, everybody = (0,) * step.ranks, frozenset(range(step.ranks))
+    stages = [("sync", (Meeting(nothing, frozenset({0, 1}), transfer),))]
+    for stage, drawn in step.stages:
+        apart = [Meeting(nothing, everybody - one.members, transfer) for one in drawn if one.members < everybody]
+        stages.append((stage, (*drawn, *apart)))  # all are in as many
+    played = replace(step, stages=tuple(stages)).run(1)
+    found = call_waits(played.calls)
+    for key, truth in played.wait.items():
+        assert [] == [rank for rank, wait in truth.items() if not 0 <= found.ns[key][rank] <= wait]
+
+
+@pytest.mark.parametrize(("duration", "wait"), [(64, 0), (65, 35), (60, 35)])
+def test_times_tell_that_ranks_were_in_other_collectives(duration: int, wait: int) -> None:
+    """One spends 65 ns in those behind the first, in which the other did everything; unless that is all in them."""
+    slow, fast = (forward(rank, comm, met(30, 30), count=9, omitted=7) for rank, comm in ((0, 95), (1, 60)))
+    assert {0: wait, 1: 0} == call_waits([slow, replace(fast, duration_ns=duration)]).ns["forward", 0]
 
 
 def test_two_collectives_of_one_stage_with_another_rank_last_in_each() -> None:

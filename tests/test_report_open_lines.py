@@ -16,11 +16,13 @@ from otel_rl.groups import Group
 from otel_rl.journal.read import open_run
 from otel_rl.report.build import build_report
 from otel_rl.report.collect import collect
+from otel_rl.report.health import open_rows
 from otel_rl.report.model import OpenCollective
 from otel_rl.report.open_lines import open_lines
 from otel_rl.report.pieces import KEYS
 from otel_rl.report.terminal import render
-from tests.fixtures import Recording
+from tests.fixtures import WALL_NS, Recording
+from tests.peers import Did, Peer
 from tests.runs import BEGIN_NS, MS, SETUP_MS, Plan, write_run
 
 OPENED_NS = BEGIN_NS + (SETUP_MS + 11 * 100 + 2 * 30 + 200) * MS
@@ -76,6 +78,43 @@ def test_a_step_is_not_measured_by_the_set_up(tmp_path: Path) -> None:
     run = open_run(write_run(tmp_path, Plan(killed_in=f"{v.RANK_SPAN} 0", is_alive=True)))
     longest_ns = collect(run.closed_spans(KEYS)).longest_ns
     assert [SETUP_MS * MS, 300 * MS] == [longest_ns[f"{name}{v.RANK_SPAN} 0"] for name in (f"{v.SETUP} ", "")]
+
+
+def test_saving_is_not_measured_by_loading(tmp_path: Path, recording: Recording) -> None:
+    """At the resume 2 s were read: that the first checkpoint takes longer is no hang, and loading again may be one."""
+    rank = Peer(tmp_path, 0, 1)
+    rank.step(1, [Did(v.CHECKPOINT, 2_000, more={v.CHECKPOINT_LOAD: True}), Did(v.FORWARD, 50)])
+    rank.open(v.CHECKPOINT)
+    (saving,) = build_report(open_run(tmp_path), rank.now_ns + 12_000 * MS).open_stages
+    assert (v.CHECKPOINT, None, False) == (saving.stage, saving.longest_s, saving.is_hanging)
+    load = {"checkpoint.load": True}
+    with otel_rl.step(1):
+        with otel_rl.stage("checkpoint", **load):
+            recording.tick(2_000)
+        with otel_rl.stage("checkpoint", **load):
+            assert otel_rl.flush()
+            (loading,) = build_report(recording.run(), WALL_NS + recording.clock.ns + 12_000 * MS).open_stages
+    assert ("rl.checkpoint load", 2.0, True) == (loading.stage, loading.longest_s, loading.is_hanging)
+
+
+@pytest.mark.parametrize("is_alive", [True, False])
+def test_a_later_step_ends_an_earlier_one(tmp_path: Path, is_alive: bool) -> None:
+    """That it is open is journaled before the spans that ended until then, and a kill may come in between."""
+    views = open_run(write_run(tmp_path, Plan(killed_in=v.SAMPLE, is_alive=is_alive))).open_stages()
+    last = [
+        replace(
+            view,
+            trace_id=b"later",
+            span_id=b"later" + view.span_id,
+            parent_id=view.parent_id and b"later" + view.parent_id,
+            start_ns=view.start_ns + 500 * MS,
+            attributes={**view.attributes, **({v.ITERATION: 18} if v.ITERATION in view.attributes else {})},
+        )
+        for view in views
+        if view.resource[v.RANK] == 0
+    ]
+    rows = open_rows([*views, *last], OPENED_NS, {})
+    assert [(0, v.SAMPLE, 18), (1, v.SAMPLE, 12)] == [(row.rank, row.stage, row.iteration) for row in rows]
 
 
 @pytest.mark.parametrize(

@@ -176,6 +176,15 @@ def test_a_slow_rank_has_a_point_every_step_once_it_was_named(tmp_path: Path, cl
     assert [(1, 0.05), (1, 0.0)] == [(rank, value) for rank, _, value in numbers]
 
 
+def test_a_checkpoint_that_is_read_is_another_stage_than_one_that_is_written(tmp_path: Path, clock: FakeClock) -> None:
+    """As in the report: rank 1 is slow in reading."""
+    for rank in range(3):
+        load = Did(v.CHECKPOINT, 150 if rank == 1 else 50, more={v.CHECKPOINT_LOAD: True})
+        Peer(tmp_path, rank, 3).step(1, [load, Did(v.CHECKPOINT, 100)])
+    numbers = compared(tmp_path, clock).numbers(v.STRAGGLER_COST)
+    assert [(1, {v.STAGE: "rl.checkpoint load", v.SCOPE_KEY: "run"}, 0.1)] == numbers
+
+
 def test_on_a_device_ranks_are_compared_by_the_devices_time(tmp_path: Path, clock: FakeClock) -> None:
     """Where a stage only launches work its duration says nothing."""
     for rank in range(3):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from otel_rl.journal.read import open_run
 from otel_rl.report.build import build_report
 from otel_rl.report.efficiency_model import Efficiency
 from otel_rl.sidecar.own import OwnJournal
-from tests.peers import BEGIN_NS, Did, Met, Peer
+from tests.peers import BEGIN_NS, WORLD, Did, Met, Peer
 from tests.watched import DEAD, SIDECAR, FakeClock, Watched, clock, compared
 
 __all__ = ["clock"]
@@ -131,6 +132,28 @@ def test_where_collectives_are_no_spans_a_wait_is_a_lower_bound(
     assert {rank: pytest.approx(STEPS * wait_ms / 1e3) for rank, wait_ms in enumerate(waits_ms)} == totals
 
 
+def slower_link(rank: int, number: int) -> list[Did]:
+    """Of two groups of two the link of one is slower, in collectives none of which is among the 32 longest."""
+    met = [Met(3, 1000 * number + k, size=4) for k in range(32)]
+    own = [Met((0.1, 2.9)[rank // 2], 1000 * number + k, group=f"tp {rank // 2}", size=2) for k in range(200)]
+    return [Did(v.FORWARD, 20, met + own), Did(v.OPTIMIZER, 1, [Met((570, 10)[rank // 2], 1000 * number + 32, size=4)])]
+
+
+def shown_elsewhere(rank: int, number: int) -> list[Did]:
+    """The same where the ranks compute for so long that the time in collectives does not tell."""
+    forward, optimizer = slower_link(rank, number)
+    own = Met(1, 1000 * number + 200, group=f"tp {rank // 2}", size=2)
+    return [replace(forward, own_ms=900), Did(v.REWARD, 5, [own]), optimizer]
+
+
+@pytest.mark.parametrize("did", [slower_link, shown_elsewhere])
+def test_a_slower_link_of_some_ranks_is_no_waiting(tmp_path: Path, clock: FakeClock, did: Step) -> None:
+    """The others wait for these behind it, and only there."""
+    found, _ = played(tmp_path, 4, did, clock)
+    expected = [(pytest.approx(wait_s), False) for wait_s in (0.56, 0.56, 0.0, 0.0)]
+    assert expected == [(row.wait_s, row.is_wait_exact) for row in found.ranks]
+
+
 def test_a_rank_that_meets_nobody_waits_for_nobody(tmp_path: Path, clock: FakeClock) -> None:
     """However many of its collectives are no spans."""
     found, _ = played(
@@ -138,6 +161,21 @@ def test_a_rank_that_meets_nobody_waits_for_nobody(tmp_path: Path, clock: FakeCl
     )
     assert [(0.0, True)] == [(row.wait_s, row.is_wait_exact) for row in found.ranks]
     assert [True, True] == [row.is_idle_exact for row in found.goodput]
+
+
+@pytest.mark.parametrize(("size", "status", "is_exact"), [(2, 0, True), (2, 2, False), (1, 2, True)])
+def test_waits_in_a_step_that_raised_are_not_known(tmp_path: Path, size: int, status: int, is_exact: bool) -> None:
+    """They are not compared, so idle is a lower bound, unless each rank meets nobody; averages do without the step."""
+    ranks = [Peer(tmp_path, rank, identity=DEAD) for rank in (0, 1)]
+    for number, rank in itertools.product(range(1, STEPS + 1), ranks):
+        group = WORLD if size == 2 else f"own {rank.rank}"
+        met = Met(110 if rank.rank else 10, number, group=group, size=size)
+        rank.step(number, [Did(v.OPTIMIZER, 1, [met])], status=status if number == STEPS else 0)
+    for rank in ranks:
+        rank.die()
+    found = build_report(open_run(tmp_path), BEGIN_NS).efficiency
+    assert [is_exact, is_exact] == [row.is_idle_exact for row in found.goodput]
+    assert [True, True] == [row.is_wait_exact for row in found.ranks]
 
 
 def test_a_rank_that_is_as_slow_as_another_costs_in_every_step(tmp_path: Path, clock: FakeClock) -> None:

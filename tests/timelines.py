@@ -125,11 +125,13 @@ MOST_MEETINGS = 5
 
 
 @st.composite
-def meetings(draw: st.DrawFn, *, is_parted: bool) -> Meetings:
+def meetings(draw: st.DrawFn, *, is_parted: bool, least: int = 2) -> Meetings:
     """Draw one step of up to four ranks and stages; where it is parted, any of the ranks meet, else always all."""
-    ranks = draw(st.integers(2, 4))
+    ranks = draw(st.integers(least, 4))
     everybody = frozenset(range(ranks))
-    members = st.frozensets(st.sampled_from(sorted(everybody)), min_size=1) if is_parted else st.just(everybody)
+    members = st.just(everybody)
+    if is_parted:
+        members |= st.frozensets(st.sampled_from(sorted(everybody)), min_size=1)
     meeting = st.builds(Meeting, st.tuples(*[st.integers(0, 100 * MS)] * ranks), members, st.integers(0, 10 * MS))
     several = st.lists(meeting, max_size=MOST_MEETINGS).map(tuple)
     stage = st.tuples(st.sampled_from(["reward", "forward", "backward"]), several)

@@ -76,6 +76,11 @@ class StageCall(Generic[RankT]):
         return self.hidden_ns is not None or self.device_ns is not None
 
     @property
+    def has_others(self) -> bool:
+        """Whether other ranks may be in its collectives; who is alone in the longest ones is so in all."""
+        return self.count > 0 and {row.size for row in self.rows} != {1}
+
+    @property
     def own_ns(self) -> int | None:
         """Stage - collectives, or that of the device; None where they cannot be separated."""
         if self.device_ns is not None:
@@ -160,7 +165,8 @@ def call_waits(*peers: Iterable[StageCall[RankT]]) -> Waited[RankT]:
     One adds up, over the collectives that were seen on several ranks, peers or not, duration - least of these: the wait
     itself where every collective of the call was seen on every rank of its group. The other is the time in all
     collectives of the call - the least of any peer; it holds only where all peers were in the same, and is the wait
-    itself where that was a single one.
+    itself where that was a single one. Of a call whose collectives were not all seen one by one that is believed unless
+    the step has any in a group of some peers, or the times of the call forbid it.
 
     Args:
         peers: the calls of those that do the same work; several where pipeline stages meet in collectives.
@@ -171,9 +177,12 @@ def call_waits(*peers: Iterable[StageCall[RankT]]) -> Waited[RankT]:
     least: set[tuple[Key, RankT]] = set()
     for matched in parts:
         ranks = {rank for of_key in matched.values() for rank in of_key}
+        has_smaller = any(_has_smaller(of_key.values(), len(ranks)) for of_key in matched.values())
         for key, of_key in matched.items():
             separable = {rank: call.met_ns for rank, call in of_key.items() if call.is_separable}
             is_whole = set(of_key) == ranks and _are_alike(of_key.values())
+            if any(call.omitted > 0 and call.count > 1 for call in of_key.values()):
+                is_whole = is_whole and not has_smaller and _can_be_same(of_key.values())
             whole = waits(separable) if is_whole else {}
             found[key] |= {rank: min(met, max(whole.get(rank, 0), seen[key, rank])) for rank, met in separable.items()}
             if not (is_whole and _is_single(of_key.values())):
@@ -317,6 +326,25 @@ def _are_alike(calls: Collection[StageCall[RankT]]) -> bool:
     return len({call.count for call in calls}) <= 1 and len(groups) <= 1 and not is_smaller
 
 
+def _has_smaller(calls: Collection[StageCall[RankT]], ranks: int) -> bool:
+    """Whether some of the ranks met without the others."""
+    return any(1 < row.size < ranks for call in calls for row in call.rows)
+
+
+def _can_be_same(calls: Collection[StageCall[RankT]]) -> bool:
+    """Whether the ranks can have been in the same collectives, by the times of calls of which the longest were seen.
+
+    From the end of the first to that of the last all ranks take equally long. So the others, which take no less time
+    than all but the longest, fit into the call of each rank, unless that is but its collectives, without what lies
+    between them.
+    """
+    if not all(call.alone_ns for call in calls):
+        return True
+    shown = [call for call in calls if call.rows and call.omitted + len(call.rows) == call.count]
+    others_ns = [call.met_ns - max(row.duration_ns for row in call.rows) for call in shown]
+    return max(others_ns, default=0) <= min(call.duration_ns for call in calls)
+
+
 def _is_single(calls: Collection[StageCall[RankT]]) -> bool:
     """Whether ranks that were in the same collectives were in a single one, and with nobody else."""
     sizes = {row.size for call in calls for row in call.rows} - {0}
@@ -324,8 +352,8 @@ def _is_single(calls: Collection[StageCall[RankT]]) -> bool:
 
 
 def _is_cut(call: StageCall[RankT]) -> bool:
-    """Whether collectives with others were not seen; who is alone in the longest ones is with nobody in the others."""
-    return call.omitted > 0 and {row.size for row in call.rows} != {1}
+    """Whether collectives with others were not seen."""
+    return call.omitted > 0 and call.has_others
 
 
 def _seen_waits(

@@ -62,8 +62,11 @@ class Sampling:
         """Positions that static batches have computed."""
 
     def place(self, index: int, rows: int) -> tuple[str, str]:
-        """Name the sample and the group of one row of this rank; a later turn may have other rows: nothing then."""
-        return self.place_of_all(self.first + index) if rows == self.rows else ("", "")
+        """Name the sample and the group of one row of this rank; a later turn may have other rows: nothing then.
+
+        Nor of what the user's own function hands over, where ``rows`` is 0 if it is less than one for each rank.
+        """
+        return self.place_of_all(self.first + index) if self.rows and rows == self.rows else ("", "")
 
     def place_of_all(self, index: int) -> tuple[str, str]:
         """Name the sample and the group of one row of all ranks together; groups lie one behind the other."""

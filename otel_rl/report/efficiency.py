@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from otel_rl.analysis.stragglers import Waited, call_waits
+from otel_rl.analysis.stragglers import call_waits
 from otel_rl.calls import matched_peers
 from otel_rl.report.average import Averaged
 from otel_rl.report.collect import Collected, StepKey, StepRecord
@@ -22,7 +22,7 @@ def efficiency(found: Collected, averaged: Averaged) -> Efficiency:
     times, goodputs = RankTimes(), Goodputs(found)
     for record in found.steps:
         if record.is_truncated:
-            goodputs.add(record, Waited())
+            goodputs.add(record, None)
     for records in _roles(averaged):
         pipeline = {record.rank.rank: record.pipeline for record in records}
         parted = matched_peers({record.rank.rank: record.calls for record in records}, pipeline)

@@ -40,18 +40,22 @@ class Goodputs:
         self._inexact: set[str] = set()
         """Attempts in which a rank waited for longer than is known."""
 
-    def add(self, record: StepRecord, waited: Waited[int]) -> None:
+    def add(self, record: StepRecord, waited: Waited[int] | None) -> None:
         """Take a step of a rank in.
 
         Args:
             record: the step.
-            waited: for slower peers, of the same step.
+            waited: for slower peers, of the same step; None where it was not compared with theirs.
         """
         place = record.attempt, record.rank
         begin_ns = record.step.begin_ns
         parts = self._once(place, (begin_ns, begin_ns + record.spent.wall_ns), record.spent)
         if _key(record) in self._again:
             parts = Goodput(0, 0, 0, parts.wall_ns, 0)
+        elif waited is None:
+            calls = record.calls.of(record.rank.rank)
+            if any(call.has_others for call in calls if kind_of(call.stage) is not Kind.IDLE):
+                self._inexact.add(record.attempt)
         else:
             rank = record.rank.rank
             own = [key for key, by_rank in waited.ns.items() if rank in by_rank and key not in record.skipped]

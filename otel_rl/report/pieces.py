@@ -22,9 +22,11 @@ KEYS: Final = (
     v.ITERATION, v.LOOP_NAME, v.MODE, v.IDLE_REASON, v.LOGPROB_KIND, v.TOKENS, v.TOKENS_PROMPT, v.TOKENS_RESPONSE,
     v.TOKENS_PADDING, v.SAMPLE_BATCH_SIZE, v.BATCH_SIZE, v.COMM_COUNT, v.COMM_TIME, v.COMM_HIDDEN, v.CLOCK,
     v.TRUNCATED, v.ERROR_TYPE, v.SUBMISSION, v.COMM_OPERATION, v.COMM_ASYNC, v.OPTIMIZER_SKIPPED, v.CHECKPOINT_ASYNC,
-    v.DEVICE_TIME, v.COMM_GROUP, v.COMM_GROUP_SIZE, v.COMM_SEQUENCE,
+    v.DEVICE_TIME, v.COMM_GROUP, v.COMM_GROUP_SIZE, v.COMM_SEQUENCE, v.CHECKPOINT_LOAD,
 )  # fmt: skip
 """The attributes that stages are made from."""
+ERROR: Final = 2
+"""OTLP's status code."""
 
 
 @dataclass(slots=True)
@@ -73,9 +75,13 @@ def _rank(role: str, number: int) -> Rank:
 
 
 def work_of(span: SpanView) -> Work | None:
-    """Read what a training stage handled: rollouts count each sample once, training counts every forward."""
+    """Read what a training stage handled: rollouts count each sample once, training counts every forward.
+
+    A stage may say at its begin what it is about to do: of one that did not return, which may be tried again, nothing
+    counts.
+    """
     attributes = span.attributes
-    if attributes.get(v.MODE) == "eval":
+    if attributes.get(v.MODE) == "eval" or span.status_code == ERROR or v.TRUNCATED in attributes:
         return None
     if span.name == v.SAMPLE:
         return Work(

@@ -224,5 +224,6 @@ def test_a_later_turn_has_no_place(held: None) -> None:
     second = Sampling(trainer, "aabb", mode="eval", policy=0, size=2)
     assert (("eval-1.5", "eval-1.2"), ("", "")) == (second.place(1, 4), second.place(1, 3))
     trainer.rollout_func = print
-    assert ("", "") == Sampling(trainer, "aabb", mode="eval", policy=0, size=2).place(1, 4)
+    of_user = Sampling(trainer, "aabb", mode="eval", policy=0, size=2)
+    assert [("", "")] * 2 == [of_user.place(1, rows) for rows in (4, 0)]
     state.training.sampled = 0

@@ -637,6 +637,18 @@ def test_ranks_of_one_model_have_the_samples_of_all_of_them(
     assert expected == places(llm.generate(*map(str, range(8))))
 
 
+def test_a_function_of_the_user_s_names_no_samples(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which prompts it hands over is its secret, also where they are fewer than the ranks that hand them over."""
+    monkeypatch.setenv("RANK", "0")
+    launched = {"distributed_executor_backend": "external_launcher", "pipeline_parallel_size": 1}
+    llm = Offline(Processor("0.32.0"))
+    Frontend(config(tensor_parallel_size=2, **launched), llm.processor)
+    trainer = SimpleNamespace(accelerator=SimpleNamespace(process_index=0), rollout_func=print)
+    state.training.sampling = Sampling(trainer, ["a"] * 4, mode="train", policy=6, size=2)
+    assert [(6, 6, "1", "")] == places(llm.generate("1"))
+    assert [(6, 6, name, "") for name in "23"] == places(llm.generate("2", "3"))
+
+
 def test_only_an_llm_s_requests_are_a_rollout_s(recording: Recording) -> None:
     """An engine that is asked one by one may be asked by others, too."""
     processor = Processor("0.32.0")

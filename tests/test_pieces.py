@@ -1,0 +1,36 @@
+"""From spans to what the arithmetic takes: what a stage is called."""
+
+from __future__ import annotations
+
+import pytest
+
+from otel_rl import vocabulary as v
+from otel_rl.analysis.goodput import kind_of
+from otel_rl.pieces import call_of, label
+from otel_rl.records import Value
+from otel_rl.report import pieces
+from otel_rl.sidecar import parts
+
+CASES: list[tuple[str, dict[str, Value], str]] = [
+    (v.LOGPROB, {v.LOGPROB_KIND: "ref"}, "rl.logprob ref"),
+    (v.IDLE, {v.IDLE_REASON: "data"}, "rl.idle data"),
+    (v.CHECKPOINT, {}, "rl.checkpoint"),
+    (v.CHECKPOINT, {v.CHECKPOINT_LOAD: True}, "rl.checkpoint load"),
+    (v.CHECKPOINT, {v.CHECKPOINT_LOAD: False}, "rl.checkpoint"),
+    ("restore", {v.CHECKPOINT_LOAD: True}, "restore"),
+    (" ", {}, "unnamed"),
+]
+
+
+@pytest.mark.parametrize(("name", "attributes", "expected"), CASES)
+def test_what_differs_is_told_apart(name: str, attributes: dict[str, Value], expected: str) -> None:
+    """By one attribute, and a call is measured by those of its own name; all of them are of one kind."""
+    assert (expected, expected) == (label(name, attributes), call_of(name, attributes))
+    if name.strip():
+        assert kind_of(name) is kind_of(expected)
+
+
+def test_what_tells_stages_apart_is_read() -> None:
+    """By the report, and by the sidecar, which calls them the same."""
+    needed = {key for _, attributes, _ in CASES for key in attributes}
+    assert (set(), set()) == (needed - set(pieces.KEYS), needed - parts.KEYS)

@@ -1,0 +1,60 @@
+"""What a report reads in a span: the work of what returned."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from otel_rl import vocabulary as v
+from otel_rl.journal.read import open_run
+from otel_rl.report.build import build_report
+from otel_rl.report.model import WorkRow
+from otel_rl.report.pieces import KEYS, work_of
+from tests.peers import MS, Did, Peer
+from tests.watched import DEAD
+
+DONE = [
+    Did(v.SAMPLE, 5, more={v.SAMPLE_BATCH_SIZE: 16, v.TOKENS_PROMPT: 160, v.TOKENS_RESPONSE: 48}),
+    Did(v.FORWARD, 5, more={v.TOKENS: 208, v.TOKENS_PADDING: 32}),
+]
+BEGUN = [
+    Did(v.SAMPLE, 5, more={v.SAMPLE_BATCH_SIZE: 16, v.TOKENS_PROMPT: 160}),
+    Did(v.FORWARD, 5, more={v.TOKENS: 208, v.TOKENS_PADDING: 32}),
+]
+"""They say at their begin what they are about to do, and are tried again."""
+
+
+@pytest.mark.parametrize(("status", "more"), [(2, {}), (0, {v.TRUNCATED: True})], ids=["raised", "cut off"])
+def test_what_did_not_return_is_no_work(tmp_path: Path, status: int, more: dict[str, bool]) -> None:
+    """A rollout and a forward that are tried again count once."""
+    rank = Peer(tmp_path, 0, 1, identity=DEAD)
+    for number in range(1, 5):
+        spans = rank.step(number, [*BEGUN, *DONE], is_journaled=False)
+        for span in spans[: len(BEGUN)]:
+            span.status = (status, "") if status else None
+            span.attributes = {**(span.attributes or {}), **more}
+        rank.write(spans[::-1])
+    rank.die()
+    expected = WorkRow(
+        role="trainer",
+        rank=0,
+        samples=4 * 16,
+        prompt_tokens=4 * 160,
+        response_tokens=4 * 48,
+        padding_tokens=4 * 32,
+        train_tokens=4 * 208,
+    )
+    report = build_report(open_run(tmp_path), rank.now_ns + 1_000 * MS)
+    assert [expected] == report.work
+
+
+def test_what_its_writer_died_in_is_no_work(tmp_path: Path) -> None:
+    """A reader closes it where its journal ends."""
+    rank = Peer(tmp_path, 0, 1, identity=DEAD)
+    rank.step(1, DONE)
+    rank.open(v.SAMPLE, v.FORWARD)
+    found = [(span.name, work_of(span) is not None) for span in open_run(tmp_path).closed_spans(KEYS)]
+    assert [(v.SAMPLE, False), (v.SAMPLE, True), (v.FORWARD, False), (v.FORWARD, True)] == sorted(
+        one for one in found if one[0] in (v.SAMPLE, v.FORWARD)
+    )
