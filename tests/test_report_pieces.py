@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from otel_rl import vocabulary as v
 from otel_rl.journal.read import open_run
 from otel_rl.report.build import build_report
 from otel_rl.report.model import WorkRow
 from otel_rl.report.pieces import KEYS, work_of
+from otel_rl.report.terminal import render
 from tests.peers import MS, Did, Peer
 from tests.watched import DEAD
 
@@ -58,3 +61,28 @@ def test_what_its_writer_died_in_is_no_work(tmp_path: Path) -> None:
     assert [(v.SAMPLE, False), (v.SAMPLE, True), (v.FORWARD, False), (v.FORWARD, True)] == sorted(
         one for one in found if one[0] in (v.SAMPLE, v.FORWARD)
     )
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ({}, (None, None)),
+        ({v.TOKENS_PROMPT: 160}, (160, None)),
+        ({v.TOKENS_RESPONSE: 0}, (None, 0)),
+    ],
+)
+def test_tokens_that_no_rollout_says_are_not_known(
+    tmp_path: Path, said: dict[str, int], expected: tuple[int | None, int | None]
+) -> None:
+    """They are not 0, which a rank may well say."""
+    rank = Peer(tmp_path, 0, 1, identity=DEAD)
+    rank.step(1, [Did(v.SAMPLE, 5, more={v.SAMPLE_BATCH_SIZE: 16, **said})])
+    rank.die()
+    report = build_report(open_run(tmp_path), rank.now_ns + 1_000 * MS)
+    assert [expected] == [(row.prompt_tokens, row.response_tokens) for row in report.work]
+    out = io.StringIO()
+    render(report, Console(file=out, width=200))
+    cells = ["-" if value is None else str(value) for value in expected]
+    assert [["rank", "0", "16", *cells, "-", "0"]] == [
+        line.split() for line in out.getvalue().splitlines() if line.startswith("rank 0  ") and " 16 " in line
+    ]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from otel_rl import vocabulary as v
 from otel_rl.journal.read import Run, open_run
 from otel_rl.report.collect import StepRecord, collect
 from otel_rl.report.model import Loss, RankStep, StepDisagreement
@@ -56,3 +57,23 @@ def test_damage_leaves_it_open(off: Off) -> None:
     file = next(run.path.glob("trainer-2-*.traces.*"))
     file.write_bytes(file.read_bytes()[:-1])
     assert [] == disagreements(records, open_run(run.path).journals, [])
+
+
+def test_the_step_in_which_a_rank_died_has_no_place(tmp_path: Path) -> None:
+    """Steps before it may have ended without a span: here that of rank 0 is the eighth, though two are there."""
+    run = open_run(write_run(tmp_path, Plan(steps=3, killed_in=v.SAMPLE)))
+    records = [
+        replace(record, step=replace(record.step, iteration=8))
+        if record.is_truncated and record.rank.rank == 0
+        else replace(record, is_truncated=False, is_open=False)  # the span of rank 1 is there
+        for record in collect(run.closed_spans(KEYS)).steps
+    ]
+    assert [1, 1, 2, 2, 3, 8] == sorted(record.step.iteration for record in records)
+    assert [] == disagreements(records, run.journals, [])
+
+
+def test_a_step_that_an_error_ended_has_its_place(off: Off) -> None:
+    """Its span is there, so the order has no hole."""
+    run, records = off
+    failed = [replace(record, is_truncated=True) for record in records]
+    assert disagreements(records, run.journals, []) == disagreements(failed, run.journals, [])

@@ -262,8 +262,8 @@ def _work_rows(averaged: Averaged) -> list[WorkRow]:
             role=rank.role,
             rank=rank.rank,
             samples=work.samples,
-            prompt_tokens=work.prompt_tokens,
-            response_tokens=work.response_tokens,
+            prompt_tokens=work.prompts,
+            response_tokens=work.responses,
             padding_tokens=work.padding,
             train_tokens=work.train_tokens,
         )

@@ -22,6 +22,7 @@ from otel_rl.records import Value
 from otel_rl.report.memory import Peaks
 from otel_rl.report.model import Failure, Rank
 from otel_rl.report.pieces import (
+    ERROR,
     Work,
     call_of,
     is_container,
@@ -36,8 +37,6 @@ from otel_rl.report.pieces import (
 from otel_rl.report.slices import Shapes, Slices
 from otel_rl.report.spent import Wall, skipped_calls, spent
 
-ERROR: Final = 2
-"""OTLP's status code."""
 WAITING_STEPS: Final = 4
 """Containers of a writer that wait for spans that end after them, as those of background work do."""
 WAITING_NS: Final = 12_000_000_000
@@ -76,6 +75,8 @@ class StepRecord:
     """The pipeline stage: peers share it; UNKNOWN where one rank of the role and attempt does not say its own."""
     samples: int = UNKNOWN
     """The data-parallel group whose ranks share their samples; UNKNOWN where this rank has its own, or NOT_TOLD."""
+    is_open: bool = False
+    """Its writer died in it, as far as is recorded; spans of steps that ended before it may be missing."""
 
     @property
     def key(self) -> StepKey:
@@ -274,6 +275,7 @@ def _step(
     for span in inside:
         if span.span_id not in inside_evaluation and (more := work_of(span)):
             work.add(more)
+    is_open = container.attributes.get(v.TRUNCATED) is True
     return StepRecord(
         attempt=text(container.resource, v.ATTEMPT_ID),
         rank=rank_of(container.resource),
@@ -282,13 +284,14 @@ def _step(
         slices=slices,
         direct_comm=tree.direct_comm(piece(container)),
         work=work,
-        is_truncated=container.attributes.get(v.TRUNCATED) is True or container.status_code == ERROR,
+        is_truncated=is_open or container.status_code == ERROR,
         calls=calls,
         bubbles=_bubbles(container, inside),
         spent=time,
         skipped=skipped_calls(container, inside),
         pipeline=pipeline_of(container.resource),
         samples=shares_samples(container.resource),
+        is_open=is_open,
     )
 
 

@@ -35,9 +35,20 @@ def open_rows(views: Iterable[OpenView], now_ns: int, longest_ns: Mapping[str, i
     by_writer: defaultdict[str, list[OpenView]] = defaultdict(list)
     for view in views:
         by_writer[view.journal.identity.writer].append(view)
-    innermost = [pair for group in by_writer.values() for pair in _innermost(group)]
+    innermost = [pair for group in by_writer.values() for pair in _innermost(_not_over(group))]
     rows = [_open_row(view, around, now_ns, longest_ns) for view, around in innermost]
     return sorted(rows, key=lambda row: (row.role, row.rank, row.since_ns))
+
+
+def _not_over(views: list[OpenView]) -> list[OpenView]:
+    """Leave out the steps of a process before its last one, with what is in them.
+
+    A process has one step, set-up or tear-down at a time. That another is open is journaled before the spans that ended
+    until then; who reads in between, or after a kill there, finds both open.
+    """
+    containers = sorted((view for view in views if is_container(view.name)), key=lambda view: view.start_ns)
+    over = {view.trace_id for view in containers} - {view.trace_id for view in containers[-1:]}
+    return [view for view in views if view.trace_id not in over]
 
 
 def _innermost(views: list[OpenView]) -> list[tuple[OpenView, list[OpenView]]]:

@@ -184,8 +184,10 @@ class WorkRow:
     rank: int
     samples: int
     """Generated samples."""
-    prompt_tokens: int
-    response_tokens: int
+    prompt_tokens: int | None
+    """Null where no rollout says `rl.tokens.prompt`."""
+    response_tokens: int | None
+    """Null where no rollout says `rl.tokens.response`."""
     padding_tokens: int | None
     """Padding positions of every training forward; null where a training forward with `rl.tokens` lacks
     `rl.tokens.padding`, or none has it."""

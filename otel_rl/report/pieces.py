@@ -41,6 +41,19 @@ class Work:
     padded_tokens: int = 0
     """Trained tokens of the forwards that say their padding."""
     train_tokens: int = 0
+    has_prompts: bool = False
+    """Whether a rollout says the tokens of its prompts."""
+    has_responses: bool = False
+
+    @property
+    def prompts(self) -> int | None:
+        """All prompt tokens; None where no rollout says any."""
+        return self.prompt_tokens if self.has_prompts else None
+
+    @property
+    def responses(self) -> int | None:
+        """All response tokens; None where no rollout says any."""
+        return self.response_tokens if self.has_responses else None
 
     @property
     def padding(self) -> int | None:
@@ -56,6 +69,8 @@ class Work:
         self.padding_tokens += other.padding_tokens
         self.padded_tokens += other.padded_tokens
         self.train_tokens += other.train_tokens
+        self.has_prompts |= other.has_prompts
+        self.has_responses |= other.has_responses
 
     def most(self, other: Work) -> None:
         """Take the larger of each count: of ranks that share their samples some may count what others do not see."""
@@ -88,6 +103,8 @@ def work_of(span: SpanView) -> Work | None:
             samples=integer(attributes, v.SAMPLE_BATCH_SIZE) or integer(attributes, v.BATCH_SIZE),
             prompt_tokens=integer(attributes, v.TOKENS_PROMPT),
             response_tokens=integer(attributes, v.TOKENS_RESPONSE),
+            has_prompts=v.TOKENS_PROMPT in attributes,
+            has_responses=v.TOKENS_RESPONSE in attributes,
         )
     if span.name == v.FORWARD:
         tokens = integer(attributes, v.TOKENS)

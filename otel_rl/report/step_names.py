@@ -20,13 +20,15 @@ def disagreements(
 ) -> list[StepDisagreement]:
     """Compare the ranks of each attempt and role by the order of their steps.
 
-    Where spans were lost, or the size cap has removed old ones, nothing is said: the order would have holes.
+    Where spans were lost, or the size cap has removed old ones, nothing is said: the order would have holes. A step in
+    which a process died is not compared: that it was open is journaled before the spans that ended until then.
     """
     is_lossy = any(loss.what == "dropped" and loss.signal == "traces" for loss in losses)
     if is_lossy or any(journal.spans_known_from or journal.damage for journal in journals):
         return []
     names: defaultdict[tuple[str, str], defaultdict[Rank, list[Name]]] = defaultdict(lambda: defaultdict(list))
-    for record in sorted(records, key=lambda record: record.step):
+    ended = (record for record in records if not record.is_open)
+    for record in sorted(ended, key=lambda record: record.step):
         names[record.attempt, record.rank.role][record.rank].append((record.step.loop, record.step.iteration))
     rows: list[StepDisagreement] = []
     for (attempt, role), of_rank in names.items():
