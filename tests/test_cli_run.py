@@ -23,6 +23,7 @@ from otel_rl.cli.run import child_environment, conclude, recorded_since
 from otel_rl.config import Config
 from otel_rl.guard import errors
 from otel_rl.journal.identity import WriterIdentity
+from otel_rl.journal.write import Writer
 from otel_rl.sidecar import owner
 from otel_rl.sidecar.start import Keeper
 from tests.runs import Plan, write_run
@@ -186,10 +187,18 @@ def test_only_runs_of_this_command_are_its_runs(tmp_path: Path) -> None:
 
 
 def test_the_report_is_not_of_a_run_that_still_goes_on(tmp_path: Path) -> None:
-    """Two commands in one directory: the one that ends first does not show the other's run, though written last."""
+    """Two commands in one directory: the one that ends first does not show the other's run, though written last.
+
+    Its own is over though a sidecar still ships it.
+    """
+    moment_ns = time.time_ns()
     mine = write_run(tmp_path, Plan(steps=1, run_id="mine"))
     other = write_run(tmp_path, Plan(steps=1, run_id="other", is_alive=True))
-    assert [mine, other] == [run.path for run in recorded_since(tmp_path, 0)]
+    sidecar = Writer(mine, WriterIdentity.current("sidecar", 0), max_bytes=1 << 20)
+    sidecar.append("metrics", b"", 1, 1, 1)
+    sidecar.close()
+    found = [run.path for run in recorded_since(tmp_path, moment_ns)]
+    assert [mine, other] == [path for path in found if path.parent == tmp_path]  # others are in the temporary folder
 
 
 @pytest.mark.parametrize("streams", ["2>/dev/full", "2>&-", ">&- 2>&-", ">/dev/full 2>&1", "2>&1 | true"])

@@ -42,7 +42,7 @@ class Orphans:
     def closed(self) -> list[SpanView]:
         """A span for each stage in which its process died, and for each root that nobody journaled any more."""
         dead = [stage.closed() for stage in self.opened if not stage.alive]
-        return dead + ([] if any(journal.alive() for journal in self._run.journals) else self._roots(dead))
+        return dead + ([] if self._run.alive() else self._roots(dead))
 
     def lines(self) -> Iterator[tuple[str, int]]:
         """Write the closed spans as journaled requests are written: a line, and no bytes of the journal."""

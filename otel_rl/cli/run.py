@@ -107,7 +107,7 @@ def recorded_since(root: Path, started_ns: int) -> list[Run]:
             continue
         if any(journal.identity.created_ns >= started_ns for journal in run.journals):
             found.append(run)
-    return sorted(found, key=lambda run: any(journal.alive() for journal in run.journals))
+    return sorted(found, key=Run.alive)
 
 
 def conclude(runs: list[Run], quiet: bool) -> None:

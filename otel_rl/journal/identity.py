@@ -12,13 +12,16 @@ import socket
 import time
 from dataclasses import asdict, dataclass, fields
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final
 
 STALE_S = 60.0
 """A writer that cannot be looked up is dead when its files were not touched for so long; it touches them every 5 s."""
 
 KEEP_S = 5.0
 """So long a table of the machine's processes serves."""
+
+SIDECAR: Final = "sidecar"
+"""The role of who ships a run and outlives it."""
 
 _PROC = "/proc"
 _START_TIME = 19
@@ -54,6 +57,11 @@ class WriterIdentity:
             created_ns=time.time_ns(),
             version=version,
         )
+
+    @property
+    def is_sidecar(self) -> bool:
+        """Whether it only ships what others record."""
+        return self.writer.startswith(f"{SIDECAR}-")
 
     def to_json(self) -> bytes:
         """The payload of a writer frame."""

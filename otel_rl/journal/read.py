@@ -41,6 +41,10 @@ class Run:
         """What of the run could not be read, with the file it is in."""
         return [damage for journal in self.journals for damage in journal.damage]
 
+    def alive(self) -> bool:
+        """Say whether a process that records it lives; its sidecar, which outlives them, is none."""
+        return any(journal.alive() for journal in self.journals if not journal.identity.is_sidecar)
+
     def frames(self, signal: Signal) -> Iterator[tuple[Journal, Frame]]:
         """Read the requests of a signal as they were written."""
         for journal in self.journals:

@@ -40,7 +40,7 @@ def _unread(run: Run) -> str:
             "Nothing could be read: what the journal holds is damaged or cannot be opened, as listed below. "
             "Read it as the user who recorded it, or copy it again from where it was recorded."
         )
-    if _is_alive(run):
+    if run.alive():
         return "Nothing is in the journal yet; it is written every half second."
     return (
         "The journal is empty: the process ended before it wrote anything. It writes every half second and when it "
@@ -50,7 +50,7 @@ def _unread(run: Run) -> str:
 
 def _unfinished(run: Run, found: Collected, opened: Sequence[OpenView]) -> str:
     """Say why no step that began was finished; empty where none began."""
-    if _is_alive(run) and any(iteration_of(view.attributes) is not None for view in opened):
+    if run.alive() and any(iteration_of(view.attributes) is not None for view in opened):
         return "The first step goes on; what holds the run back can be said when it is finished."
     if found.failures:
         return "No step was finished: an exception ended each of them."
@@ -67,12 +67,8 @@ def _unbegun(run: Run, found: Collected, is_counted: bool) -> str:
             "or they were removed to keep the journal below OTEL_RL_JOURNAL_MAX_BYTES."
         )
     systems = [str(one[v.SYSTEM]) for one in found.resources.values() if one.get(v.SYSTEM)]
-    if _is_alive(run):
+    if run.alive():
         return f"No step has begun yet. {HOW_TO_BEGIN}"
     if systems:
         return f"No step began: {systems[-1]} was found, but the process ended before its trainer began to train."
     return f"No step began: otel_rl was on, but nothing told it of a step. {HOW_TO_BEGIN}"
-
-
-def _is_alive(run: Run) -> bool:
-    return any(journal.alive() for journal in run.journals)

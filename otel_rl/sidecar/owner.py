@@ -10,9 +10,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from otel_rl.journal.identity import WriterIdentity
+from otel_rl.journal.identity import SIDECAR, WriterIdentity
 
-ROLE = "sidecar"
+ROLE: Final = SIDECAR
 TAKES_NOTHING: Final = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EROFS))
 """A disk that is full, or that can only be read."""
 
