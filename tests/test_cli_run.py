@@ -192,13 +192,16 @@ def test_the_report_is_not_of_a_run_that_still_goes_on(tmp_path: Path) -> None:
     Its own is over though a sidecar still ships it.
     """
     moment_ns = time.time_ns()
+    before = write_run(tmp_path, Plan(steps=1, run_id="before"))
     mine = write_run(tmp_path, Plan(steps=1, run_id="mine"))
     other = write_run(tmp_path, Plan(steps=1, run_id="other", is_alive=True))
     sidecar = Writer(mine, WriterIdentity.current("sidecar", 0), max_bytes=1 << 20)
     sidecar.append("metrics", b"", 1, 1, 1)
     sidecar.close()
     found = [run.path for run in recorded_since(tmp_path, moment_ns)]
-    assert [mine, other] == [path for path in found if path.parent == tmp_path]  # others are in the temporary folder
+    assert [mine, before, other] == [
+        path for path in found if path.parent == tmp_path
+    ]  # others are in the temporary folder
 
 
 @pytest.mark.parametrize("streams", ["2>/dev/full", "2>&-", ">&- 2>&-", ">/dev/full 2>&1", "2>&1 | true"])
