@@ -14,10 +14,8 @@ from otel_rl.runtime import state
 Seconds = float | None
 IMPOSSIBLE = -2
 """A number that cannot be: the flusher counts it and leaves it out."""
-_TIMES = ("submitted", "ended", "scheduled", "first_token", "last_token")
-_COUNTS = (
-    "input_tokens", "output_tokens", "cached_tokens", "preemptions", "turn", "policy_start", "policy_end", "limit",
-)  # fmt: skip
+_LONGEST_S = 1e15
+"""Seconds beyond that are no time."""
 
 
 def request(  # noqa: PLR0913  a request has that many numbers, all but two by keyword
@@ -103,15 +101,37 @@ def request(  # noqa: PLR0913  a request has that many numbers, all but two by k
 
 
 def _rows(values: tuple[Any, ...]) -> tuple[Request]:
-    """Make the row of what was given, its clock, and that one's anchor; on the flusher's thread."""
-    *told, clock, anchor = values
-    given: Any = Request._make(told)
+    """Make the row of what was given, its clock, and that one's anchor; on the flusher's thread. Cost: 2 us."""
+    (
+        engine, submitted, ended, scheduled, first_token, last_token, input_tokens, output_tokens, cached_tokens,
+        finish, error, preemptions, streamed, operation, model, id, sample, group, turn, policy_start, policy_end,
+        replica, limit, clock, anchor,
+    ) = values  # fmt: skip
     shift = _shift(clock, anchor)
-    error = given.error
-    row: Request = given._replace(
-        **{name: _nanoseconds(getattr(given, name), shift) for name in _TIMES},
-        **{name: _count(getattr(given, name)) for name in _COUNTS},
-        error=error.__qualname__ if isinstance(error, type) else error or "",
+    row = Request(
+        engine,
+        _nanoseconds(submitted, shift),
+        _nanoseconds(ended, shift),
+        _nanoseconds(scheduled, shift),
+        _nanoseconds(first_token, shift),
+        _nanoseconds(last_token, shift),
+        _count(input_tokens),
+        _count(output_tokens),
+        _count(cached_tokens),
+        finish,
+        error.__qualname__ if isinstance(error, type) else error or "",
+        _count(preemptions),
+        streamed,
+        operation,
+        model,
+        id,
+        sample,
+        group,
+        _count(turn),
+        _count(policy_start),
+        _count(policy_end),
+        replica,
+        _count(limit),
     )
     return (row,)
 
@@ -135,18 +155,28 @@ def _nanoseconds(seconds: Any, shift: int) -> Any:
     """Give a time of the monotonic clock, ns; nan, which is counted where rows are cleaned, where it is none."""
     if seconds is None:
         return 0
+    if type(seconds) is float and -_LONGEST_S < seconds < _LONGEST_S:
+        return (round(seconds * 1e9) + shift) or IMPOSSIBLE
     found = attempt("read", "a value of a request", _read, seconds)
     return nan if found is None else (found + shift) or IMPOSSIBLE
 
 
 def _read(seconds: Any) -> int | None:
     """Read seconds of any type as whole ns; None of what is no number, or waits for a device."""
-    if getattr(getattr(seconds, "device", None), "type", "cpu") != "cpu" or not isfinite(seconds):  # that takes no text
+    if _is_elsewhere(seconds) or not isfinite(seconds):  # that takes no text
         return None
     return round(float(seconds) * 1e9)
 
 
 def _count(number: Any) -> Any:
+    """Give a count; nan of what waits for a device."""
     if number is None:
         return UNKNOWN
+    if type(number) is not int and _is_elsewhere(number):
+        return nan
     return IMPOSSIBLE if isinstance(number, int) and number < 0 else number
+
+
+def _is_elsewhere(value: Any) -> bool:
+    """Whether it is on a device, which would have to be waited for."""
+    return bool(getattr(getattr(value, "device", None), "type", "cpu") != "cpu")

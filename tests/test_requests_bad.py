@@ -34,6 +34,15 @@ class Unlike:
         """It."""
 
 
+class OnDevice:
+    """A count that would have to be waited for."""
+
+    device = SimpleNamespace(type="cuda")
+
+    def __index__(self) -> int:
+        return 5
+
+
 def histograms(recording: Recording, **changes: Any) -> tuple[dict[Any, float], set[str]]:
     """Record one changed request; give what was wrong, and the histograms that it is a value of."""
     run = rollout(recording, [request(recording, 1, **changes)], ms=1000)
@@ -332,6 +341,7 @@ def test_a_custom_engine_reports_in_seconds(recording: Recording) -> None:
         ({"submitted": "1.0"}, "not_a_number"),
         ({"submitted": np.array([1.0, 1.1])}, "not_a_number"),
         ({"submitted": SimpleNamespace(device=SimpleNamespace(type="cuda"), __float__=lambda: 1.0)}, "not_a_number"),
+        ({"output_tokens": OnDevice()}, "not_a_number"),
         ({"submitted": 10**400}, "not_a_number"),
         ({"submitted": 1e300}, "not_a_number"),
         ({"clock": "sundial"}, "unreadable"),

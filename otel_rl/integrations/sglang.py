@@ -145,55 +145,52 @@ def _answer(
     manager: Any, obj: Any, submitted: int, told: Mapping[str, Any], now: int, index: int | None
 ) -> Iterable[Request]:
     """Give the row of a call of one sequence."""
-    return () if _is_probe(obj) else tuple(_finished(Call(manager, obj, submitted), told, 0, now, index))
+    return () if _is_probe(obj) else _finished(Call(manager, obj, submitted), told, 0, now, index)
 
 
 def _finished(call: Call, told: Mapping[str, Any], first: int, now: int, index: int | None) -> Iterable[Request]:
     """Give the row of one sequence."""
     reason = told["finish_reason"]
-    row = _told(call, told, first, index)
     latency = None if first else told.get("e2e_latency")  # a batch comes when its last sequence is over
-    received = _monotonic(told, "request_received_ts") or call.submitted
-    ended = min(received + round(latency * 1e9), now) if isinstance(latency, float) else now
-    yield row._replace(
-        ended=ended,
-        last_token=ended if first or told.get("prefill_finished_time") else 0,
-        finish=str(reason.get("type") if isinstance(reason, Mapping) else reason),
-    )
+    ended = now
+    if isinstance(latency, float):
+        received = _monotonic(told, "request_received_ts", _offset()) or call.submitted
+        ended = min(received + round(latency * 1e9), now)
+    last = ended if first or told.get("prefill_finished_time") else 0
+    finish = str(reason.get("type") if isinstance(reason, Mapping) else reason)
+    return (_row(call, told, first, index, ended, last, Ending(finish, "")),)
 
 
 def _unfinished(
     call: Call, left: Sequence[tuple[Mapping[str, Any], int, int | None]], finished: int, how: Ending, now: int
 ) -> Iterable[Request]:
     """Give the rows of the sequences that nobody waits for any more: first those of which something was seen."""
-    rows = [_told(call, *one) for one in left]
-    unseen = _row(call, None)
-    if isinstance(call.obj.rid, str):
-        unseen = unseen._replace(id=call.obj.rid)
-    rows += [unseen] * (min(_sequences(call.obj)[0], MAX_LEFT) - finished - len(left))
-    return [row._replace(ended=now, finish=how.finish, error=how.error) for row in rows]
+    rows = [_row(call, told, first, index, now, 0, how) for told, first, index in left]
+    unseen = _row(call, {}, 0, None, now, 0, how)
+    return rows + [unseen] * (min(_sequences(call.obj)[0], MAX_LEFT) - finished - len(left))
 
 
-def _told(call: Call, told: Mapping[str, Any], first: int, index: int | None) -> Request:
-    """Give the row of a sequence that says something of itself, without its end."""
-    start, end = _versions(told)
-    return _row(call, index)._replace(
-        submitted=min(_monotonic(told, "request_received_ts") or call.submitted, call.submitted),
-        scheduled=_monotonic(told, "forward_entry_time"),
-        first_token=_monotonic(told, "prefill_finished_time") or first,
-        input_tokens=_count(told, "prompt_tokens"),
-        output_tokens=_count(told, "completion_tokens"),
-        cached_tokens=_count(told, "cached_tokens"),
-        preemptions=_count(told, "num_retractions"),
-        id=str(told["id"]),
-        policy_start=start,
-        policy_end=end,
-        replica=str(told.get("dp_rank") if told.get("dp_rank") is not None else ""),
-    )
+def _row(
+    call: Call,
+    told: Mapping[str, Any],
+    first: int,
+    index: int | None,
+    ended: int,
+    last: int,
+    how: Ending,
+) -> Request:
+    """Give the row of a sequence.
 
-
-def _row(call: Call, index: int | None) -> Request:
-    obj = call.obj
+    Args:
+        call: of its caller.
+        told: what it says of itself; empty where nothing of it was seen.
+        first: when its caller saw its first token.
+        index: its place among those of a batch.
+        ended: when it was over.
+        last: when its last token came.
+        how: it ended.
+    """
+    obj, offset = call.obj, _offset()
     call.sample = call.sample or random_bits(64)
     sample = f"{call.sample:016x}"
     sequences, prompts = _sequences(obj)
@@ -201,13 +198,28 @@ def _row(call: Call, index: int | None) -> Request:
     if isinstance(parameters, list):
         parameters = parameters[index or 0] if len(parameters) > (index or 0) else None
     limit = parameters.get("max_new_tokens") if isinstance(parameters, Mapping) else None
+    start, end = _versions(told)
+    name, rank = told.get("id", obj.rid), told.get("dp_rank")
     return Request(
         engine="sglang",
-        submitted=call.submitted,
-        ended=0,
+        submitted=min(_monotonic(told, "request_received_ts", offset) or call.submitted, call.submitted),
+        ended=ended,
+        scheduled=_monotonic(told, "forward_entry_time", offset),
+        first_token=_monotonic(told, "prefill_finished_time", offset) or first,
+        last_token=last,
+        input_tokens=_count(told, "prompt_tokens"),
+        output_tokens=_count(told, "completion_tokens"),
+        cached_tokens=_count(told, "cached_tokens"),
+        finish=how.finish,
+        error=how.error,
+        preemptions=_count(told, "num_retractions"),
         streamed=sequences == 1,
         model=os.path.basename(str(call.model or "")),
+        id=str(name) if told or isinstance(name, str) else "",
         sample=sample if prompts == 1 or index is None else f"{sample}/{index * prompts // sequences}",
+        policy_start=start,
+        policy_end=end,
+        replica=str(rank) if rank is not None else "",
         limit=limit if type(limit) is int else UNKNOWN,
     )
 
@@ -235,9 +247,14 @@ def _count(told: Mapping[str, Any], name: str) -> int:
     return count if type(count) is int else UNKNOWN
 
 
-def _monotonic(told: Mapping[str, Any], name: str) -> int:
+def _offset() -> float | None:
+    """Give what SGLang adds to a monotonic time to make it wall time, s; None where it does not."""
+    return getattr(sys.modules.get(TIMES), "global_diff_realtime_monotonic", None)
+
+
+def _monotonic(told: Mapping[str, Any], name: str, offset_s: float | None) -> int:
     """Turn a wall time of SGLang back into the monotonic one that it was made of, ns; 0 where there is none."""
-    wall_s, offset_s = told.get(name), getattr(sys.modules.get(TIMES), "global_diff_realtime_monotonic", None)
+    wall_s = told.get(name)
     return round((wall_s - offset_s) * 1e9) if isinstance(wall_s, float) and offset_s is not None else 0
 
 

@@ -21,12 +21,13 @@ SLACK_NS = 10_000_000
 WHOLE = ("stop", "length", "repetition")
 """How a sequence finishes that was not cut."""
 FIELDS = (
-    "request_id", "external_req_id", "prompt_len", "num_cached_tokens", "max_tokens_param", "weight_version_starts",
-    "stats",
+    "request_id", "prompt_len", "max_tokens_param", "stats", "num_cached_tokens", "external_req_id",
+    "weight_version_starts",
 )  # fmt: skip
-"""What is read of a sequence that is over, where its version of vLLM has it: nobody changes it any more."""
-SIGNS = ("is_child", "is_streamed", "is_session", "is_shown")
-"""What its other fields say."""
+"""What is read of a sequence that is over, in the order in which vLLM's versions came to have it: nobody changes it any
+more."""
+MISSING = (None, 0, None, None, UNKNOWN, None, None)
+"""What stands for those that a version does not have."""
 MOST_REFUSED = 4096
 """A refused request counts as so many sequences at most, whatever it asked for."""
 
@@ -53,7 +54,7 @@ class Engine:
     """One engine: how it was built, and what is inside."""
 
     __slots__ = (
-        "arrivals", "batch", "fields", "has_refused", "is_copy", "is_shared", "model", "names", "open", "parents",
+        "arrivals", "batch", "fields", "has_refused", "is_copy", "is_shared", "missing", "model", "open", "parents",
         "processor", "ranks", "replica",
     )  # fmt: skip
 
@@ -79,7 +80,7 @@ class Engine:
         """The callers' spans, by request id."""
         self.arrivals: dict[str, float] = {}
         """When the caller submitted a request (wall clock, s), by its id, where it has no statistics that tell."""
-        self.names: tuple[str, ...] = ()
+        self.missing: tuple[Any, ...] = ()
         self.fields: Callable[[Any], tuple[Any, ...]] = self._first
 
     @property
@@ -89,16 +90,21 @@ class Engine:
 
     def _first(self, sequence: Any) -> tuple[Any, ...]:
         """Read a sequence, and find out how all others are read in one go."""
-        named = tuple(name for name in FIELDS if hasattr(sequence, name))
-        self.names, self.fields = (*named, *SIGNS), attrgetter(*named)
+        known = next((place for place, name in enumerate(FIELDS) if not hasattr(sequence, name)), len(FIELDS))
+        self.fields, self.missing = attrgetter(*FIELDS[:known]), MISSING[known:]
         return self.fields(sequence)
 
     def read(self, sequence: Any) -> tuple[Any, ...]:
-        """Read the values of ``names``: small, while a sequence holds tokens and log-probabilities. Cost: 0.5 us."""
+        """Read ``FIELDS``, and what the others say: small, while a sequence holds tokens and log-probabilities.
+
+        Returns:
+            The values of ``FIELDS``; whether it is one of several of a prompt; whether its caller waits for it alone;
+            whether it is a session; whether that caller is shown its tokens as they come. Cost: 0.5 us.
+        """
         is_streamed = sequence.queue is not None
         is_shown = is_streamed and sequence.output_kind.name != "FINAL_ONLY"
         signs = sequence.parent_req is not None, is_streamed, is_session(sequence), is_shown
-        return (*self.fields(sequence), *signs)
+        return self.fields(sequence) + self.missing + signs
 
     def describe(self, config: Any) -> None:
         """Read a ``VllmConfig``."""
@@ -290,52 +296,55 @@ def rows(
     """
     engine, replica, ended, error, batch = iteration
     values = sequence if type(sequence) is tuple else engine.read(sequence)
-    known = dict(zip(engine.names, values, strict=True))
-    if known["is_session"]:
+    request_id, prompt, limit, stats, cached, external, versions, is_child, is_streamed, is_session, is_shown = values
+    if is_session:
         return []
-    request_id, stats, finish = str(known["request_id"]), known["stats"], str(reason)
+    request_id, finish = str(request_id), str(reason)
     arrival = arrival or getattr(stats, "arrival_time", 0.0)
     submitted = int(arrival * 1e9) - state.clock.anchor if arrival else 0
     if shown is not None:
         submitted, ended = shown.submitted, max(ended, shown.last)
-    times = [0, 0, 0]
+    scheduled = first = last = 0
     if shown is not None and shown.first and tokens:
-        times = _as_shown(shown, stats, ended, finish)
+        scheduled, first, last = _as_shown(shown, stats, ended, finish)
     elif stats is not None:
-        times = _times(stats, submitted, ended, is_shared=engine.is_shared, is_shown=known["is_shown"])
+        scheduled, first, last = _times(stats, submitted, ended, is_shared=engine.is_shared, is_shown=is_shown)
     if not tokens:
-        times[1:] = 0, 0  # what was taken for the first token was the word that it is over
+        first = last = 0  # what was taken for the first token was the word that it is over
     policy, sample, group = batch.place(request_id, engine.ranks) if batch is not None else (UNKNOWN, "", "")
-    start, end = _policy(known.get("weight_version_starts"), policy)
-    row = Request(
-        engine="vllm",
-        submitted=submitted,
-        ended=ended,
-        scheduled=times[0],
-        first_token=times[1],
-        last_token=times[2],
-        input_tokens=known["prompt_len"],
-        output_tokens=tokens,
-        cached_tokens=known.get("num_cached_tokens", UNKNOWN),
-        finish=finish,
-        error=error,
-        preemptions=getattr(stats, "num_preemptions", UNKNOWN),
-        streamed=known["is_streamed"],
-        model=engine.model,
-        id=request_id,
+    start, end = _policy(versions, policy) if versions else (policy, policy)
+    if not sample:
         # A child is called `<index>_<its parent>`; since 0.14 the caller's id is kept beside vLLM's own.
-        sample=sample
-        or str(known.get("external_req_id") or request_id.partition("_")[2] * known["is_child"] or request_id),
-        group=group,
-        policy_start=start,
-        policy_end=end,
-        replica=str(replica) if replica >= 0 else engine.replica,
-        limit=UNKNOWN if known["max_tokens_param"] is None else known["max_tokens_param"],
+        sample = str(external or (is_child and request_id.partition("_")[2]) or request_id)
+    row = Request(  # by position: names cost as much again
+        "vllm",
+        submitted,
+        ended,
+        scheduled,
+        first,
+        last,
+        prompt,
+        tokens,
+        cached,
+        finish,
+        error,
+        getattr(stats, "num_preemptions", UNKNOWN),
+        is_streamed,
+        "generate_content",
+        engine.model,
+        request_id,
+        sample,
+        group,
+        UNKNOWN,  # the turn
+        start,
+        end,
+        str(replica) if replica >= 0 else engine.replica,
+        UNKNOWN if limit is None else limit,
     )
     return [row]
 
 
-def _as_shown(shown: Shown, stats: Any, ended: int, finish: str) -> list[int]:
+def _as_shown(shown: Shown, stats: Any, ended: int, finish: str) -> tuple[int, int, int]:
     """Say when it was scheduled, its first and its last token, as its caller saw them: monotonic ns, 0 where unknown.
 
     Prefill is the engine core's, if there are statistics, and the way between the processes is in the queue. The last
@@ -345,19 +354,21 @@ def _as_shown(shown: Shown, stats: Any, ended: int, finish: str) -> list[int]:
     way = shown.first - first
     whole = ended if finish in WHOLE else 0
     if not first:
-        return [0, shown.first, whole]
-    return [scheduled + way if scheduled else 0, shown.first, whole or min(max(last, first) + way, ended)]
+        return 0, shown.first, whole
+    return scheduled + way if scheduled else 0, shown.first, whole or min(max(last, first) + way, ended)
 
 
-def _read(stats: Any) -> list[int]:
+def _read(stats: Any) -> tuple[int, int, int]:
     """Read when it was scheduled, its first and its last token, by the engine core's clock, ns."""
-    return [
-        round(second * 1e9) if second > 0 else 0
-        for second in (stats.scheduled_ts, stats.first_token_ts, stats.last_token_ts)
-    ]
+    scheduled, first, last = stats.scheduled_ts, stats.first_token_ts, stats.last_token_ts
+    return (
+        round(scheduled * 1e9) if scheduled > 0 else 0,
+        round(first * 1e9) if first > 0 else 0,
+        round(last * 1e9) if last > 0 else 0,
+    )
 
 
-def _times(stats: Any, submitted: int, ended: int, *, is_shared: bool, is_shown: bool) -> list[int]:
+def _times(stats: Any, submitted: int, ended: int, *, is_shared: bool, is_shown: bool) -> tuple[int, int, int]:
     """Read when it was scheduled, its first and its last token: monotonic ns of this host, 0 where unknown.
 
     The engine core's clock is ours if it runs on this host. If it does not, which shows in readings that cannot be, or
@@ -367,21 +378,30 @@ def _times(stats: Any, submitted: int, ended: int, *, is_shared: bool, is_shown:
     then. Prefill and TPOT stay the engine core's, and the way between the processes is in the queue. Who waits for the
     whole answer is shown no token, and a frontend that is busy with submitting takes outputs long after they were made.
     """
-    read = _read(stats)
-    first, last = read[1], read[2] or read[1]
-    way = submitted + round(getattr(stats, "first_token_latency", 0.0) * 1e9) - first
-    shift = min(way, ended - last)
-    is_possible = way >= -SLACK_NS if is_shared else submitted < first + way
-    if first and is_shown and is_possible and way - shift <= SLACK_NS:
-        return [ns + shift if ns else 0 for ns in read]
-    if is_shared and all(submitted - SLACK_NS <= ns <= ended + SLACK_NS for ns in read if ns):
-        return read
-    return [ended - read[2] + ns if ns and read[2] else 0 for ns in read]
+    scheduled, first, last = _read(stats)
+    if first and is_shown:
+        way = submitted + round(getattr(stats, "first_token_latency", 0.0) * 1e9) - first
+        shift = min(way, ended - (last or first))
+        is_possible = way >= -SLACK_NS if is_shared else submitted < first + way
+        if is_possible and way - shift <= SLACK_NS:
+            return scheduled and scheduled + shift, first + shift, last and last + shift
+    earliest, latest = submitted - SLACK_NS, ended + SLACK_NS
+    if (
+        is_shared
+        and (not scheduled or earliest <= scheduled <= latest)
+        and (not first or earliest <= first <= latest)
+        and (not last or earliest <= last <= latest)
+    ):
+        return scheduled, first, last
+    if not last:
+        return 0, 0, 0
+    shift = ended - last
+    return scheduled and scheduled + shift, first and first + shift, ended
 
 
-def _policy(starts: list[tuple[str, int]] | None, otherwise: int) -> tuple[int, int]:
+def _policy(starts: Sequence[tuple[str, int]], otherwise: int) -> tuple[int, int]:
     """Read the weights' versions of the first and last token, where the user numbers them."""
-    told = ("",) if not starts else (starts[0][0], starts[-1][0])
+    told = starts[0][0], starts[-1][0]
     if not any(version.isdecimal() for version in told):
         return otherwise, otherwise
     first, last = (int(version) if version.isdecimal() else UNKNOWN for version in told)

@@ -5,8 +5,10 @@ Everything is a whole number of ns, so that no order of summing makes a differen
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 from zlib import crc32
 
@@ -95,13 +97,22 @@ def _usable(tokens: Any, least: Any) -> tuple[Any, Any]:
 
 def histogram(column: Column, bounds: Sequence[int]) -> Bins | None:
     """Sort the known values of a column into buckets; None where no value is known."""
-    known = column[column >= 0]
-    if not known.size:
+    low, high = int(column.min()), int(column.max())
+    if high < 0:
         return None
-    places = np.searchsorted(np.asarray(bounds, np.int64), known)
+    if low == high:  # as a batch has one TTFT
+        counts = [0] * (len(bounds) + 1)
+        counts[bisect_left(bounds, high)] = len(column)
+        return Bins(counts, high * len(column), low, high)
+    known = column if low >= 0 else column[column >= 0]
+    counts = np.bincount(np.searchsorted(_bounds(tuple(bounds)), known), minlength=len(bounds) + 1).tolist()
     total = (int((known >> _LOW).sum()) << _LOW) + int((known & ((1 << _LOW) - 1)).sum())
-    counts = np.bincount(places, minlength=len(bounds) + 1).tolist()
-    return Bins(counts, total, int(known.min()), int(known.max()))
+    return Bins(counts, total, low if low >= 0 else int(known.min()), high)
+
+
+@lru_cache(maxsize=64)
+def _bounds(bounds: tuple[int, ...]) -> Any:
+    return np.asarray(bounds, np.int64)
 
 
 def largest(column: Column, floor: int, count: int) -> list[int]:

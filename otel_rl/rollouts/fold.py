@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter, OrderedDict
-from collections.abc import Collection, Iterable
-from itertools import islice
+from collections.abc import Callable, Collection, Iterable
+from itertools import chain, islice, repeat
 from time import monotonic_ns, sleep
 from typing import Any, Final
 
@@ -26,7 +26,7 @@ from otel_rl.rollouts.rollout import Rollout
 from otel_rl.runtime import state
 from otel_rl.spans import Stage
 
-CHUNK: Final = 1_000
+CHUNK: Final = 2_000
 """Requests that are counted at once: so few are gone before the garbage collector has looked at them twice."""
 SLICE: Final = 250
 """Requests that are read before the interpreter is let go of for a moment: the training thread may wait for it."""
@@ -111,34 +111,52 @@ class RequestFold:
         if state.noted is noted:
             state.noted = Noted()
         while noted:
-            is_read = False
-            with guard("read finished requests"):
-                self._read_part(noted, hurry=hurry)
-                is_read = True
-            if not is_read:
-                self._bad(Counter(unreadable=1))
+            self._try(self._read_part, noted, hurry=hurry)
+
+    def _try(self, read: Callable[..., object], *arguments: Any, hurry: bool) -> None:
+        """Read, and count that it failed."""
+        is_read = False
+        with guard("read finished requests"):
+            read(*arguments, hurry=hurry)
+            is_read = True
+        if not is_read:
+            self._bad(Counter(unreadable=1))
 
     def _read_part(self, noted: Noted, *, hurry: bool) -> None:
         """Read and remove some, up to the first reader that fails."""
-        taken, pieces = 0, iter(noted)
+        taken = 0
         try:
-            for reader in pieces:
-                parent, number = next(pieces), next(pieces)
-                taken += 3 + number
-                rows = reader(*islice(pieces, number))
-                if parent is not self._parent:
-                    self._look_at(parent)
-                if type(rows) in SEQUENCES and len(rows) < CHUNK:  # most often one request
-                    self._bucket.rows.extend(rows)
-                    self._waiting += len(rows)
-                    if self._waiting >= self._pause:
-                        self._let_go(hurry=hurry)
-                else:
-                    self._read_long(rows, parent, hurry=hurry)
-                if taken > PART:
-                    break
+            while taken <= PART and taken < len(noted):
+                reader, parent, number = noted[taken : taken + 3]
+                size = 3 + number
+                some = noted[taken : taken + size * min(SLICE, 1 + (PART - taken) // size)]
+                alike = _alike(some, size)
+                given = [some[place : size * alike : size] for place in range(3, size)]
+                results: list[Iterable[Request]] = []
+                try:
+                    for arguments in zip(*given, strict=True) if given else repeat((), alike):
+                        results.append(reader(*arguments))
+                finally:  # the one that failed is over, too
+                    taken += size * min(len(results) + 1, alike)
+                    self._take_in(results, parent, hurry=hurry)
         finally:
             del noted[:taken]
+
+    def _take_in(self, results: list[Iterable[Request]], parent: Any, *, hurry: bool) -> None:
+        """Let rows of one parent wait, which most often are one request each."""
+        rows: list[Request] | None = None
+        if SEQUENCES.issuperset(map(type, results)):
+            rows = list(chain.from_iterable(results))
+        if rows is None or len(rows) > CHUNK:
+            for result in results:
+                self._try(self._read_long, result, parent, hurry=hurry)
+            return
+        if parent is not self._parent:
+            self._look_at(parent)
+        self._bucket.rows.extend(rows)
+        self._waiting += len(rows)
+        if self._waiting >= self._pause:
+            self._let_go(hurry=hurry)
 
     def _read_long(self, rows: Iterable[Request], parent: Any, *, hurry: bool) -> None:
         """Read rows slice by slice."""
@@ -196,9 +214,10 @@ class RequestFold:
             if bucket.problem:
                 problems[bucket.problem] += len(table.rows)
             purposes = self.stages.purposes(set(table.parents))
-            for purpose in sorted(set(purposes.values())):
+            kinds = sorted(set(purposes.values()))
+            for purpose in kinds:
                 with guard("count requests"):
-                    rows = table.below(purposes, purpose)
+                    rows = table.below(purposes, purpose) if len(kinds) > 1 else table
                     for part, is_after in apart(bucket.key, rows):
                         self._count_purpose(bucket, part, purpose, problems, is_after=is_after)
         self._bad(problems)
@@ -379,6 +398,17 @@ class RequestFold:
                 for numbers, span in last.values():
                     exemplar = Exemplar(span.end_ns, numbers[place] * unit, span.trace_id, span.span_id)
                     self._fold.exemplar(name, labels, exemplar)
+
+
+def _alike(pieces: list[Any], size: int) -> int:
+    """Say how many of the first ones, each of so many pieces, have the same reader, parent and number of arguments."""
+    reader, parent, number = pieces[:3]
+    count = 0
+    for other_reader, other_parent, other_number in zip(pieces[::size], pieces[1::size], pieces[2::size], strict=False):
+        if other_reader is not reader or other_parent is not parent or other_number != number:
+            break
+        count += 1
+    return count
 
 
 def _is_over(key: Any, rollout: Rollout, now: int) -> bool:
