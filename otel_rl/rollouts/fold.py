@@ -6,7 +6,9 @@ from bisect import bisect_left
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Iterable
 from itertools import chain, islice, repeat
+from operator import itemgetter
 from time import monotonic_ns, sleep
+from types import ModuleType
 from typing import Any, Final
 
 from otel_rl import vocabulary as v
@@ -14,9 +16,10 @@ from otel_rl.guard import guard
 from otel_rl.metrics import Fold
 from otel_rl.records import Exemplar, Labels, Noted, Point, Span, Value
 from otel_rl.requests import KvCache, Load, Request
+from otel_rl.rollouts import bulk_plain
 from otel_rl.rollouts.bulk import bulk, derive
 from otel_rl.rollouts.candidates import Policy, outcomes
-from otel_rl.rollouts.columns import Derived, Numbers, Table, clean
+from otel_rl.rollouts.columns import Column, Derived, Numbers, Table, clean
 from otel_rl.rollouts.engine import Engines
 from otel_rl.rollouts.labels import Words
 from otel_rl.rollouts.measures import HISTOGRAMS, NS, OUTCOMES, SHARES
@@ -45,6 +48,7 @@ KEPT_TRACES: Final = 256
 NOTHING: Final[dict[str, Value]] = {}
 PLACES: Final = tuple(Numbers._fields.index(column) for _, column, _, _ in HISTOGRAMS)
 """Of the numbers that the histograms are of."""
+_measured: Final = itemgetter(*PLACES)
 
 
 class RequestFold:
@@ -74,6 +78,8 @@ class RequestFold:
         """The parent that came last: the next requests most often have the same,"""
         self._bucket = Bucket(None, None)
         """and wait here."""
+        self._few: dict[Labels, list[tuple[int, ...]]] = {}
+        """By the labels of their series, the numbers of requests of small batches of this cycle."""
         self._rollouts: dict[Any, Rollout] = {}
         """By the stage or step that they are, or what is held together for traces of others; by their purpose; and by
         whether they ended after the stage, which is no rollout of its own."""
@@ -241,10 +247,13 @@ class RequestFold:
         """Count rows that have the same labels."""
         module, derived = derive(table)
         labels = self._words.labels(table.rows[0], mode)
-        for name, column, bounds, unit in HISTOGRAMS:
-            bins = module.histogram(getattr(derived, column), bounds)
-            if bins is not None:
-                self._fold.merge(name, labels, bins.counts, (bins.total * unit, bins.low * unit, bins.high * unit))
+        if derived.rows:
+            few = self._few.setdefault(labels, [])
+            few.extend(derived.rows)
+            if len(few) > CHUNK:
+                self._count_few()
+        else:
+            self._count_columns(module, labels, [getattr(derived, column) for _, column, _, _ in HISTOGRAMS])
         found = outcomes(table)
         self._count_outcomes(table, found, labels)
         preemptions = module.total(derived.preemptions)
@@ -255,6 +264,19 @@ class RequestFold:
                 rollout.outcomes[kind] += number
             rollout.add(module, table, derived, labels)
         return derived
+
+    def _count_columns(self, module: ModuleType, labels: Labels, columns: Iterable[Column]) -> None:
+        """Count values in the histograms that they belong to."""
+        for (name, _, bounds, unit), column in zip(HISTOGRAMS, columns, strict=True):
+            bins = module.histogram(column, bounds)
+            if bins is not None:
+                self._fold.merge(name, labels, bins.counts, (bins.total * unit, bins.low * unit, bins.high * unit))
+
+    def _count_few(self) -> None:
+        """Count together what has come in small batches, such as one a step."""
+        few, self._few = self._few, {}
+        for labels, rows in few.items():
+            self._count_columns(bulk_plain, labels, _measured(tuple(zip(*rows, strict=True))))
 
     def _count_outcomes(self, table: Table, found: dict[str, int], labels: Labels) -> None:
         count = self._fold.count
@@ -343,6 +365,7 @@ class RequestFold:
                     self._close(rollout, spans, rollout.touched + rollout.trace.anchor, 0)
                     if not rollout.has_end:
                         self._engines.rollout_over(state.now())
+        self._count_few()
         self._point_at()
 
     def _close(self, rollout: Rollout, spans: list[Span], time_ns: int, wall: int) -> dict[str, Value]:
