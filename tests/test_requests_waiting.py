@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import gc
 import os
+import random
 import threading
+from collections import Counter
 from collections.abc import Iterable
+from itertools import islice
 from typing import Any
 
 import pytest
@@ -87,6 +90,37 @@ def test_threads_and_the_flusher_share_it(recording: Recording) -> None:
         note(given, [row], parent=stage)
     run = recording.stop()
     assert (list(range(9_000)), {"stop": 9_001}) == (sorted(read), counted(run, vocabulary.REQUESTS, vocabulary.FINISH))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_each_is_read_once_whatever_lies_between(recording: Recording, seed: int) -> None:
+    """Those of one reader and parent are read together: here both change at random, as the number of arguments does."""
+    draw = random.Random(seed)
+    read: list[tuple[Any, ...]] = []
+
+    def lists(*arguments: Any) -> Iterable[Request]:
+        read.append(arguments)
+        return [rows[one] for one in arguments]
+
+    def lazily(*arguments: Any) -> Iterable[Request]:
+        read.append(arguments)
+        return (rows[one] for one in arguments)
+
+    expected: list[tuple[Any, ...]] = []
+    parents: Counter[int] = Counter()
+    with otel_rl.step(1) as step, otel_rl.stage("sample") as stage:
+        recording.tick(20)
+        rows = [request(recording, number) for number in range(30)]
+        left = iter(range(30))
+        while arguments := tuple(islice(left, draw.choice((0, 1, 1, 1, 2)))) or tuple(islice(left, 1)):
+            parent = draw.choice((step, stage))
+            note(draw.choice((lists, lazily)), *arguments, parent=parent)
+            expected.append(arguments)
+            parents[parent.span_id] += len(arguments)
+    run = recording.stop()
+    assert ({"stop": 30}, {}, expected) == (counted(run, vocabulary.REQUESTS, vocabulary.FINISH), bad(run), read)
+    found = [span.parent_id for span in run.spans((vocabulary.SUBMISSION,)) if span.attributes]
+    assert {span_id.to_bytes(8, "big"): number for span_id, number in parents.items()} == Counter(found)
 
 
 def test_a_long_row_of_them_is_read_in_parts(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
