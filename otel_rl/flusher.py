@@ -12,6 +12,7 @@ from typing import Any
 
 from otel_rl import directories, vocabulary
 from otel_rl.guard import errors, guard, say
+from otel_rl.held import Held
 from otel_rl.identity import folder_name
 from otel_rl.intake import Intake
 from otel_rl.journal.encode import Request, SpanEncoder
@@ -80,7 +81,7 @@ class Flusher:
         self._stopping = self._given_up = self._is_over = False
         self._wake = Wake()
         self._asked: deque[_Answer] = deque()
-        self._held: list[Span] = []
+        self._held = Held(self.fold)
         self._is_asked = False
         """Somebody waits for this cycle: what was recorded must be on disk behind it."""
         self.intake = Intake(self.fold)
@@ -161,7 +162,7 @@ class Flusher:
             with guard("journal what was recorded"):
                 self._cycles()
                 written = self._writer is not None and not self._writer.stats.pending_bytes
-                written = written and not self._held and not self.fold.is_waiting
+                written = written and not self._held.spans and not self.fold.is_waiting
             if is_last:
                 with guard("close the journal"):
                     written = self._close()
@@ -199,6 +200,7 @@ class Flusher:
             self._write(writer, requests)
         if is_due and (self.fold.is_waiting or self._counts(writer, encoder) != self._told):
             self._journal_metrics(writer, encoder)
+        self._held.settle(writer, self._resource)
         self._care_for(writer)
         if self._keeper is not None and self._identity.known and writer.stats.frames and not self._stopping:
             with guard("keep the sidecar alive"):
@@ -224,10 +226,10 @@ class Flusher:
 
     def _release(self, spans: list[Span]) -> list[Span]:
         """Hold back the spans of a set-up whose attempt is not known yet, up to a limit."""
-        both, self._held = self._held + spans, []
+        both, self._held.spans = self._held.spans + spans, []
         if self._identity.known:
             return both
-        self._held = both
+        self._held.spans = both
         if len(both) > HOLD_LIMIT:
             report_alone()
         return []
@@ -267,8 +269,8 @@ class Flusher:
     def _metrics_due(self) -> bool:
         """Points wait for the final resource, so that a series keeps its labels when the framework becomes known.
 
-        Not for ever: a killed process loses what waits. Then they are journaled under what is known, and the resource
-        stays open: a rank counts its first collectives long before the framework and the layout are known.
+        Not for ever: nobody sees what waits while the process lives. Then they are journaled under what is known, and
+        the resource stays open: a rank counts its first collectives long before the framework and the layout are known.
         """
         now = monotonic()
         if not self._first and self.encoded["traces"]:
@@ -338,6 +340,7 @@ class Flusher:
             writer.retry()
             if self._told and self._counts(writer, encoder) != self._told:
                 self._journal_metrics(writer, encoder)
+        self._held.settle(writer, self._resource)
         writer.close()
         if self._keeper is not None and writer.stats.frames:
             self._keeper.last_look(writer.stats.directory.absolute(), writer.identity)

@@ -7,7 +7,8 @@ negative values (facts: otelsdk, sections 1.2 and 0.5).
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
 from math import inf, isfinite
@@ -115,7 +116,11 @@ class Fold:
         self.overflow = 0
         """Values whose metric had too many series already."""
         self._metrics: dict[str, _Metric] = {}
-        self._points: dict[str, list[Point]] = {}
+        self._points: defaultdict[str, list[Point]] = defaultdict(list)
+        self._held: dict[tuple[str, Labels], float] = {}
+        """What ``mark_held`` saw last of each series that has changed: its value, or how many values it has."""
+        self._held_points: dict[str, int] = {}
+        """How many points of each gauge it saw."""
 
     @property
     def num_points(self) -> int:
@@ -184,34 +189,76 @@ class Fold:
         name = point.name
         if not isfinite(point.value):
             self.count(vocabulary.NONFINITE, 1, ((vocabulary.METRIC_NAME, name),))
-        points = self._points.get(name)
-        if points is None:
-            self._points[name] = [point]
-        else:
-            points.append(point)
+        self._points[name].append(point)
+
+    def sift(self, records: Iterable[Any]) -> Iterator[Any]:
+        """Take the counts and points among records; gives what is neither.
+
+        A trainer's step has 50 points: a call of a function for each would cost as much as all else done with them.
+        """
+        points = self._points
+        for record in records:
+            kind = type(record)
+            if kind is Point:
+                if isfinite(record.value):
+                    points[record.name].append(record)
+                else:
+                    self.point(record)
+            elif kind is Count:
+                self.count(*record)
+            else:
+                yield record
 
     def take(self, now_ns: int) -> list[MetricPoints]:
         """Return what has changed since the last call, as points at ``now_ns`` (gauges: at their own times)."""
-        taken = []
-        for name, points in self._points.items():
-            row = vocabulary.METRICS.get(name) or vocabulary.Metric(name, "gauge", "", "")
-            taken.append(MetricPoints(name, "gauge", row.unit, row.meaning, points))
-        self._points = {}
+        taken = self.peek(now_ns, is_all=True)
+        self._points, self._held, self._held_points = defaultdict(list), {}, {}
         for metric in self._metrics.values():
-            if metric.changed:
-                taken.append(self._points_of(metric, now_ns))
-                metric.changed = set()
+            for labels in metric.changed:
+                value = metric.series[labels]
+                if isinstance(value, _Histogram):
+                    value.exemplars.clear()
+            metric.changed = set()
         return taken
 
-    def _points_of(self, metric: _Metric, now_ns: int) -> MetricPoints:
+    def peek(self, now_ns: int, *, is_all: bool) -> list[MetricPoints]:
+        """Return what ``take`` would, and leave it waiting.
+
+        Args:
+            now_ns: time of the points that are no gauges'.
+            is_all: else only what has changed since ``mark_held``.
+        """
+        seen = []
+        for name, points in self._points.items():
+            row = vocabulary.METRICS.get(name) or vocabulary.Metric(name, "gauge", "", "")
+            some = points if is_all else points[self._held_points.get(name, 0) :]
+            if some:
+                seen.append(MetricPoints(name, "gauge", row.unit, row.meaning, some))
+        for name, metric in self._metrics.items():
+            changed: Collection[Labels] = metric.changed
+            if not is_all:
+                changed = [one for one in changed if self._held.get((name, one)) != _mark(metric.series[one])]
+            if changed:
+                seen.append(self._points_of(metric, changed, now_ns))
+        return seen
+
+    def mark_held(self) -> None:
+        """Note that what waits is on disk: ``peek`` gives what comes from now on."""
+        self._held_points = {name: len(points) for name, points in self._points.items()}
+        self._held = {
+            (name, labels): _mark(metric.series[labels])
+            for name, metric in self._metrics.items()
+            for labels in metric.changed
+        }
+
+    def _points_of(self, metric: _Metric, changed: Iterable[Labels], now_ns: int) -> MetricPoints:
         row = metric.row
         numbers: list[Number] = []
         distributions: list[Distribution] = []
-        for labels in metric.changed:
+        for labels in changed:
             value = metric.series[labels]
             if isinstance(value, _Histogram):
                 counts, exemplars = list(value.counts), list(value.exemplars.values())
-                value.exemplars.clear()
                 distributions.append(
                     Distribution(now_ns, counts, value.sum, value.min, value.max, dict(labels), exemplars)
                 )
@@ -243,6 +290,11 @@ class Fold:
             return False
         metric.changed.add(labels)
         return True
+
+
+def _mark(value: Any) -> float:
+    """Say what tells that a series has changed."""
+    return sum(value.counts) if isinstance(value, _Histogram) else value
 
 
 def _duration_row(name: str, kind: Literal["counter", "histogram"]) -> vocabulary.Metric:

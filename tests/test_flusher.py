@@ -392,7 +392,7 @@ def test_metrics_wait_until_the_resource_is_final(recording: Recording, monkeypa
 
 
 def test_without_a_step_metrics_wait_for_a_time_only(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where no span has ended: a process that is killed loses what waits. What trains may become known later."""
+    """Also where no span has ended: nobody is sent what waits. What trains may become known later."""
     monkeypatch.setattr(flusher, "FREEZE_S", -1.0)
     with otel_rl.stage("my loop"):
         otel_rl.record("my.metric", 1)

@@ -21,6 +21,7 @@ from otel_rl.journal import acknowledged, frame
 from otel_rl.journal.frame import Damage, Frame, Signal
 from otel_rl.journal.identity import WriterIdentity, _processes_below, start_time
 from otel_rl.journal.read import open_run
+from otel_rl.journal.wire import Request
 from otel_rl.journal.write import MIB, Writer
 
 IDENTITY = WriterIdentity("trainer-0-1-abcdef00", "boot", "pid:[1]", 1, 2, "host", 3, "1.0")
@@ -621,3 +622,88 @@ def test_a_directory_that_was_removed_is_made_anew_at_once(tmp_path: Path) -> No
     journal.append("traces", b"after", 1, 2, 2)
     journal.close()
     assert [b"after"] == payloads(tmp_path / "run")
+
+
+# --- what is held -----------------------------------------------------------------------------------------------------
+
+
+def request(signal: Signal, size: int = 1) -> list[Request]:
+    """Make a request of one record."""
+    return [Request(signal, b"x" * size, 1, 5, 6)]
+
+
+def test_what_is_held_counts_nowhere(tmp_path: Path) -> None:
+    """It lies beside the segments, in their form, and is appended to until it goes."""
+    journal = writer(tmp_path)
+    assert journal.hold("traces", request("traces"), is_all=True)
+    assert journal.hold("traces", request("traces", 2), is_all=False)
+    assert ["traces.held.otlp"] == names(tmp_path)
+    assert [b"x", b"xx"] == payloads(tmp_path)
+    assert (0, {}, 0, 0, {}, None) == (
+        journal.stats.frames,
+        journal.stats.records,
+        journal.stats.bytes,
+        journal.stats.pending_bytes,
+        journal.stats.dropped,
+        journal.stats.failure,
+    )
+    assert journal.hold("traces", request("traces", 3), is_all=True)
+    assert [b"xxx"] == payloads(tmp_path)
+    journal.release("metrics", "traces")
+    assert ([], 0) == (names(tmp_path), journal.held_bytes("traces"))
+
+
+def test_what_is_held_stays_until_its_records_are_on_disk(tmp_path: Path, disk: Callable[..., Disk]) -> None:
+    """Frames that wait for the disk are not in the journal yet."""
+    journal = writer(tmp_path)
+    journal.hold("traces", request("traces"), is_all=True)
+    limited = disk(0)
+    journal.append("traces", b"x", 1, 5, 6)
+    journal.release("traces")
+    assert ["traces.held.otlp"] == names(tmp_path)
+    limited.room = MIB
+    journal.retry()
+    journal.release("traces")
+    assert ["traces.000000.otlp"] == names(tmp_path)
+
+
+def test_what_is_held_moves_along(tmp_path: Path) -> None:
+    """It is written on where it is then; a redirected journal leaves it, and takes it away when it is released."""
+    journal = writer(tmp_path)
+    journal.hold("metrics", request("metrics"), is_all=True)
+    journal.move(tmp_path / "other")
+    assert [] == [*(tmp_path / "runs").iterdir()]
+    assert journal.hold("metrics", request("metrics"), is_all=False)
+    (path,) = (tmp_path / "other").iterdir()
+    assert [b"x", b"x"] == [item.payload for item in items(path) if isinstance(item, Frame)]
+    journal.redirect(tmp_path / "third")
+    journal.append("metrics", b"x", 1, 5, 6)
+    journal.release("metrics")
+    assert ([], 1) == ([*(tmp_path / "other").iterdir()], len([*(tmp_path / "third").iterdir()]))
+
+
+def test_what_is_too_much_is_not_held(tmp_path: Path) -> None:
+    """An eighth of the cap for each signal: what is on disk stays, and nothing is counted as lost."""
+    journal = writer(tmp_path, max_bytes=80_000)
+    assert journal.hold("traces", request("traces", 5_000), is_all=True)
+    assert not journal.hold("traces", request("traces", 5_000), is_all=False)
+    assert not journal.hold("traces", request("traces", 10_000), is_all=True)
+    assert ([b"x" * 5_000], {}) == (payloads(tmp_path), journal.stats.dropped)
+
+
+def test_who_closed_its_journal_or_was_forked_holds_nothing(tmp_path: Path) -> None:
+    """What is held stays as it is: another process's, or all that there is of it."""
+    journal = writer(tmp_path)
+    journal.hold("traces", request("traces"), is_all=True)
+    child = os.fork()
+    if not child:
+        journal.close_in_child()
+        is_well = not journal.hold("traces", request("traces"), is_all=True)
+        journal.release("traces")
+        os._exit(0 if is_well else 1)
+    assert 0 == os.waitpid(child, 0)[1]
+    assert journal.hold("traces", request("traces", 2), is_all=False)
+    journal.close()
+    journal.release("traces")
+    assert not journal.hold("traces", request("traces"), is_all=False)
+    assert [b"x", b"xx"] == payloads(tmp_path)

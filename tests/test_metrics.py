@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Iterator
 from fractions import Fraction
 from itertools import pairwise
 from typing import Any
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 import otel_rl
 from otel_rl import metrics, vocabulary
 from otel_rl.metrics import Fold, Labels, Point, as_number, count, gauge, labels_of
-from otel_rl.records import Distribution, Number
+from otel_rl.records import Count, Distribution, Exemplar, MetricPoints, Number
 from otel_rl.runtime import state
 from tests.fixtures import MS, WALL_NS, Recording
 
@@ -87,6 +88,36 @@ def test_every_point_of_a_gauge_is_kept(events: list[tuple[float, Labels]]) -> N
     assert "g" not in taken(fold)
 
 
+POINTS = st.builds(Point, st.just("g"), st.floats(), st.integers(0, 9))
+COUNTS = st.builds(Count, st.just("c"), st.integers(0, 9), LABELS)
+
+
+@given(st.lists(st.one_of(POINTS, COUNTS, st.none())))
+def test_sifting_is_taking_one_by_one(records: list[Point | Count | None]) -> None:
+    """What is neither a point nor a count is given back, in order."""
+    fold, one_by_one = Fold(5), Fold(5)
+    for record in records:
+        if isinstance(record, Point):
+            one_by_one.point(record)
+        elif record is not None:
+            one_by_one.count(*record)
+    assert [None] * records.count(None) == list(fold.sift(records))
+    assert repr(one_by_one.take(9)) == repr(fold.take(9))
+
+
+def test_sifting_keeps_what_came_before_a_failure() -> None:
+    """It is taken as it comes, also from what fails in the end."""
+    fold = Fold(5)
+
+    def made() -> Iterator[Point]:
+        yield Point("g", 1, 2)
+        raise ValueError("no more")
+
+    with pytest.raises(ValueError, match="no more"):
+        list(fold.sift(made()))
+    assert 1 == fold.num_points
+
+
 @given(st.lists(st.integers(0, 5), max_size=30))
 def test_a_total_that_is_counted_elsewhere_is_taken_when_it_changes(values: list[int]) -> None:
     """And only then."""
@@ -125,6 +156,47 @@ def test_the_vocabulary_says_unit_meaning_and_boundaries() -> None:
     ]
     assert rows["rl.reward.duration"].description.startswith("duration of rl.reward: ")
     assert vocabulary.DURATION_BOUNDARIES == rows["own"].boundaries
+
+
+@given(st.lists(st.tuples(st.sampled_from(["count", "duration", "point", "exemplar", "look"]), NUMBERS, LABELS)))
+def test_what_is_looked_at_waits_all_the_same(events: list[tuple[str, int, Labels]]) -> None:
+    """A look shows what has changed since the last one, so that all of them show what is taken in the end."""
+    fold, untouched, looks = Fold(5), Fold(5), []
+    for kind, number, labels in events:
+        for one in (fold, untouched):
+            change(one, kind, number, labels)
+        if kind == "look":
+            looks += fold.peek(9, is_all=False)
+            fold.mark_held()
+            assert ([], untouched.is_waiting) == (fold.peek(9, is_all=False), fold.is_waiting)
+    looks += fold.peek(9, is_all=False)
+    whole = fold.peek(9, is_all=True)
+    assert last(whole) == last(looks)
+    assert untouched.take(9) == whole == fold.take(9)
+    assert [] == fold.peek(9, is_all=True)
+
+
+def change(fold: Fold, kind: str, number: int, labels: Labels) -> None:
+    """Do one thing to a fold."""
+    if kind == "count":
+        fold.count("c", number, labels)
+    elif kind == "duration":
+        fold.durations("h", [abs(number)], labels)
+    elif kind == "point":
+        fold.point(Point("g", number, 7, labels))
+    elif kind == "exemplar":
+        fold.exemplar("h", labels, Exemplar(1, abs(number), 2, 3))
+
+
+def last(metrics: list[MetricPoints]) -> tuple[list[Any], dict[Any, Any]]:
+    """Every point of the gauges, and the last value of each other series."""
+    gauges = [point for metric in metrics if metric.kind == "gauge" for point in metric.points]
+    others = [(metric.name, point) for metric in metrics if metric.kind != "gauge" for point in metric.points]
+    return gauges, {
+        (name, tuple(point.attributes.items())): point.value if isinstance(point, Number) else point.counts
+        for name, point in others
+        if not isinstance(point, Point)
+    }
 
 
 def test_what_was_taken_does_not_change_later() -> None:

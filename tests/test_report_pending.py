@@ -17,6 +17,7 @@ from otel_rl.report.model import Report
 from otel_rl.report.terminal import render
 from tests.peers import ALIVE, BEGIN_NS, MS, Did, Peer
 from tests.programs.launch import start
+from tests.runs import FakeSpan
 from tests.watched import DEAD
 
 ATTEMPT = "a" * 16
@@ -66,6 +67,17 @@ def test_who_waits_beside_a_run_is_named(tmp_path: Path) -> None:
     assert [f"rank {rank} is in load_model, in rl.setup, 8.00 s so far; no call of it has ended yet" for rank in (1, 2)
             ] == lines[first + 1 : first + 3]  # fmt: skip
     assert [report.path, *paths] == lines[-3:]
+
+
+def test_who_waits_may_hang(tmp_path: Path) -> None:
+    """By the calls of the stage that ended, which are held until its run is known."""
+    peer = waiting(tmp_path)
+    spans = [FakeSpan("load_model", 7, number, 1, BEGIN_NS, BEGIN_NS + number * MS) for number in (500, 700)]
+    peer.hold(spans)
+    (one,) = reported(tmp_path, peer).pending
+    assert [("load_model", 8.0, 0.7, False)] == [
+        (row.stage, row.open_s, row.longest_s, row.is_hanging) for row in one.open_stages
+    ]
 
 
 @pytest.mark.parametrize("path", [".", f"../{UNNAMED}"])

@@ -9,7 +9,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -152,6 +152,31 @@ def test_a_program_that_dies_leaves_nothing_behind(runs: Path, end: str) -> None
         assert_all_arrived(runs, server, {**dict.fromkeys(STAGES, 20), "rl.sample": 21})
         known = set(arrived(server))
         assert [] == [span.name for span in server.taken("traces") if span.parent_span_id not in known | {b""}]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_program_that_is_killed_in_its_set_up_arrives(runs: Path, rank: int) -> None:
+    """With what it held: the metrics of rank 0, the spans of rank 1 too, which does not know its attempt."""
+    with sink("grpc") as server:
+        variables = {"OTEL_RL_DIR": str(runs), "OTEL_RL_RUN_ID": RUN, "OTEL_EXPORTER_OTLP_ENDPOINT": server.endpoint}
+        command = [sys.executable, str(PROGRAM.with_name("processes.py")), "dying_in_set_up", ""]
+        environ = {**os.environ, **variables, "RANK": str(rank), "WORLD_SIZE": "2"}
+        with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            for _ in range(300):
+                process.stdout.readline()
+            process.kill()
+        with following(runs / RUN, OTEL_EXPORTER_OTLP_ENDPOINT=server.endpoint) if rank else nullcontext():
+            assert wait_until(lambda: journaled(runs) == arrived(server))
+            points = sorted(point.value for point in open_run(runs / RUN).points("turn.number"))
+            assert wait_until(lambda: points == turns(server))
+    assert (True, []) == (len(points) > 0, list((runs / RUN).glob("*.held.otlp")))
+
+
+def turns(server: Sink) -> list[int]:
+    """The numbers of the turns that were taken."""
+    metrics = [metric for metric in server.taken("metrics") if metric.name == "turn.number"]
+    return sorted(point.as_int for metric in metrics for point in metric.gauge.data_points)
 
 
 def test_a_server_that_is_down_gets_everything_later(runs: Path) -> None:

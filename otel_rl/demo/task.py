@@ -61,8 +61,8 @@ def tokenizer() -> PreTrainedTokenizerFast:
     )
 
 
-def model(directory: Path, seed: int) -> Qwen2ForCausalLM:
-    """Make a random model of 43,000 parameters in ``directory`` and load it from there.
+def model(directory: Path, seed: int, layers: int = 2) -> Qwen2ForCausalLM:
+    """Make a random model of 43,000 parameters (with two layers) in ``directory`` and load it from there.
 
     TRL loads the reference model from the place that the policy came from, so it has to be on disk.
     """
@@ -71,7 +71,7 @@ def model(directory: Path, seed: int) -> Qwen2ForCausalLM:
         vocab_size=len(SPECIAL) + len(ALPHABET),
         hidden_size=48,
         intermediate_size=96,
-        num_hidden_layers=2,
+        num_hidden_layers=layers,
         num_attention_heads=4,
         num_key_value_heads=2,
         max_position_embeddings=64,

@@ -12,9 +12,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
+from google.protobuf.message import DecodeError
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
-from otel_rl.journal import views
+from otel_rl.journal import held, views
 from otel_rl.journal.frame import SIGNALS, WRITER, Damage, Frame, Signal, scan
 from otel_rl.journal.identity import WriterIdentity
 from otel_rl.records import Attributes
@@ -38,6 +39,8 @@ class Segment:
     number: int
     start: int = 0
     end: int | None = None
+    is_held: bool = False
+    """It is no segment: its records wait to be journaled (``journal/held.py``)."""
 
     def items(self) -> Iterator[Frame | Damage]:
         """Read it as it is now: whole frames, and what is damaged. A file that cannot be read is damage as a whole."""
@@ -88,9 +91,11 @@ class Journal:
     """All segments of one writer."""
 
     def __init__(self, identity: WriterIdentity, segments: list[Segment]) -> None:
-        """Put the segments into the order in which they were written."""
+        """Put the segments into the order in which they were written, and what is held behind them."""
         self.identity = identity
-        self.segments = sorted(segments, key=lambda segment: (segment.number, segment.path, segment.start))
+        self.segments = sorted(segments, key=lambda one: (one.is_held, one.number, one.path, one.start))
+        self.with_held = False
+        """Whether what its writer holds is read while that lives, too: it will be journaled otherwise."""
         self._undecodable: dict[tuple[Path, int], Damage] = {}
         self._resources: dict[bytes, Attributes] = {}
         self._surveyed: _Survey | None = None
@@ -123,7 +128,7 @@ class Journal:
     def frames(self, signal: Signal) -> Iterator[tuple[Segment, Frame]]:
         """Read the whole frames of a signal in the order in which they were written."""
         for segment in self.segments:
-            if segment.signal in (signal, None):
+            if segment.signal in (signal, None) and self._is_read(segment):
                 for item in segment.items():
                     if isinstance(item, Frame) and SIGNALS.get(item.type) == signal:
                         yield segment, item
@@ -149,12 +154,28 @@ class Journal:
         damage = Damage(frame.offset, frame.end - frame.offset, "content", str(segment.path))
         self._undecodable[segment.path, frame.offset] = damage
 
+    def _is_read(self, segment: Segment) -> bool:
+        """Whether a file counts: what is held does once its writer is dead, and had journaled none of it.
+
+        What a living writer holds will be in the journal, with what is known of the process by then.
+        """
+        if not segment.is_held:
+            return True
+        return (self.with_held or not self.alive()) and not self._has_own(segment.signal)
+
+    def _has_own(self, signal: str | None) -> bool:
+        """Whether otel_rl's own records of a signal are in the segments; those of other libraries never wait."""
+        for segment in self.segments:
+            if segment.signal == signal and not segment.is_held and any(map(is_own, segment.items())):
+                return True
+        return False
+
     def _survey(self) -> _Survey:
         if self._surveyed is not None:
             return self._surveyed
         survey = self._surveyed = _Survey()
-        newest = {segment.signal: segment for segment in self.segments}
-        for segment in self.segments:
+        newest = {segment.signal: segment for segment in self.segments if not segment.is_held}
+        for segment in filter(self._is_read, self.segments):
             item: Frame | Damage | None = None
             for item in segment.items():
                 if isinstance(item, Damage):
@@ -163,7 +184,7 @@ class Journal:
                     survey.last_ns = max(survey.last_ns, item.last_ns)
                     survey.records[SIGNALS[item.type]] += item.count
             is_cut = isinstance(item, Damage) and item.reason not in ("unreadable", "too large", "hopeless")
-            if is_cut and newest[segment.signal] is segment and self.alive():
+            if is_cut and newest.get(segment.signal) is segment and self.alive():
                 survey.damage.pop()  # its writer has not finished the frame yet
         return survey
 
@@ -196,13 +217,17 @@ def _is_segment(file: Path) -> bool:
 
 
 def _segments(file: Path) -> Iterator[tuple[Segment, WriterIdentity]]:
-    """Say who wrote a file; one that is not named like a segment is taken apart at its writers' frames."""
-    match = NAME.fullmatch(file.name)
-    if match is None:
+    """Say who wrote a file; one that is named otherwise is taken apart at its writers' frames."""
+    match, is_held = NAME.fullmatch(file.name), held.NAME.fullmatch(file.name)
+    if match is not None:
+        writer, signal, number = match.groups()
+        segment = Segment(file, signal, int(number))
+    elif is_held is not None:
+        writer, signal = is_held.groups()
+        segment = Segment(file, signal, 0, is_held=True)
+    else:
         yield from _parts(file)
         return
-    writer, signal, number = match.groups()
-    segment = Segment(file, signal, int(number))
     first = next(replace(segment, end=_FIRST_BYTES).items(), None)
     yield segment, _identity(first) or WriterIdentity(writer)
 
@@ -224,3 +249,12 @@ def _parts(file: Path) -> Iterator[tuple[Segment, WriterIdentity]]:
 def _identity(item: Frame | Damage | None) -> WriterIdentity | None:
     is_writer = isinstance(item, Frame) and item.type == WRITER
     return WriterIdentity.from_json(item.payload) if is_writer and isinstance(item, Frame) else None
+
+
+def is_own(item: Frame | Damage) -> bool:
+    """Say whether a frame holds records of otel_rl itself, and not those of another library."""
+    signal = SIGNALS.get(item.type) if isinstance(item, Frame) else None
+    try:
+        return signal is not None and isinstance(item, Frame) and views.is_own(item.payload, signal)
+    except DecodeError:
+        return False

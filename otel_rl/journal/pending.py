@@ -39,6 +39,10 @@ class Pending:
         """Look at the oldest frame."""
         return self._queue[0] if self._queue else None
 
+    def has(self, signal: Signal) -> bool:
+        """Whether any frame of a signal waits."""
+        return any(waiting.signal == signal for waiting in self._queue)
+
     def remove(self, waiting: Waiting) -> None:
         """Take a frame out, from wherever it is."""
         self._queue.remove(waiting)

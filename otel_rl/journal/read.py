@@ -7,6 +7,7 @@ is read, what is not is listed. Needs neither the OpenTelemetry SDK nor the proc
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -44,6 +45,12 @@ class Run:
     def alive(self) -> bool:
         """Say whether a process that records it lives; its sidecar, which outlives them, is none."""
         return any(journal.alive() for journal in self.journals if not journal.identity.is_sidecar)
+
+    def with_held(self) -> Run:
+        """Read from now on what living processes hold, too: who looks at them wants it as it is, not as it will be."""
+        for journal in self.journals:
+            journal.with_held = True
+        return self
 
     def frames(self, signal: Signal) -> Iterator[tuple[Journal, Frame]]:
         """Read the requests of a signal as they were written."""
@@ -171,7 +178,16 @@ def _open_stages(journal: Journal) -> list[OpenStage]:
     for log in _logs(journal, vocabulary.ENDED) if records else ():
         records.pop(log.span_id, None)
     alive = journal.alive()
+    if not alive:
+        records |= _with_trace({span_id: log for span_id, log in records.items() if not log.trace_id}, journal)
     return [_open_stage(log, alive) for log in records.values() if log.time_ns >= known_from]
+
+
+def _with_trace(untold: dict[bytes, LogView], journal: Journal) -> dict[bytes, LogView]:
+    """Put the stages of a process that died before it knew its attempt into the trace of what ended inside them."""
+    inside = (span.trace_id for span in (_spans(journal, ()) if untold else ()) if span.parent_id in untold)
+    trace_id = next(inside, b"")
+    return {span_id: replace(log, trace_id=trace_id) for span_id, log in untold.items()}
 
 
 def _open_stage(log: LogView, alive: bool) -> OpenStage:

@@ -137,3 +137,12 @@ class Segment:
             os.ftruncate(self.descriptor, self.size)
         except OSError:
             self.abandon()
+
+
+def make_directory(directory: Path) -> None:
+    """Make a directory and its missing parents, for the owner only."""
+    if directory.is_dir():
+        return
+    if directory.parent != directory:
+        make_directory(directory.parent)
+    directory.mkdir(mode=0o700, exist_ok=True)

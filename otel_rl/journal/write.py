@@ -16,10 +16,12 @@ from typing import Final
 from otel_rl.journal import frame
 from otel_rl.journal.acknowledged import first_unsent
 from otel_rl.journal.frame import Signal
+from otel_rl.journal.held import HeldFiles
 from otel_rl.journal.identity import WriterIdentity
 from otel_rl.journal.limit import largest_file
 from otel_rl.journal.pending import FIRST_TO_GO, Pending, Waiting
-from otel_rl.journal.segment import Segment
+from otel_rl.journal.segment import Segment, make_directory
+from otel_rl.journal.wire import Request
 
 __all__ = ["Writer", "WriterIdentity", "WriterStats"]
 
@@ -65,7 +67,7 @@ class Writer:
         Args:
             directory: of the run; made with its missing parents when needed, for the owner only.
             identity: of this process.
-            max_bytes: cap of all segments of this journal together.
+            max_bytes: cap of all segments of this journal together, and of what is held beside them.
             segment_bytes: a segment that reaches it is closed; at most an eighth of the cap.
             pending_bytes: cap of what is kept in memory while the disk fails.
         """
@@ -80,6 +82,7 @@ class Writer:
         self._old: list[Segment] = []
         self._numbers: Counter[Signal] = Counter()
         self._pending = Pending(pending_bytes)
+        self._held = HeldFiles(identity.writer, self._header, max_bytes // 8)
         self._frames = 0
         self._records: Counter[Signal] = Counter()
         self._bytes = 0
@@ -127,12 +130,49 @@ class Writer:
         """Write what waits, in order, until the disk refuses; take along what could not be moved before."""
         if self._closed or os.getpid() != self._owner:
             return
-        self._failure = self._write_pending() or self._finish_move()
+        self._failure = self._write_pending() or self._finish_move() or self._held.failure
+
+    def held_bytes(self, signal: Signal) -> int:
+        """Say how much is held of a signal; 0 where there is nothing to go on with, so that all has to be given."""
+        return self._held.size(signal)
+
+    def hold(self, signal: Signal, requests: Iterable[Request], *, is_all: bool) -> bool:
+        """Put records that cannot be journaled yet into a file of their own, all or nothing; say if they are there.
+
+        They count nowhere: they will be appended like all others, from memory.
+
+        Args:
+            signal: of the requests.
+            requests: as they would be journaled now.
+            is_all: they are all that waits, and take the place of what is held; else they are appended to it.
+        """
+        if self._closed or os.getpid() != self._owner:
+            return False
+        fitting = [request for request in requests if len(request.payload) <= frame.MAX_PAYLOAD_BYTES]
+        data = b"".join(
+            frame.pack(frame.TYPES[signal], one.payload, one.count, one.first_ns, one.last_ns) for one in fitting
+        )
+        size = (
+            sum(segment.size for segment in self._segments()) + self._held.total_bytes + len(data) + len(self._header)
+        )
+        if size > self._max_bytes:
+            return False
+        return self._held.write(self._directory, signal, data, sum(one.count for one in fitting), is_all=is_all)
+
+    def release(self, *signals: Signal) -> None:
+        """Remove what is held of signals whose records were appended, unless some of those still wait for the disk."""
+        if self._closed or os.getpid() != self._owner:
+            return
+        self._held.remove([signal for signal in signals if not self._pending.has(signal)])
 
     def heartbeat(self) -> None:
         """Touch the current segments, so that readers who cannot look this process up see that it lives."""
         if self._closed or os.getpid() != self._owner:
             return
+        try:
+            self._held.touch()
+        except OSError as error:
+            self._failure = f"cannot touch what is held in {self._directory}: {error.strerror or error}"
         for signal, segment in list(self._current.items()):
             try:
                 segment.touch()
@@ -170,6 +210,7 @@ class Writer:
         for segment in self._current.values():
             segment.close()
         self._current.clear()
+        self._held.close()
 
     def close_in_child(self) -> None:
         """Close what a fork inherited and write nothing: files and pending frames are the parent's."""
@@ -178,6 +219,7 @@ class Writer:
         for segment in self._current.values():
             segment.abandon()
         self._current.clear()
+        self._held.close()
 
     def _write_pending(self) -> str | None:
         """Write what waits; say why it could not all be written."""
@@ -195,9 +237,9 @@ class Writer:
         if left is None:
             return None
         try:
-            for segment in self._segments():
+            for segment in [*self._held.files, *self._segments()]:
                 if segment.path.parent == left:
-                    _make(self._directory)
+                    make_directory(self._directory)
                     segment.move(self._directory)
         except OSError as error:
             return f"cannot move the journal from {left} to {self._directory}: {error.strerror or error}"
@@ -243,7 +285,7 @@ class Writer:
             self._retire(signal)
             segment = None
         if segment is None:
-            _make(self._directory)
+            make_directory(self._directory)
             number = self._numbers[signal]
             path = self._directory / f"{self.identity.writer}.{signal}.{number:06d}.otlp"
             try:
@@ -263,7 +305,12 @@ class Writer:
             self._old.append(segment)
 
     def _make_room(self, size: int) -> bool:
-        """Remove segments until ``size`` bytes fit below the cap: closed ones first, the oldest first."""
+        """Remove segments until ``size`` bytes fit below the cap: closed ones first, the oldest first.
+
+        What is held goes before them: it is in memory, too.
+        """
+        if sum(segment.size for segment in self._segments()) + self._held.total_bytes + size > self._max_bytes:
+            self._held.give_up()
         while sum(segment.size for segment in self._segments()) + size > self._max_bytes:
             if not (self._remove_one() or self._retire_one()):
                 return False
@@ -297,12 +344,3 @@ class Writer:
                 self._retire(signal)
                 return True
         return False
-
-
-def _make(directory: Path) -> None:
-    """Make a directory and its missing parents, for the owner only."""
-    if directory.is_dir():
-        return
-    if directory.parent != directory:
-        _make(directory.parent)
-    directory.mkdir(mode=0o700, exist_ok=True)

@@ -53,6 +53,7 @@ def build_report(run: Run, now_ns: int) -> Report:
     each point of a series.
     """
     began_ns = monotonic_ns()
+    run = run.with_held()
     opened = run.open_stages()
     found = collect(run.closed_spans({*KEYS, *MEMORY_KEYS}))
     _add_open(found, opened)
@@ -166,6 +167,8 @@ def _add_open(found: Collected, opened: Iterable[OpenView]) -> None:
         end_ns = max(view.start_ns, view.journal.last_ns)
         found.attempts.setdefault(attempt, Bounds(view.start_ns, end_ns)).widen(view.start_ns, end_ns)
         found.know(view.resource, view.journal.identity)
+        if is_container(view.name):
+            found.holders.add(view.journal.identity.writer)
 
 
 def _add_now(found: Collected, alive: set[str], now_ns: int, read_ns: int) -> None:
@@ -228,12 +231,13 @@ def _attempts(found: Collected, averaged: Averaged, opened: Sequence[OpenView], 
 
 
 def _state(attempt: str, found: Collected, opened: Iterable[OpenView], alive: set[str]) -> State:
-    if found.writers[attempt] & alive:
+    left = [view.name for view in opened if text(view.resource, v.ATTEMPT_ID) == attempt]
+    living, is_killed = found.writers[attempt] & alive, any(map(is_container, left))
+    if living and (living & found.holders or not is_killed):
         return "alive"
     has_teardown = any(phase.attempt == attempt and phase.name == v.TEARDOWN for phase in found.phases)
-    left = [view.name for view in opened if text(view.resource, v.ATTEMPT_ID) == attempt]
-    if any(map(is_container, left)):
-        return "killed"
+    if is_killed:
+        return "killed"  # at most a worker outlives it
     last = next((record.key for record in reversed(found.steps) if record.attempt == attempt), None)
     if any((failure.attempt, failure.loop, failure.step) == last for failure in found.failures):
         return "failed"

@@ -9,9 +9,11 @@ from typing import Final
 
 from otel_rl.identity import is_made_of
 from otel_rl.journal.read import JournalNotFound, Run, open_run
+from otel_rl.report.collect import collect
 from otel_rl.report.health import open_rows
 from otel_rl.report.locate import PENDING, recorded_below
 from otel_rl.report.model import Attempt, Pending
+from otel_rl.report.pieces import KEYS
 
 START_NS: Final = 60_000_000_000
 """The ranks of a launcher begin within that, in any order: one may be there before the run is."""
@@ -27,7 +29,7 @@ def pending(run: Run, attempts: Iterable[Attempt], now_ns: int) -> list[Pending]
     times = [(one.begin_ns - START_NS, one.end_ns) for one in attempts if is_made_of(path.name, one.id)]
     hosts = _hosts(run)
     return [
-        Pending(path=str(other.path), open_stages=open_rows(other.open_stages(), now_ns, {}))
+        Pending(path=str(other.path), open_stages=open_rows(other.open_stages(), now_ns, _longest_ns(other)))
         for other in (_runs(path.parent / PENDING) if times else ())
         if hosts & _hosts(other)
         and any(begin <= one.identity.created_ns <= end for one in other.journals for begin, end in times)
@@ -37,9 +39,14 @@ def pending(run: Run, attempts: Iterable[Attempt], now_ns: int) -> list[Pending]
 def _runs(root: Path) -> Iterator[Run]:
     for path in recorded_below(root):
         try:
-            yield open_run(path)
+            yield open_run(path).with_held()
         except JournalNotFound:  # it has become known since it was listed
             continue
+
+
+def _longest_ns(run: Run) -> dict[str, int]:
+    """Find the longest call of each stage that ended, as it is held until the run is known."""
+    return collect(run.spans(KEYS)).longest_ns
 
 
 def _hosts(run: Run) -> set[str]:

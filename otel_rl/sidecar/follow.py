@@ -8,7 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple, cast
 
-from otel_rl.journal.files import NAME
+from otel_rl.journal import held
+from otel_rl.journal.files import NAME, is_own
 from otel_rl.journal.frame import HEADER_BYTES, MAX_PAYLOAD_BYTES, WRITER, Damage, Frame, Signal, scan
 from otel_rl.journal.identity import WriterIdentity
 
@@ -42,14 +43,16 @@ class Stream:
         self.signal = signal
         self.files: dict[int, Path] = {}
         """Segments that exist, by number; replaced as a whole when the directory was listed again."""
+        self.held: Path | None = None
+        """What its writer holds of the signal (``journal/held.py``)."""
         self._sizes: dict[int, int] = {}
         """Of the segments that are not written any more, so that ten thousand of them are not looked up every time."""
 
     @property
     def newest(self) -> Path | None:
-        """The segment that is written, or was last."""
+        """The file that is written, or was last."""
         files = self.files
-        return files[max(files)] if files else None
+        return files[max(files)] if files else self.held
 
     def unread(self, position: Position) -> int:
         """Bytes behind a position."""
@@ -85,6 +88,18 @@ class Stream:
             end = piece.end
         return end
 
+    def adopt(self) -> None:
+        """Make what a dead writer held the next segment, unless it had begun to journal it.
+
+        One that was only taken for dead journals it later all the same: spans then come twice, in two traces.
+
+        Raises:
+            OSError: it cannot be renamed, or a segment cannot be read.
+        """
+        if self.held is not None and not any(is_own(piece.item) for piece in self.pieces(Position(), finished=True)):
+            number = max(self.files, default=-1) + 1
+            self.held.rename(self.held.with_name(f"{self.writer}.{self.signal}.{number:06d}.otlp"))
+
     def _size(self, files: dict[int, Path], number: int, last: int) -> int:
         if number < last and number in self._sizes:
             return self._sizes[number]
@@ -106,20 +121,24 @@ def find_streams(directory: Path) -> dict[tuple[str, Signal], Stream]:
     streams: dict[tuple[str, Signal], Stream] = {}
     with os.scandir(directory) as entries:
         for entry in entries:
-            match = NAME.fullmatch(entry.name)
-            if match is None or not entry.is_file(follow_symlinks=False):
+            match, is_held = NAME.fullmatch(entry.name), held.NAME.fullmatch(entry.name)
+            named = match or is_held
+            if named is None or not entry.is_file(follow_symlinks=False):
                 continue
-            key = match[1], cast("Signal", match[2])
+            key = named[1], cast("Signal", named[2])
             stream = streams.get(key)
             if stream is None:
                 stream = streams[key] = Stream(*key)
-            stream.files[int(match[3])] = directory / entry.name
+            if match is None:
+                stream.held = directory / entry.name
+            else:
+                stream.files[int(match[3])] = directory / entry.name
     return streams
 
 
 def identity_of(stream: Stream) -> WriterIdentity | None:
-    """Read who writes a stream, from the first frame of any of its segments."""
-    for _, path in sorted(stream.files.items()):
+    """Read who writes a stream, from the first frame of any of its files."""
+    for path in [*(path for _, path in sorted(stream.files.items())), *filter(None, [stream.held])]:
         try:
             with open(path, "rb") as file:
                 item = next(scan(file.read(FIRST_BYTES)), None)

@@ -131,11 +131,12 @@ class Node:
         for writer in set(self.writers) - dead:
             self._revive(writer)
         if not dead <= self._dead:
+            self._adopt(dead - self._dead)
             found = self._list()  # what they wrote between the two looks
         for writer, streams in self._streams.items():
             for signal, known in streams.items():
                 listed = found.get((writer, signal))
-                known.files = listed.files if listed else {}
+                known.files, known.held = (listed.files, listed.held) if listed else ({}, None)
         self._dead = dead
         for signal in SIGNALS:
             self._followed[signal] = [
@@ -143,6 +144,13 @@ class Node:
                 for writer, streams in self._streams.items()
                 if signal in streams
             ]
+
+    def _adopt(self, dead: Iterable[str]) -> None:
+        """Take what these have held for journaled: nobody will do it any more."""
+        for (writer, _), stream in find_streams(self.directory).items():
+            if writer in dead:
+                with suppress(OSError):  # a disk that can only be read: a report of the run shows it
+                    stream.adopt()
 
     def _list(self) -> dict[tuple[str, Signal], Stream]:
         """List the directory and meet who is new in it."""

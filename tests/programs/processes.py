@@ -163,6 +163,17 @@ def dying(how: str) -> None:
             print(number, flush=True)
 
 
+def dying_in_set_up(_: str) -> None:
+    """Record a stage and a point every 5 ms before any step, and say so, until a signal comes."""
+    otel_rl.instrument()
+    with otel_rl.stage("load"):
+        for number in range(100_000):
+            with otel_rl.stage("turn", number=number):
+                time.sleep(5 * MS)
+            otel_rl.record("turn.number", number)
+            print(number, flush=True)
+
+
 def threads(_: str) -> None:
     """Record from eight threads and from tasks at once."""
     import asyncio
