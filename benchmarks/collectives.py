@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import argparse
 import os
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-os.environ["OTEL_RL_DIR"] = tempfile.mkdtemp(prefix="otel_rl_benchmark_")
+from measure import keep, make_folder, show, side_by_side
+
+os.environ["OTEL_RL_DIR"] = make_folder()
 
 import torch
 import torch.distributed as dist
-from measure import keep, show, side_by_side
 from torch.distributed import _functional_collectives as functional
 from torch.nn.parallel import DistributedDataParallel
 

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import argparse
 import os
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-os.environ["OTEL_RL_DIR"] = tempfile.mkdtemp(prefix="otel_rl_benchmark_")
+from measure import keep, make_folder, show, side_by_side
 
-from measure import keep, show, side_by_side
+os.environ["OTEL_RL_DIR"] = make_folder()
+
 from opentelemetry.sdk.trace import TracerProvider
 
 import otel_rl

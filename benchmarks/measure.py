@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import json
 import platform
+import shutil
 import statistics
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -22,6 +25,13 @@ class Figure:
     low_us: float
     high_us: float
     ratio: float
+
+
+def make_folder() -> str:
+    """Make a folder that is removed when the program ends: behind otel_rl's last writes, if made before its import."""
+    folder = tempfile.mkdtemp(prefix="otel_rl_benchmark_")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 def side_by_side(candidates: dict[str, Callable[[int], object]], count: int, rounds: int = 21) -> list[Figure]:

@@ -1,6 +1,6 @@
 """What recording costs a real TRL run of about 30 ms a step: on against off in turn, in one run.
 
-    python benchmarks/overhead_trl.py --steps 6000
+    python benchmarks/overhead_trl.py --steps 6000 --layers 5
     torchrun --nproc_per_node=2 benchmarks/overhead_trl.py --steps 3000     # look at the CPU time only
 
 The cost has two parts, each measured against steps right beside, because a shared machine changes its speed from second
@@ -31,7 +31,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("OTEL_RL_DIR", tempfile.mkdtemp(prefix="otel_rl_benchmark_"))
+from measure import make_folder
+
+os.environ.setdefault("OTEL_RL_DIR", make_folder())
 
 import otel_rl
 from otel_rl.runtime import state
@@ -99,6 +101,7 @@ def main() -> None:
     """Run and print the ratios."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=6000)
+    parser.add_argument("--layers", type=int, default=2, help="of the model: so many that a step takes 30 ms")
     parser.add_argument("--json", type=Path, help="also write the figures here")
     options = parser.parse_args()
 
@@ -115,7 +118,7 @@ def main() -> None:
         import torch
 
         torch.set_num_threads(1)
-        model = task.model(Path(scratch) / "tiny", 0)
+        model = task.model(Path(scratch) / "tiny", 0, options.layers)
         trainer = train.make_trainer(arguments, Path(scratch), model, [task.parity, task.judge])
         import transformers
 

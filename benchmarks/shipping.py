@@ -27,7 +27,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("OTEL_RL_DIR", tempfile.mkdtemp(prefix="otel_rl_benchmark_"))
+from measure import make_folder
+
+os.environ.setdefault("OTEL_RL_DIR", make_folder())
 os.environ["OTEL_RL_RUN_ID"] = "benchmark"
 
 RATE = 10_000

@@ -16,6 +16,9 @@ from otel_rl.vocabulary import SERVICE_NAME
 
 PREFIX = "OTEL_RL_"
 MIB = 1 << 20
+LAUNCH = PREFIX + "LAUNCH"
+"""No setting: by it `otel-rl run` marks the processes of its command, with an id of each launch that they are within,
+the outermost first and a `/` between two."""
 LONGEST_SHOWN = 256
 """Characters of a value that is printed or logged."""
 OF_COLLECTOR = frozenset(
@@ -242,7 +245,7 @@ def unknown_variables(environ: Mapping[str, str] = os.environ) -> list[tuple[str
     """List each ``OTEL_RL_*`` variable that nobody reads, with the nearest of ours that exists (or nothing)."""
     variables = [row.metadata["variable"] for row in fields(Config)]
     known = [name.removeprefix(PREFIX) for name in variables if name.startswith(PREFIX)]
-    ours = {name for name in environ if name.startswith(PREFIX)} - OF_COLLECTOR
+    ours = {name for name in environ if name.startswith(PREFIX)} - OF_COLLECTOR - {LAUNCH}
     strangers = sorted(name for name in ours if name.removeprefix(PREFIX) not in known)
     nearest = [difflib.get_close_matches(name.removeprefix(PREFIX), known, 1) for name in strangers]
     return [(name, PREFIX + near[0] if near else "") for name, near in zip(strangers, nearest, strict=True)]

@@ -23,6 +23,22 @@ def test_the_benchmark_of_requests_hides_no_package() -> None:
     assert "Session" == done.stdout.strip()
 
 
+@pytest.mark.medium
+def test_what_a_benchmark_records_is_gone_when_it_ends(tmp_path: Path) -> None:
+    """Also what is written last, at the end of the program."""
+    program = (
+        f"import os, sys; sys.path.insert(0, {str(BENCHMARKS)!r}); import measure\n"
+        "os.environ['OTEL_RL_DIR'] = folder = measure.make_folder()\n"
+        "import otel_rl\n"
+        "otel_rl.instrument(())\n"
+        "with otel_rl.step(1): pass\n"
+        "assert otel_rl.flush(60) and os.listdir(folder)\n"
+    )
+    environ = {**os.environ, "TMPDIR": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", program], env=environ, check=True, timeout=60)
+    assert [] == os.listdir(tmp_path)
+
+
 @pytest.mark.slow
 def test_requests_are_measured(tmp_path: Path) -> None:
     """Our ways and the stock one, with a handful of requests; ours keep all times of each, and spans of some."""

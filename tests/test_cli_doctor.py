@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import socket
@@ -14,19 +15,24 @@ from urllib.parse import unquote
 import grpc
 import pytest
 from google.protobuf.internal import api_implementation
+from rich.console import Console
 from typer.testing import CliRunner
 
 import otel_rl
 from otel_rl import vocabulary as v
 from otel_rl.cli import app, checks, reach
 from otel_rl.cli.checks import Finding, integrations, journal_root, protobuf, recorded, shown
+from otel_rl.cli.doctor import _print
+from otel_rl.cli.outcome import stdout
 from otel_rl.cli.shipping import sending, sent
 from otel_rl.integrations import MODULES
+from otel_rl.journal.identity import WriterIdentity
 from otel_rl.journal.read import open_run
+from otel_rl.journal.write import Writer
 from otel_rl.report.format import size
 from otel_rl.sidecar.client import connect
 from otel_rl.sidecar.follow import Position
-from otel_rl.sidecar.progress import load, save
+from otel_rl.sidecar.progress import Progress, load, save
 from otel_rl.sidecar.settings import targets
 from tests.fixtures import Recording
 from tests.runs import Plan, write_run
@@ -462,6 +468,23 @@ def test_only_what_is_to_be_sent_waits(
     assert ("note" if waiting else "ok", f"{size(waiting)} to be sent") == (row.state, row.detail.partition(",")[0])
 
 
+def test_a_file_that_cannot_be_read_hides_nothing_else(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How long it has waited is not known then; that it is damage is said of the records."""
+
+    def first_ns(self: Progress, stream: object) -> int:
+        raise PermissionError
+
+    path = write_run(root)
+    name = next(path.glob("*.traces.*")).name.partition(".")[0]
+    progress = load(path, name)
+    progress["traces"].put_off("later", "HTTP 503")
+    save(path, name, {signal: row.row() for signal, row in progress.items()})
+    monkeypatch.setattr(Progress, "first_ns", first_ns)
+    found = {finding.name: finding.detail for finding in sent(open_run(path))}
+    assert "HTTP 503: 1; the last answer: HTTP 503" == found["traces put off"]
+    assert found["waiting"].endswith(" to be sent")
+
+
 def test_trying_to_write_leaves_nothing_behind(tmp_path: Path) -> None:
     """Directories that were made for the attempt go again."""
     root = tmp_path / "a" / "b"
@@ -506,6 +529,30 @@ def test_what_a_process_counted_is_shown(recording: Recording) -> None:
     number = rows["traces"].detail.partition(" ")[0]
     for name in ("recorded traces", "encoded traces", "journaled traces"):
         assert Finding("ok", name, number) == rows[name]
+
+
+def test_counted_points_and_those_that_say_so_are_all(recording: Recording) -> None:
+    """The last points of a process hold how many there were before them."""
+    for number in (1, 2):
+        with otel_rl.step(number), otel_rl.stage("tool"):
+            recording.tick(5)
+        assert otel_rl.flush()
+    run = recording.stop()
+    rows = {row.name: row.detail for row in recorded(run)}
+    *before, last = (frame.count for _, frame in run.frames("metrics"))
+    assert rows["metrics"].startswith(f"{sum(before) + last} records journaled ")
+    assert f"{sum(before)}, without the last points, which say so" == rows["journaled metrics"]
+
+
+def test_what_a_sidecar_journaled_is_told_apart(root: Path) -> None:
+    """No process that records counts it; a signal of which it wrote nothing names none."""
+    path = write_run(root)
+    sidecar = Writer(path, WriterIdentity.current("sidecar", 0), max_bytes=1 << 20)
+    sidecar.append("metrics", b"", 1_234, 1, 1)
+    sidecar.close()
+    rows = {row.name: row.detail for row in recorded(open_run(path))}
+    assert "390 records journaled by its processes are here" == rows["traces"]
+    assert rows["metrics"].endswith(" records journaled by its processes are here, and 1,234 by the sidecar")
 
 
 def test_what_had_to_be_changed_is_a_note(root: Path) -> None:
@@ -555,3 +602,23 @@ def test_nothing_from_outside_orders_the_terminal_about(root: Path, monkeypatch:
 def test_a_place_that_cannot_be_is_a_finding(name: str) -> None:
     """Not an error of the doctor."""
     assert ["wrong"] == [finding.state for finding in journal_root(Path("/tmp", name))]
+
+
+def test_a_narrow_terminal_shows_marks_and_details(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A long name gives way before what is said of it is a letter a line, or nothing."""
+    monkeypatch.setenv("COLUMNS", "30")
+    console = stdout()
+    with console.capture() as capture:
+        _print(console, "settings", [Finding("wrong", "OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT", "no such setting")])
+    lines = capture.get().splitlines()
+    assert {"✗", "such", "setting"} <= {word for line in lines for word in line.split()}
+    assert 30 >= max(map(len, lines))
+
+
+def test_marks_differ_in_any_encoding() -> None:
+    """A question mark would stand for each of them."""
+    for encoding, expected in (("utf-8", "✓·✗"), ("ascii", "+-x")):
+        out = io.TextIOWrapper(io.BytesIO(), encoding)
+        _print(Console(file=out), "title", [Finding(state, "name", "detail") for state in ("ok", "note", "wrong")])
+        out.seek(0)
+        assert expected == "".join(line[0] for line in out.read().splitlines()[1:4])

@@ -54,6 +54,16 @@ def test_a_file_that_cannot_be_written_is_exit_code_1(run: Path, tmp_path: Path)
     assert (1, f"otel-rl: cannot write {tmp_path}: Is a directory\n") == (result.exit_code, result.stderr)
 
 
+def test_what_cannot_be_read_is_named(run: Path) -> None:
+    """An export that lacks something does not look whole."""
+    torn = next(run.glob("trainer-1-*.traces.*"))
+    torn.write_bytes(torn.read_bytes()[:-3])
+    result = cli.invoke(app, ["export", str(run)])
+    (said,) = result.stderr.splitlines()
+    assert (0, True) == (result.exit_code, said.startswith("otel-rl: left out of trainer-1-"))
+    assert said.endswith(": torn")
+
+
 def test_an_unknown_format_is_wrong_usage(run: Path) -> None:
     """The message lists what there is."""
     result = cli.invoke(app, ["export", str(run), "--to", "csv"])

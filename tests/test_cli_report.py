@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import shutil
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from rich.live import Live
 from typer.testing import CliRunner
 
 import otel_rl.cli
@@ -45,6 +48,15 @@ def test_a_name_of_no_integration_is_the_trainings_to_mind(root: Path, monkeypat
     write_run(root)
     codes = {command: cli.invoke(app, command.split()).exit_code for command in ("report", "export", "stack status")}
     assert {"report": 0, "export": 0, "stack status": NOT_FOUND} == codes
+
+
+def test_a_terminal_that_does_not_know_its_width_shows_it(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """COLUMNS=0, as some that are no terminals set it."""
+    write_run(root)
+    monkeypatch.setenv("COLUMNS", "80")
+    expected = cli.invoke(app, ["report"]).stdout
+    monkeypatch.setenv("COLUMNS", "0")
+    assert expected == cli.invoke(app, ["report"]).stdout
 
 
 def test_a_run_is_named_by_its_path(root: Path) -> None:
@@ -199,3 +211,47 @@ def test_a_message_cannot_order_the_terminal_about(root: Path) -> None:
     assert "'a\ufffd[2Jb'" in cli.invoke(app, ["report", "a\x9b[2Jb"]).stderr.replace("\\x9b", "\ufffd")
     write_run(root, Plan(run_id="odd\x9bname"))
     assert "odd\ufffdname" in cli.invoke(app, ["report", "absent"]).stderr
+
+
+def test_a_terminal_is_given_back_when_a_signal_ends_it(root: Path) -> None:
+    """The screen and the cursor of before; the exit code is that of a shell."""
+    write_run(root, Plan(is_alive=True))
+    terminal, its = os.openpty()
+    live = [sys.executable, "-m", "otel_rl", "report", "--live"]
+    with subprocess.Popen(live, stdin=its, stdout=its, env={**os.environ, "TERM": "xterm"}) as process:
+        os.close(its)
+        shown = b""
+        while b"reward" not in shown:
+            shown += os.read(terminal, 1 << 16)
+        process.terminate()
+        with suppress(OSError):  # so a terminal ends that nobody has open any more
+            while more := os.read(terminal, 1 << 16):
+                shown += more
+    os.close(terminal)
+    on, off, hidden, seen = (shown.count(code) for code in (b"\x1b[?1049h", b"\x1b[?1049l", b"\x1b[?25l", b"\x1b[?25h"))
+    assert (143, 1, 1) == (process.returncode, on, off)
+    assert hidden == seen > 0
+
+
+def test_what_a_live_report_says_is_not_lost_with_its_screen(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that is removed meanwhile: the sentence comes when the screen is the one of before, and once."""
+    path = write_run(root, Plan(is_alive=True))
+    order: list[str] = []
+
+    def remove(seconds: float) -> None:
+        shutil.rmtree(path)
+
+    class Screen(Live):
+        def stop(self) -> None:
+            order.append("back")
+            super().stop()
+
+    def complain(message: str) -> None:
+        order.append(message)
+
+    monkeypatch.setattr("time.sleep", remove)
+    monkeypatch.setattr(sys.modules["otel_rl.cli.report"], "Live", Screen)
+    monkeypatch.setattr(sys.modules["otel_rl.cli.outcome"], "complain", complain)
+    assert NOT_FOUND == cli.invoke(app, ["report", "--live"]).exit_code
+    assert ["back", True] == [order[0], str(path) in order[1]]
+    assert 2 == len(order)

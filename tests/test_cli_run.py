@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -129,12 +130,27 @@ def test_the_child_has_the_signals_of_a_shell() -> None:
     assert 141 == run_child(["sh", "-c", "kill -PIPE $$"], os.environ)
 
 
-@pytest.mark.parametrize(("command", "code"), [("no-such-command", 127), ("/", 126)])
+@pytest.mark.parametrize(("command", "code"), [("no-such-command", 127), ("", 127), ("/", 126)])
 def test_a_command_that_cannot_start_is_named(tmp_path: Path, command: str, code: int) -> None:
     """With the exit codes of a shell."""
     arguments = [*OTEL_RL, "run", f"--dir={tmp_path}", "--", command]
     result = subprocess.run(arguments, capture_output=True, text=True, check=False)
     assert (code, "", True) == (result.returncode, result.stdout, repr(command) in result.stderr)
+
+
+def test_the_exit_code_is_known_though_who_starts_us_ignores_ends_of_children() -> None:
+    """As some supervisors do, and all that they start inherits it: the system would tell nobody the code."""
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        assert 5 == run_child(["sh", "-c", "exit 5"], os.environ)
+        assert signal.SIG_IGN == signal.getsignal(signal.SIGCHLD)
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+
+
+def test_a_variable_without_a_name_stops_no_command() -> None:
+    """A shell hands it on; Python cannot."""
+    assert 3 == run_child([sys.executable, "-c", "raise SystemExit(3)"], {**os.environ, "": "x"})
 
 
 def test_options_of_the_command_stay_with_it(tmp_path: Path) -> None:
@@ -202,6 +218,77 @@ def test_the_report_is_not_of_a_run_that_still_goes_on(tmp_path: Path) -> None:
     assert [mine, before, other] == [
         path for path in found if path.parent == tmp_path
     ]  # others are in the temporary folder
+
+
+def test_of_two_at_once_each_shows_its_own_run(tmp_path: Path) -> None:
+    """The one that ends last, though the run of the other was written after its own; one that records nothing, none."""
+    waits = f"{RECORDING}\nimport pathlib, time\nwhile not pathlib.Path({str(tmp_path / 'go')!r}).exists():\n"
+    first = [*OTEL_RL, "run", f"--dir={tmp_path}", "--run-id=first", "-q", "--", sys.executable, "-c"]
+    with subprocess.Popen([*first, f"{waits}    time.sleep(0.05)\n"], stderr=subprocess.PIPE, text=True) as process:
+        while process.poll() is None and not [*(tmp_path / "first").glob("*.otlp")]:
+            time.sleep(0.05)
+        nothing = run_python(tmp_path, "pass", "--quiet")
+        second = run_python(tmp_path, RECORDING, "--quiet", "--run-id=second")
+        later_s = time.time() + 30
+        for segment in (tmp_path / "second").glob("*.otlp"):
+            os.utime(segment, (later_s, later_s))
+        (tmp_path / "go").touch()
+        _, said = process.communicate(timeout=60)
+    assert nothing.stderr.startswith("otel-rl: nothing was recorded")
+    assert f"otel-rl: recorded in {tmp_path / 'second'}\n" == second.stderr
+    assert f"otel-rl: recorded in {tmp_path / 'first'}\n" == said
+
+
+def test_a_run_of_a_launch_within_is_of_both(tmp_path: Path) -> None:
+    """The inner one shows it, and the outer one as well."""
+    inner = [*OTEL_RL, "run", "--quiet", "--", sys.executable, "-c", RECORDING]
+    result = subprocess.run(
+        [*OTEL_RL, "run", f"--dir={tmp_path}", "--run-id=mine", "--quiet", "--", *inner],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert 2 * f"otel-rl: recorded in {tmp_path / 'mine'}\n" == result.stderr
+
+
+def test_a_command_that_cleans_its_environment_is_found_by_time(tmp_path: Path) -> None:
+    """It hands no mark down, as ray's workers that were started elsewhere do not."""
+    command = ["env", "-i", f"OTEL_RL_DIR={tmp_path}", "OTEL_RL_RUN_ID=mine", sys.executable, "-c", RECORDING]
+    result = subprocess.run(
+        [*OTEL_RL, "run", f"--dir={tmp_path}", "--quiet", "--", *command],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert f"otel-rl: recorded in {tmp_path / 'mine'}\n" == result.stderr
+
+
+def test_marks_say_whose_a_run_is(tmp_path: Path) -> None:
+    """Own ones come first, whatever a clock says; then those without a mark, by time; a sidecar never counts."""
+    me = WriterIdentity.current("trainer", 0)
+
+    def recorded(name: str, launch: str = "", role: str = "trainer", created_ns: int = 2_000) -> None:
+        identity = replace(me, writer=f"{role}-0-1-{launch.replace('/', '-')}", launch=launch, created_ns=created_ns)
+        writer = Writer(tmp_path / name, identity, max_bytes=1 << 20)
+        writer.append("metrics", b"", 1, 1, 1)
+        writer.close()
+
+    recorded("mine", "a/b", created_ns=500)  # of a host whose clock is behind
+    recorded("mine", created_ns=500)
+    recorded("within", "a/b/c")
+    recorded("around", "a")
+    recorded("beside", "a/bc")
+    recorded("unmarked")
+    recorded("before", created_ns=500)
+    recorded("shipped", "a/b", "sidecar")
+    recorded("shipped", role="sidecar")
+    recorded("shipped", "x", created_ns=500)
+    recorded("mixed", "x")
+    recorded("mixed")
+    found = [run.path.name for run in recorded_since(tmp_path, 1_000, "a/b") if run.path.parent == tmp_path]
+    assert ({"mine", "within"}, ["unmarked"]) == ({*found[:2]}, found[2:])
 
 
 @pytest.mark.parametrize("streams", ["2>/dev/full", "2>&-", ">&- 2>&-", ">/dev/full 2>&1", "2>&1 | true"])

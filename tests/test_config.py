@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import otel_rl
-from otel_rl.config import OF_COLLECTOR, Config, ConfigurationError, settings, unknown_variables
+from otel_rl.config import LAUNCH, OF_COLLECTOR, Config, ConfigurationError, settings, unknown_variables
 
 
 def test_without_variables_everything_has_its_default() -> None:
@@ -123,3 +123,8 @@ def test_the_variables_of_the_collector_are_no_mistake() -> None:
     own = {row.variable for row in settings({})}
     assert named - own == OF_COLLECTOR
     assert [] == unknown_variables(dict.fromkeys(OF_COLLECTOR, "x"))
+
+
+def test_the_mark_of_a_launch_is_no_mistake() -> None:
+    """It is in the environment of all that `otel-rl run` starts."""
+    assert [] == unknown_variables({LAUNCH: "0123"})

@@ -48,6 +48,30 @@ def test_only_directories_with_a_journal_are_runs(root: Path) -> None:
     assert [pending, root / "new", root / "old"] == runs_below(root)
 
 
+def test_what_waits_for_its_name_may_be_somebody_elses(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whose processes were the first in a root that people share: the folder is theirs alone, the runs are not."""
+    (root / ".pending").mkdir()
+    listed = Path.iterdir
+
+    def refuse(self: Path) -> Iterator[Path]:
+        if self.name == ".pending":
+            raise PermissionError(13, "Permission denied", str(self))
+        return listed(self)
+
+    monkeypatch.setattr(Path, "iterdir", refuse)
+    assert [root / "new", root / "old"] == runs_below(root)
+
+
+def test_a_folder_or_a_pipe_is_no_journal(root: Path) -> None:
+    """Neither what holds nothing else is a run, nor does it make one newer."""
+    (root / "folder" / "x.otlp").mkdir(parents=True)
+    (root / "pipe").mkdir()
+    os.mkfifo(root / "pipe" / "x.otlp")
+    os.mkfifo(root / "old" / "x.otlp")
+    assert [root / "new", root / "old"] == runs_below(root)
+    assert root / "new" == find_run(None, root)
+
+
 @pytest.mark.parametrize(("ahead_s", "expected"), [(50, "new"), (70, "uuid")])
 def test_a_run_goes_before_what_waits_beside_it(root: Path, ahead_s: int, expected: str) -> None:
     """A rank that hangs before it knows its run is written as late as that; the run's report names it."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+from types import FrameType
 from typing import Annotated
 
 import typer
@@ -61,10 +63,17 @@ app.add_typer(stack, name="stack")
 app.command(epilog="Exit code: 0 nothing is wrong; 1 something is; 2 wrong usage; 3 no such run.")(doctor)
 
 
+def _end(number: int, frame: FrameType | None) -> None:
+    """End by a signal as by an exception: a terminal has its cursor back, and what was made for a while goes."""
+    sys.exit(128 + number)
+
+
 def main() -> None:
     """Run the command line; what goes wrong with files, encodings or memory is one sentence and exit code 1."""
     code: str | int | None = FAILED
     streams.prepare()
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:  # who starts us may want it to be ignored
+        signal.signal(signal.SIGTERM, _end)
     try:
         app()
     except SystemExit as end:

@@ -21,9 +21,11 @@ from otel_rl import vocabulary as v
 from otel_rl.config import OF_COLLECTOR, may_be_key, settings, unknown_variables
 from otel_rl.integrations import AUTO, MODULES
 from otel_rl.journal.encode import native
+from otel_rl.journal.frame import Signal
 from otel_rl.journal.read import Journal, Run
 from otel_rl.report.format import clock, count, plural, size
 from otel_rl.report.health import damage_rows, totals
+from otel_rl.sidecar.settings import SIGNALS
 from otel_rl.version import __version__
 
 PACKAGES: Final = (
@@ -53,6 +55,8 @@ COUNTED: Final = {
     v.SELF_CHANGED: "changed",
     v.SELF_ERRORS: "errors",
 }
+BEFORE_THEIR_OWN: Final = (v.SELF_RECORDED, v.SELF_ENCODED, v.SELF_JOURNALED)
+"""Counts that are points themselves: of points they are without those that they are journaled with."""
 COUNTED_MARKS: Final[dict[str, Mark]] = {
     v.SELF_RECORDED: "ok",
     v.SELF_ENCODED: "ok",
@@ -191,12 +195,13 @@ def journal_root(root: Path) -> list[Finding]:
 
 def recorded(run: Run) -> list[Finding]:
     """Say how many records a run holds, what its processes dropped or changed, and what is damaged."""
-    rows = [Finding("ok", signal, f"{count(number)} records journaled") for signal, number in _journaled(run).items()]
+    rows = [_journaled(run, signal) for signal in SIGNALS]
     points = (point for name in COUNTED for point in run.points(name))
     for (name, signal, reason), number in sorted(totals(points).items()):
         mark = COUNTED_MARKS.get(name, "wrong") if number > 0 else "ok"
         what = " ".join(filter(None, (COUNTED[name], signal, reason)))
-        rows.append(Finding(mark, what, count(number)))
+        apart = ", without the last points, which say so" if name in BEFORE_THEIR_OWN and signal == "metrics" else ""
+        rows.append(Finding(mark, what, f"{count(number)}{apart}"))
     rows += [
         Finding("wrong", f"{row.writer} damaged", f"{plural(row.places, 'place')}, {size(row.bytes)}: {row.reason}")
         for row in damage_rows(run.journals)
@@ -217,8 +222,10 @@ def _life(journal: Journal) -> str:
     return f"{state}, pid {journal.identity.pid} on {journal.identity.host}, last record {clock(journal.last_ns)}"
 
 
-def _journaled(run: Run) -> Counter[str]:
-    numbers: Counter[str] = Counter()
-    for signal in ("traces", "metrics", "logs"):
-        numbers[signal] = sum(frame.count for _, frame in run.frames(signal))
-    return numbers
+def _journaled(run: Run, signal: Signal) -> Finding:
+    """Say how many records are here; those of a sidecar apart, since no process that records counts them."""
+    numbers: Counter[bool] = Counter()
+    for journal, frame in run.frames(signal):
+        numbers[journal.identity.is_sidecar] += frame.count
+    more = f", and {count(numbers[True])} by the sidecar" if numbers[True] else ""
+    return Finding("ok", signal, f"{count(numbers[False])} records journaled by its processes are here{more}")

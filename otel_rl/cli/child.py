@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 from collections.abc import Mapping, Sequence
@@ -30,13 +31,18 @@ def run_child(command: Sequence[str], environ: Mapping[str, str]) -> int:
     Raises:
         OSError: it cannot be started.
     """
+    if not command[0]:  # posix_spawn says that with a ValueError
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+    environ = {name: value for name, value in environ.items() if name}  # nor does it take `=x`, which a shell hands on
     watched = {*FORWARDED, signal.SIGCHLD}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
+    of_children = signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # where it is ignored nobody learns the code
     try:
         pid = os.posix_spawnp(command[0], list(command), environ, setsigmask=before, setsigdef=IGNORED_BY_PYTHON)
         code = _wait(pid, watched)
         _forget(watched)
     finally:
+        signal.signal(signal.SIGCHLD, of_children)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return 128 - code if code < 0 else code
 

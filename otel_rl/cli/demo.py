@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 import time
 from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated, Final
 
 import typer
 
 from otel_rl.cli.child import run_child
 from otel_rl.cli.outcome import FAILED, NOT_FOUND, Directory, absolute, leave, settings_to_train, stderr
-from otel_rl.cli.run import conclude, recorded_since
+from otel_rl.cli.run import conclude, new_launch, recorded_since
+from otel_rl.config import LAUNCH
 from otel_rl.report.format import printable
 
 NEEDED: Final = ("torch", "trl", "transformers", "datasets", "accelerate")
@@ -33,15 +37,19 @@ def demo(
     root = absolute(directory or settings_to_train().directory)
     console = stderr()
     console.print(f"Training a tiny model with TRL's GRPOTrainer on {ranks} CPU ranks; loading takes half a minute.")
+    launch = new_launch(os.environ)
+    environ = {"OMP_NUM_THREADS": "1", **safe_path(), **os.environ, "OTEL_RL_DIR": str(root), LAUNCH: launch}
     started_ns = time.time_ns()
-    code = run_child(demo_command(ranks, steps), {"OMP_NUM_THREADS": "1", **os.environ, "OTEL_RL_DIR": str(root)})
-    runs = recorded_since(root, started_ns)
+    # made here, as a rank that a signal ends removes nothing; one that outlives its launcher may write meanwhile
+    with TemporaryDirectory(prefix="otel_rl_demo_", ignore_cleanup_errors=True) as scratch:
+        code = run_child([*demo_command(ranks, steps), f"--workdir={scratch}"], environ)
+    runs = recorded_since(root, started_ns, launch)
     conclude(runs, quiet=False)
     if code:
         leave(f"the demo's training ended with exit code {code}", FAILED)
     if not runs:
         raise typer.Exit(NOT_FOUND)
-    name = printable(str(runs[0].path))
+    name = shlex.quote(printable(str(runs[0].path)))
     console.print(f"Next: otel-rl report {name} --json, or otel-rl export {name} --output run.jsonl", soft_wrap=True)
 
 
@@ -50,3 +58,9 @@ def demo_command(ranks: int, steps: int | None) -> list[str]:
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
     options = [] if steps is None else [f"--steps={steps}"]
     return [*launcher, "-m", "otel_rl.demo.train", *options]
+
+
+def safe_path() -> dict[str, str]:
+    """Keep a `datasets.py` in the working directory from being taken for the package, unless otel_rl lies there too."""
+    lies_here = sys.path[0] == str(Path(__file__).parents[2])
+    return {} if lies_here else {"PYTHONSAFEPATH": "1"}

@@ -28,7 +28,8 @@ from otel_rl.config import Config
 from otel_rl.report.format import printable
 from otel_rl.report.style import GOOD, HEADING, NOTE, WARNING, plain_table
 
-MARKS = {"ok": ("✓", GOOD), "note": ("·", NOTE), "wrong": ("✗", WARNING)}
+MARKS = {"ok": ("✓", "+", GOOD), "note": ("·", "-", NOTE), "wrong": ("✗", "x", WARNING)}
+"""The second where the encoding lacks the first."""
 
 
 def doctor(
@@ -39,7 +40,8 @@ def doctor(
     """Say what is installed, which settings win and where they came from, and whether recording works here.
 
     With RUN also: how many records it holds, what was lost or damaged, and which of its processes live. Each line
-    begins with ✓ (fine), · (worth knowing) or ✗ (wrong). Values that may be secret are never printed.
+    begins with ✓ (fine), · (worth knowing) or ✗ (wrong), in ASCII with +, - or x. Values that may be secret are never
+    printed.
     """
     console = stdout()
     sections = {
@@ -76,10 +78,11 @@ def _print(console: Console, title: str, findings: list[Finding]) -> None:
     table = plain_table()
     table.show_header = False
     table.add_column("")
-    table.add_column("", no_wrap=True)
+    table.add_column("", overflow="fold")
     table.add_column("", overflow="fold")
     for finding in findings:
-        mark, style = MARKS[finding.state]
+        sign, ascii_sign, style = MARKS[finding.state]
+        mark = sign if console.encoding.startswith("utf") else ascii_sign
         detail = Text(printable(finding.detail), style=NOTE if finding.state == "note" else "")
         table.add_row(Text(mark, style=style), printable(finding.name), detail)
     console.print(table)

@@ -16,6 +16,8 @@ from otel_rl.cli import streams
 from otel_rl.cli.orphans import Orphans
 from otel_rl.cli.outcome import FAILED, RunName, complain, leave, opened, stderr
 from otel_rl.journal.read import Run
+from otel_rl.report.format import plural, size
+from otel_rl.report.health import damage_rows
 from otel_rl.report.otlp_json import lines
 
 
@@ -56,6 +58,8 @@ def export(
         _to_file(output, _with_progress(found, requests))
     elif not _to_stdout(line for line, _ in requests):
         return
+    for row in damage_rows(found.journals):
+        complain(f"left out of {row.writer}: {plural(row.places, 'place')}, {size(row.bytes)}: {row.reason}")
     for remark in orphans.remarks(close_open):
         complain(remark)
 

@@ -20,6 +20,7 @@ from otel_rl.report.locate import find_run, is_fallback
 FAILED: Final = 1
 WRONG_USAGE: Final = 2
 NOT_FOUND: Final = 3
+WIDTH: Final = 80
 EXIT_CODES: Final = "Exit code: 0 done; 1 failed; 2 wrong usage; 3 no such run, or nothing was recorded."
 
 RUN: Final = "Name of a run below OTEL_RL_DIR (./otel_rl_runs where that is not set), or the path of its directory."
@@ -41,12 +42,17 @@ Directory = Annotated[
 
 def stdout() -> Console:
     """Make a console for results; no text of ours is markup."""
-    return Console(highlight=False, markup=False, emoji=False)
+    return Console(highlight=False, markup=False, emoji=False, width=_width())
 
 
 def stderr() -> Console:
     """Make a console for everything that is no result."""
-    return Console(stderr=True, highlight=False, markup=False, emoji=False)
+    return Console(stderr=True, highlight=False, markup=False, emoji=False, width=_width())
+
+
+def _width() -> int | None:
+    """The width where COLUMNS=0 says that nobody knows it, of which rich (15.0) makes lines without a character."""
+    return WIDTH if os.environ.get("COLUMNS") == "0" else None
 
 
 def leave(message: str, code: int) -> NoReturn:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from typing import Annotated, Final
 
 import typer
@@ -10,6 +11,7 @@ from rich.live import Live
 from rich.text import Text
 
 from otel_rl.cli.outcome import RunName, opened, stderr, stdout
+from otel_rl.journal.read import JournalNotFound, Run, open_run
 from otel_rl.report.build import build_report
 from otel_rl.report.document import to_json
 from otel_rl.report.format import printable
@@ -36,13 +38,12 @@ def report(
     if live:
         _follow(run)
     elif json:
-        typer.echo(to_json(_build(run)))
+        typer.echo(to_json(_build(opened(run))))
     else:
-        render(_build(run), stdout())
+        render(_build(opened(run)), stdout())
 
 
-def _build(run: str | None) -> Report:
-    found = opened(run)
+def _build(found: Run) -> Report:
     console = stderr()
     if not console.is_terminal:
         return build_report(found, time.time_ns())
@@ -52,12 +53,13 @@ def _build(run: str | None) -> Report:
 
 def _follow(run: str | None) -> None:
     console = stdout()
-    path = str(opened(run).path)
-    try:
-        with Live(console=console, screen=True, auto_refresh=False) as view:
-            while (shown := build_report(opened(path), time.time_ns())).state == "alive":
-                view.update(document(shown, console.width), refresh=True)
-                time.sleep(PAUSE_S)
-    except KeyboardInterrupt:
-        shown = _build(path)
+    found = opened(run)
+    shown = _build(found)
+    with suppress(KeyboardInterrupt, JournalNotFound), Live(console=console, screen=True, auto_refresh=False) as view:
+        while shown.state == "alive":
+            view.update(document(shown, console.width), refresh=True)
+            time.sleep(PAUSE_S)
+            shown = build_report(open_run(found.path), time.time_ns())
+    if shown.state == "alive":  # interrupted, or it is gone: said now, as with the screen of before it would be lost
+        shown = _build(opened(str(found.path)))
     render(shown, console)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
@@ -15,7 +15,9 @@ import typer
 from otel_rl.cli.beside import send_rest, sending
 from otel_rl.cli.child import run_child
 from otel_rl.cli.outcome import Directory, absolute, complain, leave, say_fallback, settings_to_train, stderr
+from otel_rl.config import LAUNCH
 from otel_rl.guard import guard
+from otel_rl.journal.identity import WriterIdentity
 from otel_rl.journal.read import JournalNotFound, Run, open_run
 from otel_rl.report.build import build_report
 from otel_rl.report.locate import last_written, recency, recorded_below, roots
@@ -58,12 +60,17 @@ def run(
     Where OTEL_EXPORTER_OTLP_ENDPOINT is set, a process beside it sends the records, and goes on when the command ends.
 
     A process is recorded when it is Python with otel_rl installed and was not started with -I, -E or -S.
+
+    Several may run at once in one directory: the report is of a run that processes of this command recorded, also those
+    of another `otel-rl run` inside of it. It knows them by a mark in their environment; runs without any mark (of a
+    command that cleans its environment) come after them, by time.
     """
     options = {"OTEL_RL_RUN_ID": run_id, "OTEL_RL_INTEGRATIONS": integrations}
     environ = {**os.environ, **{name: value for name, value in options.items() if value}}
     config = settings_to_train(environ)
     root = absolute(directory or config.directory)
-    environ = child_environment(environ, root)
+    launch = new_launch(environ)
+    environ = {**child_environment(environ, root), LAUNCH: launch}
     started_ns = time.time_ns()
     try:
         with sending(root, config.run_id, config) as keeper:
@@ -73,7 +80,7 @@ def run(
     except OSError as error:
         leave(f"cannot start {command[0]!r}: {error.strerror}", CANNOT_EXECUTE)
     with suppress(KeyboardInterrupt, SystemExit), guard("show what was recorded"):  # a broken pipe makes rich leave
-        runs = recorded_since(root, started_ns)
+        runs = recorded_since(root, started_ns, launch)
         send_rest(keeper, [run.path for run in runs])
         conclude(runs, quiet)
     raise typer.Exit(code)
@@ -91,11 +98,17 @@ def child_environment(environ: Mapping[str, str], root: Path) -> dict[str, str]:
     }
 
 
-def recorded_since(root: Path, started_ns: int) -> list[Run]:
-    """Find the runs into which a process that started after a moment wrote, the last written first.
+def new_launch(environ: Mapping[str, str]) -> str:
+    """Make the mark of a command's processes, below that of an `otel-rl run` around it, whose they are as well."""
+    return "/".join(filter(None, (environ.get(LAUNCH, ""), os.urandom(8).hex())))
 
-    Those that are still written come last: a command that has ended is likely not theirs, but of another beside it.
-    Also looks where runs go whose root cannot be written.
+
+def recorded_since(root: Path, started_ns: int, launch: str = "") -> list[Run]:
+    """Find the runs of a command, the last written first: those of its launch before those that bear no mark at all.
+
+    Of the latter, all into which a process that started after a moment wrote. In each of the two, those that are still
+    written come last: a command that has ended is likely not theirs, but of another beside it. Also looks where runs go
+    whose root cannot be written.
     """
     found: list[Run] = []
     written = {path: last_written(path) for place in roots(root) for path in recorded_below(place)}
@@ -105,9 +118,23 @@ def recorded_since(root: Path, started_ns: int) -> list[Run]:
             run = open_run(path)
         except JournalNotFound:  # renamed since it was listed
             continue
-        if any(journal.identity.created_ns >= started_ns for journal in run.journals):
+        if _is_of(run, launch) or _is_unmarked(run, started_ns):
             found.append(run)
-    return sorted(found, key=Run.alive)
+    return sorted(found, key=lambda run: (not _is_of(run, launch), run.alive()))
+
+
+def _is_of(run: Run, launch: str) -> bool:
+    """Whether a process of a launch, or of one within it, recorded."""
+    return bool(launch) and any(f"{writer.launch}/".startswith(f"{launch}/") for writer in _recorders(run))
+
+
+def _is_unmarked(run: Run, started_ns: int) -> bool:
+    """Whether processes that started after a moment recorded, none of them of any launch."""
+    return {""} == {writer.launch for writer in _recorders(run) if writer.created_ns >= started_ns}
+
+
+def _recorders(run: Run) -> Iterator[WriterIdentity]:
+    return (journal.identity for journal in run.journals if not journal.identity.is_sidecar)
 
 
 def conclude(runs: list[Run], quiet: bool) -> None:

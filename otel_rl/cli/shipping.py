@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from time import time_ns
 from typing import Final
@@ -64,7 +65,9 @@ def sent(run: Run) -> list[Finding]:
             stream = streams.get((writer, signal))
             if stream is not None and signal in expected:
                 waiting += row.waiting(stream)
-                first_ns = row.first_ns(stream)
+                first_ns = 0
+                with suppress(OSError):  # that a file cannot be read is said of the records
+                    first_ns = row.first_ns(stream)
                 oldest_ns = min(oldest_ns or first_ns, first_ns or oldest_ns)
     if not counts and not retries and not targets_set():
         return []

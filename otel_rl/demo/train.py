@@ -48,7 +48,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     add("--eval-every", type=int, default=60, help="steps between evaluations; 0: none (default: %(default)s)")
     add("--save-every", type=int, default=80, help="steps between checkpoints; 0: none (default: %(default)s)")
     add("--log-every", type=int, default=5, help="steps between the trainer's logs (default: %(default)s)")
-    add("--workdir", type=Path, help="where model and checkpoints go (default: a directory that is removed at the end)")
+    add("--workdir", type=Path, help="where model and checkpoints go (default: a directory, removed unless killed)")
     add("--output", type=Path, metavar="FILE", help="write a summary as JSON")
     add("--record", type=Path, metavar="FILE", help="write what every step computed, to compare two runs bit by bit")
     add("--no-otel", dest="otel", action="store_false", help="train without otel_rl")

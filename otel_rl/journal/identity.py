@@ -14,6 +14,8 @@ from dataclasses import asdict, dataclass, fields
 from functools import lru_cache
 from typing import Any, Final
 
+from otel_rl.config import LAUNCH
+
 STALE_S = 60.0
 """A writer that cannot be looked up is dead when its files were not touched for so long; it touches them every 5 s."""
 
@@ -42,6 +44,8 @@ class WriterIdentity:
     host: str = ""
     created_ns: int = 0
     version: str = ""
+    launch: str = ""
+    """Of which `otel-rl run` it is, as ``config.LAUNCH`` says; empty where none handed a mark down to it."""
 
     @classmethod
     def current(cls, role: str, rank: int, version: str = "") -> WriterIdentity:
@@ -56,6 +60,7 @@ class WriterIdentity:
             host=socket.gethostname(),
             created_ns=time.time_ns(),
             version=version,
+            launch=os.environ.get(LAUNCH, ""),
         )
 
     @property

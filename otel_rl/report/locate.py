@@ -6,7 +6,7 @@ import errno
 import os
 from contextlib import suppress
 from pathlib import Path
-from stat import S_ISDIR
+from stat import S_ISDIR, S_ISREG
 
 from otel_rl.identity import folder_name
 from otel_rl.journal.read import JournalNotFound
@@ -105,8 +105,9 @@ def runs_below(root: Path) -> list[Path]:
     """
     if not root.is_dir():
         return []
-    pending = root / PENDING
-    candidates = [*root.iterdir(), *(pending.iterdir() if pending.is_dir() else ())]
+    candidates = list(root.iterdir())
+    with suppress(OSError):  # there is none, or it is somebody else's, with whom the root is shared
+        candidates += (root / PENDING).iterdir()
     return sorted(path for path in candidates if _is_run(path))
 
 
@@ -123,15 +124,17 @@ def last_written(run: Path) -> float:
     times = []
     for segment in run.glob("*.otlp"):
         try:
-            times.append(segment.stat().st_mtime)
+            found = segment.stat()
         except OSError:  # the size cap removed it between listing and looking, or it is a link to nowhere
             continue
+        if S_ISREG(found.st_mode):
+            times.append(found.st_mtime)
     return max(times, default=0.0)
 
 
 def _is_run(path: Path) -> bool:
     try:
-        return path.is_dir() and any(path.glob("*.otlp"))
+        return path.is_dir() and any(segment.is_file() for segment in path.glob("*.otlp"))
     except OSError:
         return False
 

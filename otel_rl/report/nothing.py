@@ -10,7 +10,7 @@ from otel_rl.journal.read import OpenStage as OpenView
 from otel_rl.journal.read import Run
 from otel_rl.report.collect import Collected
 from otel_rl.report.model import Verdict
-from otel_rl.report.pieces import iteration_of
+from otel_rl.report.pieces import ERROR, is_container, iteration_of, text
 
 HOW_TO_BEGIN: Final = (
     "A step begins when a trainer that otel_rl knows trains (`otel-rl doctor` lists them), "
@@ -27,7 +27,7 @@ def nothing(run: Run, found: Collected, opened: Sequence[OpenView], *, is_counte
         opened: their open stages.
         is_counted: whether a step left its time among the metrics.
     """
-    sentence = _unread(run) or _unfinished(run, found, opened) or _unbegun(run, found, is_counted)
+    sentence = _unread(run) or _unfinished(run, found, opened) or _unbegun(run, found, is_counted, _ending(run, opened))
     return Verdict(kind="nothing", sentence=sentence, stage=None, share=None, rank=None, ratio=None, long_step=None)
 
 
@@ -59,8 +59,19 @@ def _unfinished(run: Run, found: Collected, opened: Sequence[OpenView]) -> str:
     return ""
 
 
-def _unbegun(run: Run, found: Collected, is_counted: bool) -> str:
+def _ending(run: Run, opened: Sequence[OpenView]) -> str:
+    """Say what ended a process in its set-up; empty where none did, or nobody knows."""
+    failed = [span for span in run.spans((v.ERROR_TYPE,)) if span.status_code == ERROR and is_container(span.name)]
+    if failed:
+        return f"{text(failed[0].attributes, v.ERROR_TYPE)} ended the process"
+    is_cut = any(is_container(view.name) for view in opened)
+    return "the process was killed" if is_cut and not run.alive() else ""
+
+
+def _unbegun(run: Run, found: Collected, is_counted: bool, ending: str) -> str:
     """Say why no step is among the spans."""
+    if is_counted and run.damage:
+        return "The steps' numbers are here, but no step's spans: some files could not be read, as listed below."
     if is_counted:
         return (
             "The steps' numbers are here, but no step's spans: none was sampled (OTEL_TRACES_SAMPLER), "
@@ -69,6 +80,10 @@ def _unbegun(run: Run, found: Collected, is_counted: bool) -> str:
     systems = [str(one[v.SYSTEM]) for one in found.resources.values() if one.get(v.SYSTEM)]
     if run.alive():
         return f"No step has begun yet. {HOW_TO_BEGIN}"
+    if ending:
+        did_more = any(not call.startswith(v.SETUP) for call in found.longest_ns)
+        advice = f" {HOW_TO_BEGIN}" if did_more and not systems else ""
+        return f"No step began: {ending} in its set-up.{advice}"
     if systems:
         return f"No step began: {systems[-1]} was found, but the process ended before its trainer began to train."
     return f"No step began: otel_rl was on, but nothing told it of a step. {HOW_TO_BEGIN}"
