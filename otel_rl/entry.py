@@ -7,6 +7,7 @@ import importlib
 import multiprocessing
 import multiprocessing.util
 import os
+import sys
 import threading
 from collections import Counter, deque
 from collections.abc import Iterable
@@ -34,7 +35,7 @@ from otel_rl.records import Count, Noted
 from otel_rl.runtime import state
 from otel_rl.spans import Stage
 from otel_rl.steps import Phase, open_setup, report_alone
-from otel_rl.workers import take_place, tell_no_more, tell_workers
+from otel_rl.workers import share_attempt, take_place, tell_no_more, tell_workers
 
 EXIT_LIMIT_S = 2.0
 """How long an exit waits for numbers of a device and for the journal; for the journal half of it at least."""
@@ -319,7 +320,7 @@ def _finish() -> None:
             state.training.loop.end()
         if state.awake:
             report_alone()
-        state.phase.close(monotonic_ns())
+        state.phase.close(monotonic_ns(), _uncaught() if state.training.loop is None else None)
         for left in tuple(state.open):
             if isinstance(left, Stage):  # of a thread that still runs, or that nobody ended
                 left.set_attribute(vocabulary.TRUNCATED, True)
@@ -328,6 +329,13 @@ def _finish() -> None:
     if _parts.flusher is not None and _parts.flusher.pid == os.getpid():
         with guard("close the journal"):
             _parts.flusher.stop(max(EXIT_LIMIT_S - (monotonic() - began), EXIT_LIMIT_S / 2))
+
+
+def _uncaught() -> BaseException | None:
+    """Find the exception that ended the program; one that a test runner or a shell left there came out of theirs."""
+    error: BaseException | None = getattr(sys, "last_value", None)
+    passed = None if error is None or hasattr(sys, "ps1") else error.__traceback__
+    return error if passed and passed.tb_frame.f_globals.get("__name__") in {"__main__", "runpy"} else None
 
 
 def _count_unfinished() -> None:
@@ -341,6 +349,7 @@ def _count_unfinished() -> None:
 
 def _before_fork() -> None:
     """Let a cycle of the flusher end, so that the child does not inherit half of one; never wait for a slow disk."""
+    share_attempt()
     flusher = _parts.flusher
     if flusher is not None and flusher.lock.acquire(timeout=FORK_LIMIT_S):
         _parts.fork.held = flusher

@@ -217,6 +217,10 @@ class Runtime:
     """Opens the set-up trace when the first span needs a place."""
     inherited: Trace | None = None
     """Of the step in which this process was forked or started: it ends in the parent."""
+    told: Any = None
+    """Memory shared with the children that are forked while the attempt is unknown: it comes to stand there."""
+    heard: Any = None
+    """That of the parent."""
     above: tuple[Any, ...] = ()
     """What was open in the parent then; a stage of ours may be below it."""
     loops: int = 0
@@ -358,6 +362,7 @@ def after_fork_in_child() -> None:
     if state.container is None and state.training.loop is not None:
         state.training.loop.resume()
     state.inherited = state.container and state.container.trace
+    state.heard, state.told = state.told or state.heard, None
     if state.on and state.inherited is None:  # nothing to be below: a set-up of its own would have the parent's ids
         state.identity, state.frozen = from_launcher(state.config), False
     state.loops = 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextvars import Token
 from threading import get_ident
 from time import monotonic_ns
@@ -21,7 +21,7 @@ from otel_rl.probes.memory import Reading, host, peak_rss
 from otel_rl.records import Later, Noted, Point, Value
 from otel_rl.runtime import Trace, state
 from otel_rl.spans import Stage
-from otel_rl.workers import leave_place, take_place
+from otel_rl.workers import hear_attempt, leave_place, take_place, tell_attempt
 
 
 class Tree:
@@ -134,6 +134,7 @@ def know_attempt(attempt_id: str = "", run_id: str = "") -> None:
     else:
         state.found_attempt()
     state.phase.attempt_known()
+    tell_attempt()
 
 
 def end_raised(now: int, error: BaseException | None = None) -> None:
@@ -144,7 +145,7 @@ def end_raised(now: int, error: BaseException | None = None) -> None:
 
 def report_alone() -> None:
     """Make an attempt of our own if nobody told us the job's, and say so."""
-    if not state.identity.known:
+    if not state.identity.known and not hear_attempt():
         know_attempt()
         say("otel_rl: rank %d found no process group to learn the attempt from and reports alone", state.identity.rank)
 
@@ -268,19 +269,19 @@ class Loop:
 
 def _step_points(
     began: int, ended: int, anchor: int, reading: Reading | None, usage: tuple[int, int] | None
-) -> Iterator[Point]:
+) -> list[Point]:
     """Say how long a step lasted, and what the process and its device held at its end; runs in the flusher."""
     time_ns = ended + anchor
-    yield Point(vocabulary.STEP_TIME, (ended - began) / 1e9, time_ns)
+    points = [Point(vocabulary.STEP_TIME, (ended - began) / 1e9, time_ns)]
     if reading is None:
-        return
+        return points
     virtual, resident = host(reading[0])
     if resident:
-        yield Point(vocabulary.RSS, resident, time_ns)
-        yield Point(vocabulary.VMS, virtual, time_ns)
+        points += Point(vocabulary.RSS, resident, time_ns), Point(vocabulary.VMS, virtual, time_ns)
     device = reading[1]
     if device is not None:
-        yield from device_points(device, usage, time_ns)
+        points += device_points(device, usage, time_ns)
+    return points
 
 
 class step:

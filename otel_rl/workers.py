@@ -5,11 +5,13 @@ configuration of its ``Process``: there stands where the parent is at the moment
 launched gets nothing by that, and neither arguments nor environment of the host change.
 
 Nobody knows of such a process, or of a forked one, whether it will train before it does. Until then it is a worker and
-records for its parent; then it gives back all that is its parent's and goes on as if it had been launched.
+records for its parent; then it gives back all that is its parent's and goes on as if it had been launched. Of one that
+runs a function of an engine's it is known: that never trains, whatever process group it joins.
 """
 
 from __future__ import annotations
 
+import mmap
 import multiprocessing
 import os
 from collections import deque
@@ -19,7 +21,7 @@ from pathlib import Path
 from time import monotonic_ns
 from typing import Any
 
-from otel_rl import vocabulary
+from otel_rl import ids, vocabulary
 from otel_rl.guard import guard
 from otel_rl.identity import from_launcher
 from otel_rl.probes import deferred
@@ -32,6 +34,10 @@ OWN = ("pid", "started_ns", "host", "extra")
 """What a worker knows of itself."""
 LAUNCHED = ("rank", "local_rank", "world_size", "coordinates")
 """What a launcher's variables say, where it set them."""
+ENGINES = frozenset(("vllm", "sglang"))
+"""Packages whose processes serve a model."""
+SERVING = "rollout"
+"""The role of these."""
 
 
 class Place:
@@ -73,23 +79,78 @@ def take_place() -> bool:
     with state.identifying, guard("learn whose this worker is"):
         configuration = _configuration()
         values = configuration.get(KEY)
-        if not isinstance(values, tuple) or state.container is not None:
-            return state.container is not None
-        configuration[KEY] = Place()
-        if values:
-            identity, (trace_id, is_sampled, step), span_id, directory, first_ns = values
-            if "RANK" in os.environ:
-                identity = {key: value for key, value in identity.items() if key not in LAUNCHED}
-            learned = dict(state.learned)
-            state.identify(**identity)
-            state.learned = learned
-            state.config = replace(state.config, directory=Path(directory))
-            state.first_ns = min(state.first_ns, first_ns)
-            container = Stage(f"{vocabulary.RANK_SPAN} {state.identity.rank}")
-            container.trace = Trace(trace_id, state.clock.anchor, sampled=is_sampled, step=step)
-            container.span_id = span_id
-            state.inherited, state.container, state.above = container.trace, container, (container,)
+        is_told = isinstance(values, tuple) and state.container is None
+        if is_told:
+            configuration[KEY] = Place()
+            if values:
+                _take(*values)
+        if (is_told or state.inherited is not None) and is_serving() and state.identity.role != SERVING:
+            state.identity = replace(state.identity, role=SERVING, coordinates={})
     return state.container is not None
+
+
+def _take(identity: dict[str, Any], step: tuple[int, bool, str], span_id: int, directory: str, first_ns: int) -> None:
+    """Take in what the parent has told."""
+    trace_id, is_sampled, name = step
+    if "RANK" in os.environ:
+        identity = {key: value for key, value in identity.items() if key not in LAUNCHED}
+    learned = dict(state.learned)
+    state.identify(**identity)
+    state.learned = learned
+    state.config = replace(state.config, directory=Path(directory))
+    state.first_ns = min(state.first_ns, first_ns)
+    container = Stage(f"{vocabulary.RANK_SPAN} {state.identity.rank}")
+    container.trace = Trace(trace_id, state.clock.anchor, sampled=is_sampled, step=name)
+    container.span_id = span_id
+    state.inherited, state.container, state.above = container.trace, container, (container,)
+
+
+def is_serving() -> bool:
+    """Whether multiprocessing started this process to run a function of an engine's.
+
+    Engines with tensor parallelism start one for each of their ranks. Source: ``make_worker_process`` in
+    ``v1/executor/multiproc_executor.py`` of vLLM 0.33, ``_launch_scheduler_processes`` of SGLang's ``Engine``.
+    """
+    process = multiprocessing.current_process()
+    target = getattr(process, "_target", None) or type(process)
+    module = getattr(getattr(target, "func", target), "__module__", None)
+    return isinstance(module, str) and module.partition(".")[0] in ENGINES
+
+
+def join_worker(rank: int, world_size: int) -> None:
+    """Take in a process group that is no training's: as a worker its parent's rank counts, in an engine the engine's.
+
+    Where it trains in spite of that, it has the rank that it has in the group.
+    """
+    state.learned |= {"rank": rank, "world_size": world_size}
+    if is_serving() and world_size > 1:
+        state.identity = replace(state.identity, rank=rank, world_size=world_size)
+
+
+def share_attempt() -> None:
+    """Before a fork: where this process waits for its attempt, let the child learn it, too."""
+    if state.on and not state.identity.known and state.told is None and state.heard is None:
+        with guard("share an attempt with forked children"):
+            state.told = mmap.mmap(-1, mmap.PAGESIZE)
+
+
+def tell_attempt() -> None:
+    """Let the children that wait for it know the attempt."""
+    if state.told is not None:
+        with guard("tell forked children the attempt"):
+            said = f"{state.identity.attempt_id} {state.identity.run_id}".encode()
+            state.told[1 : 1 + len(said)] = said  # raises for a name that is too long
+            state.told[0] = 1  # last: it is whole
+
+
+def hear_attempt() -> bool:
+    """Learn what the parent has learned since it forked this process; False where it has not, or knew it then."""
+    with state.identifying, guard("learn the attempt from the parent"):
+        if state.heard is not None and state.heard[0] and state.inherited is not None:
+            attempt_id, _, run_id = state.heard[1:].rstrip(b"\0").decode().partition(" ")
+            state.identify(attempt_id=attempt_id, run_id=run_id)
+            state.inherited.trace_id, state.inherited.known = ids.trace_id(attempt_id, vocabulary.SETUP, 0), True
+    return state.identity.known
 
 
 def leave_place(**known: Any) -> None:
@@ -110,6 +171,7 @@ def leave_place(**known: Any) -> None:
         own = from_launcher(state.config)
         given = {"attempt_id": "", "run_id": state.config.run_id, "started_ns": state.identity.started_ns}
         state.identity, state.frozen = replace(own, **state.learned | given), False
+        state.heard = None
         state.identify(**known)
         if state.identity.rank == 0:
             state.found_attempt()
@@ -124,7 +186,7 @@ def _end_journal() -> None:
     deferred.drain()
     if state.queue or _inherited(state.open):
         state.ensure_awake()
-    if state.awake and not state.identity.known:
+    if state.awake and not state.identity.known and not hear_attempt():
         state.found_attempt()  # nobody can say its parent's any more
     left, state.queue, state.noted = state.queue, deque(), Noted()
     now = monotonic_ns()

@@ -342,6 +342,20 @@ def test_between_micro_batches_nothing_is_reduced(ranks: Recording) -> None:
     assert [{}] == backwards(ranks)
 
 
+def test_a_process_alone_asks_nothing(ranks: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is nobody to wait for, with a model that DDP wraps and in a user's own stage too."""
+    state.identify(world_size=1)
+    asked: list[str] = []
+    for name in ("watch", "describe"):
+        monkeypatch.setattr(ddp_wait, name, lambda *_, name=name: asked.append(name))
+    model = wrapped()
+    with otel_rl.step(1):
+        model(torch.ones(2, 4)).sum().backward()
+        with otel_rl.stage("train.backward"):
+            model(torch.ones(2, 4)).sum().backward()
+    assert ([{}, {}], []) == (backwards(ranks), asked)
+
+
 def test_a_model_is_not_kept_alive(ranks: Recording) -> None:
     """Neither the wrapped one nor what wraps it."""
     model = wrapped()

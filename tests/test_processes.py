@@ -77,6 +77,34 @@ def test_each_training_that_a_program_starts_is_a_run(tmp_path: Path, method: st
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_workers_of_an_engine_belong_to_the_run_that_started_it(tmp_path: Path, method: str) -> None:
+    """They make a process group of several ranks, as trainings do; they are ranks of the rollout."""
+    pytest.importorskip("torch")
+    assert "0 0\n" == run(tmp_path, str(HERE / "engine.py"), method, "serve")
+    (recorded,) = everything(tmp_path)
+    served = [node.span.resource for node in recorded.nodes if node.name == "serve"]
+    keys = v.ROLE, v.RANK, v.WORLD_SIZE
+    assert {("rollout", 0, 2), ("rollout", 1, 2)} == {tuple(resource[key] for key in keys) for resource in served}
+    assert {"rollout"} == {node.span.resource[v.ROLE] for node in recorded.nodes if node.name == "load"}
+    assert 1 == len({node.span.resource[v.ATTEMPT_ID] for node in recorded.nodes})
+    report = build_report(recorded.run, time.time_ns())
+    assert [("finished", 1, 3)] == [(one.state, one.steps, one.ranks) for one in report.attempts]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_ranks_of_a_training_that_are_started_alike_are_a_run_of_their_own(tmp_path: Path, method: str) -> None:
+    """Nothing of an engine started them."""
+    pytest.importorskip("torch")
+    assert "0 0\n" == run(tmp_path, str(HERE / "engine.py"), method, "train")
+    reports = [build_report(one.run, time.time_ns()) for one in everything(tmp_path)]
+    found = {tuple((rank.role, rank.rank) for rank in report.ranks): report for report in reports}
+    assert {(("trainer", 0),), (("trainer", 0), ("trainer", 1))} == set(found)
+    assert {("finished", 1)} == {(one.state, one.steps) for report in reports for one in report.attempts}
+
+
+@pytest.mark.slow
 def test_a_forked_worker_does_not_count_for_its_parent(tmp_path: Path) -> None:
     """What the parent counted before the fork is in the parent's journal alone."""
     run(tmp_path, PROGRAM, "workers", "fork")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -23,7 +24,7 @@ import otel_rl
 from otel_rl import vocabulary
 from otel_rl.providers import Ids, OurMeterProvider, OurTracerProvider
 from otel_rl.runtime import state
-from tests.fixtures import Recording, Tree, trees
+from tests.fixtures import Recording, Tree, in_child, orphans, trees
 
 
 @pytest.fixture(autouse=True)
@@ -330,6 +331,27 @@ def test_random_numbers_are_the_same_with_and_without_us(stubbed: Recording) -> 
         otel_rl.flush()
     otel_rl.uninstrument()
     assert before == states()
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_span_of_a_library_that_is_open_in_a_fork_is_there_once(recording: Recording) -> None:
+    """Parent and child both leave its block, as where a child exits inside it; what the child begins is its own."""
+    tracer = trace.get_tracer("lib")
+    started = tracer.start_span("started")
+
+    def leave() -> None:
+        started.end()
+        trace.get_current_span().end()
+        with tracer.start_as_current_span("child"):
+            in_child(lambda: (trace.get_current_span().end(), otel_rl.flush(60)))
+        otel_rl.flush(60)
+
+    with otel_rl.step(1), tracer.start_as_current_span("user"):
+        in_child(leave)
+    started.end()
+    run = recording.stop()
+    names = Counter(span.name for span in run.spans())
+    assert (1, 1, 1, []) == (names["started"], names["user"], names["child"], orphans(run))
 
 
 def test_the_trees_of_both_are_one(recording: Recording) -> None:

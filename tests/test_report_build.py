@@ -28,7 +28,7 @@ from otel_rl.report.model import (
     WorkRow,
 )
 from otel_rl.report.terminal import render
-from tests.peers import Did, Peer
+from tests.peers import ALIVE, Did, Peer
 from tests.runs import BEGIN_NS, GIB, MIB, MS, SETUP_MS, Attributes, Plan, write_run
 from tests.watched import DEAD
 
@@ -321,6 +321,16 @@ def test_a_worker_that_died_is_no_rank_that_did(tmp_path: Path, healthy: Report,
     report = build_report(open_run(tmp_path / "healthy"), NOW_NS)
     assert ("finished", state) == (healthy.state, report.state)
     assert [opened] == [one.stage for one in report.open_stages]
+
+
+def test_a_worker_that_outlives_its_rank_does_not_let_the_run_go_on(tmp_path: Path) -> None:
+    """Nobody trains any more; another rank that lives still does, or will say that it does not."""
+    rank, worker = (Peer(tmp_path / "killed", number, identity=found) for number, found in enumerate((DEAD, ALIVE)))
+    states = []
+    for who, opened in ((worker, "judge"), (rank, f"{v.RANK_SPAN} 0"), (worker, f"{v.RANK_SPAN} 1")):
+        who.open(opened)
+        states.append(build_report(open_run(tmp_path / "killed"), NOW_NS).state)
+    assert ["alive", "killed", "alive"] == states
 
 
 def test_who_is_killed_behind_a_step_that_raised_is_killed(tmp_path: Path) -> None:

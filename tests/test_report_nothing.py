@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from otel_rl import vocabulary as v
 from otel_rl.journal.files import Journal
 from otel_rl.journal.read import open_run
 from otel_rl.report.build import build_report
+from otel_rl.report.nothing import HOW_TO_BEGIN
 from otel_rl.report.terminal import document
 from otel_rl.runtime import state
 from tests.fixtures import Recording
@@ -70,6 +73,37 @@ def test_no_step_has_begun_yet(recording: Recording) -> None:
     assert sentence(recording.run().path).startswith("No step has begun yet. A step begins when ")
 
 
+@pytest.mark.medium
+@pytest.mark.parametrize(
+    ("end", "expected"),
+    [
+        ("raise KeyboardInterrupt", "No step began: KeyboardInterrupt ended the process in its set-up."),
+        ("os.kill(os.getpid(), signal.SIGTERM)", "No step began: the process was killed in its set-up."),
+    ],
+)
+@pytest.mark.parametrize("more", ["pass", "with otel_rl.stage('reward'): pass"])
+def test_a_process_that_was_ended_while_it_loaded(tmp_path: Path, end: str, expected: str, more: str) -> None:
+    """What to do about steps is said where it did anything else than load: it may have trained."""
+    program = f"import os, signal, otel_rl\notel_rl.instrument(())\n{more}\notel_rl.flush(60)\n{end}"
+    environ = {**os.environ, "OTEL_RL_DIR": str(tmp_path), "OTEL_RL_RUN_ID": "mine"}
+    subprocess.run([sys.executable, "-c", program], env=environ, check=False, timeout=60, stderr=subprocess.DEVNULL)
+    advice = "" if more == "pass" else f" {HOW_TO_BEGIN}"
+    assert f"{expected}{advice}" == sentence(tmp_path / "mine")
+
+
+@pytest.mark.medium
+def test_what_failed_before_the_end_did_not_end_the_process(tmp_path: Path) -> None:
+    """Pytest and shells leave it where Python leaves what ends a program."""
+    program = (
+        "import json, sys, otel_rl\notel_rl.instrument(())\notel_rl.flush(60)\n"
+        "try: json.loads('{')\n"
+        "except ValueError as error: sys.last_value = error.with_traceback(error.__traceback__.tb_next)"
+    )
+    environ = {**os.environ, "OTEL_RL_DIR": str(tmp_path), "OTEL_RL_RUN_ID": "mine"}
+    subprocess.run([sys.executable, "-c", program], env=environ, check=True, timeout=60)
+    assert sentence(tmp_path / "mine").startswith("No step began: otel_rl was on, but nothing told it of a step. ")
+
+
 @pytest.mark.usefixtures("_dead")
 def test_a_framework_that_never_trained(recording: Recording) -> None:
     """Its trainer is known, so no advice is needed on what to instrument."""
@@ -108,3 +142,13 @@ def test_steps_without_spans(tmp_path: Path) -> None:
     for segment in path.glob("*.traces.*"):
         segment.unlink()
     assert sentence(path).startswith("The steps' numbers are here, but no step's spans: none was sampled (OTEL_TR")
+
+
+@pytest.mark.usefixtures("_dead")
+def test_steps_whose_spans_cannot_be_read(tmp_path: Path) -> None:
+    """Nobody removed them."""
+    path = write_run(tmp_path)
+    for segment in path.glob("*.traces.*"):
+        segment.write_bytes(os.urandom(999))
+    expected = "The steps' numbers are here, but no step's spans: some files could not be read, as listed below."
+    assert expected == sentence(path)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import multiprocessing
+import os
 import pickle
 import threading
 from collections.abc import Callable
@@ -26,8 +28,9 @@ from otel_rl.integrations.transformers import _trainer_made as trainer_made
 from otel_rl.records import Point
 from otel_rl.runtime import state
 from otel_rl.spans import current_stage
+from otel_rl.steps import know_attempt
 from otel_rl.workers import KEY, leave_place, take_place
-from tests.fixtures import ATTEMPT, Recording, Tree, in_child, modules_with, trees
+from tests.fixtures import ATTEMPT, Recording, Tree, in_child, modules_with, orphans, trees
 
 CONFIGURATION: dict[str, Any] = multiprocessing.current_process()._config  # type: ignore[attr-defined]
 
@@ -362,12 +365,100 @@ def test_a_worker_that_is_alone_in_a_group_has_the_launchers_rank(
     assert ["run", ATTEMPT] == [of_worker.run_id, of_worker.attempt_id]
 
 
+@pytest.fixture(params=["function", "partial", "class"])
+def become_engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Let multiprocessing have started this process to run a function of a module."""
+
+    def become(module: str) -> None:
+        def main() -> None:
+            pass
+
+        main.__module__ = module
+        process: Any = type("Scheduler", (), {"__module__": module})()
+        if request.param != "class":
+            process._target = main if request.param == "function" else functools.partial(main)
+        process._config = CONFIGURATION
+        monkeypatch.setattr("multiprocessing.current_process", lambda: process)
+
+    return become
+
+
+@pytest.mark.parametrize("module", ["vllm.v1.executor.multiproc_executor", "sglang.srt.managers.scheduler"])
+@pytest.mark.parametrize("is_told", [True, False])
+def test_an_engines_worker_is_its_parents_in_whatever_group_it_is(
+    recording: Recording,
+    become_worker: Become,
+    become_engine: Callable[[str], None],
+    monkeypatch: pytest.MonkeyPatch,
+    module: str,
+    *,
+    is_told: bool,
+) -> None:
+    """With tensor parallelism its group has several ranks, but it trains nothing: they are ranks of another role."""
+    pytest.importorskip("torch")
+    state.identify(rank=3, world_size=8, system="mine", coordinates={"rl.rank.data": 1})
+    values = told()
+    become_engine(module)
+    monkeypatch.setattr("otel_rl.integrations.torch.ATTEMPT_LIMIT_S", -1.0)  # nobody is there whom it could ask
+    if is_told:
+        monkeypatch.setenv("RANK", "1")
+        monkeypatch.setenv("WORLD_SIZE", "2")
+    become_worker(values)
+    with otel_rl.stage("load"):
+        pass
+    alone = state.identity
+    join_group(rank=1, world_size=2)
+    with otel_rl.stage("serve"):
+        pass
+    run = recording.stop()
+    resources = {span.name: span.resource for span in run.spans()}
+    keys = vocabulary.ATTEMPT_ID, vocabulary.ROLE, vocabulary.RANK, vocabulary.WORLD_SIZE, vocabulary.SERVICE_NAME
+    assert (ATTEMPT, "rollout", 1, 2, "mine-rollout") == tuple(resources["serve"][key] for key in keys)
+    assert ("rollout", (1, 2) if is_told else (3, 8)) == (alone.role, (alone.rank, alone.world_size))
+    assert ([], "trainer", {}) == (orphans(run), resources["rl.rank 0"][vocabulary.ROLE], alone.coordinates)
+
+
+def test_a_worker_of_an_engine_that_nobody_records_has_its_role(
+    recording: Recording, become_worker: Become, become_engine: Callable[[str], None]
+) -> None:
+    """Its group has an attempt of its own, as any that is launched."""
+    pytest.importorskip("torch")
+    become_engine("vllm.v1.executor.multiproc_executor")
+    become_worker(())
+    join_group(rank=0, world_size=2)
+    with otel_rl.stage("serve"):
+        pass
+    served = state.identity
+    assert ("rollout", 0, 2) == (served.role, served.rank, served.world_size)
+    assert served.attempt_id not in ("", ATTEMPT)
+
+
+def test_a_process_of_an_engine_that_trains_is_a_trainer(
+    recording: Recording, become_worker: Become, become_engine: Callable[[str], None]
+) -> None:
+    """Whatever started it: run, attempt and role are its own, and the rank that of its group."""
+    pytest.importorskip("torch")
+    become_engine("vllm.v1.executor.multiproc_executor")
+    become_worker(told())
+    join_group(rank=0, world_size=2)
+    with otel_rl.stage("serve"):
+        pass
+    with otel_rl.step(1):
+        own = state.identity
+    assert ("trainer", 0, 2, False) == (own.role, own.rank, own.world_size, own.attempt_id == ATTEMPT)
+
+
 def join_group_of_one() -> None:
     """Make a process group of one rank, and leave it."""
+    join_group(rank=0, world_size=1)
+
+
+def join_group(rank: int, world_size: int) -> None:
+    """Make a process group, and leave it."""
     import torch.distributed as dist
     from torch.testing._internal.distributed import fake_pg  # noqa: F401 - makes the backend known
 
-    dist.init_process_group("fake", store=dist.HashStore(), rank=0, world_size=1)
+    dist.init_process_group("fake", store=dist.HashStore(), rank=rank, world_size=world_size)
     try:
         join_process_group()
     finally:
@@ -729,6 +820,49 @@ def test_what_a_child_recorded_while_its_parents_attempt_was_unknown_is_not_lost
     otel_rl.uninstrument()
     of_rank = {span.resource[vocabulary.RANK] for span in stubbed.run().spans() if span.name == "load"}
     assert {1} == of_rank
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.parametrize("trains", [False, True])
+def test_a_child_learns_the_attempt_that_its_parent_waited_for(
+    stubbed: Recording, monkeypatch: pytest.MonkeyPatch, *, trains: bool
+) -> None:
+    """What it recorded, and a child of its own, is below its parent's set-up then."""
+    monkeypatch.delenv("OTEL_RL_RUN_ID")
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    stubbed.start()
+    waits, tells = os.pipe()
+
+    def work(name: str) -> None:
+        with otel_rl.stage(name):
+            pass
+        if name == "child":
+            in_child(lambda: work("grandchild"))
+        else:
+            os.read(waits, 1)
+        if trains:
+            leave_place(rank=0, world_size=2)
+        otel_rl.uninstrument()
+
+    pid = os.fork()
+    if not pid:
+        try:
+            work("child")
+        finally:
+            os._exit(0)
+    know_attempt("abc", "job")
+    os.write(tells, b".")
+    os.waitpid(pid, 0)
+    otel_rl.uninstrument()
+    spans = {span.name: span for span in stubbed.run("job").spans()}
+    assert {"child", "grandchild", "rl.rank 1"} == set(spans)
+    assert {("abc", 1)} == {
+        (span.resource[vocabulary.ATTEMPT_ID], span.resource[vocabulary.RANK]) for span in spans.values()
+    }
+    assert {(spans["rl.rank 1"].trace_id, spans["rl.rank 1"].span_id)} == {
+        (spans[name].trace_id, spans[name].parent_id) for name in ("child", "grandchild")
+    }
 
 
 def draw_other_ids() -> None:

@@ -31,7 +31,7 @@ from otel_rl.records import Value
 from otel_rl.runtime import state
 from otel_rl.spans import Stage, current_stage
 from otel_rl.steps import know_attempt
-from otel_rl.workers import leave_place, take_place
+from otel_rl.workers import is_serving, join_worker, leave_place, take_place
 
 PACKAGE = "torch"
 SUPPORTS = ">=2.4"
@@ -56,14 +56,15 @@ def _backward_stage(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None
     if torch._C._current_graph_task_id() != -1:
         ddp_wait.split()
         return None
-    ddp_wait.watch(args[0] if args else kwargs.get("tensors"))
-    if _outer_stage() is not None:
-        state.comm.seen_in = None  # what it called before this backward is none of it
+    if state.identity.world_size > 1:
+        ddp_wait.watch(args[0] if args else kwargs.get("tensors"))
+        if _outer_stage() is not None:
+            state.comm.seen_in = None  # what it called before this backward is none of it
     return vocabulary.BACKWARD
 
 
 def _describe_backward(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> dict[str, Value] | None:
-    return ddp_wait.describe(current_stage())
+    return ddp_wait.describe(current_stage()) if state.identity.world_size > 1 else None
 
 
 def _backward_over(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
@@ -71,8 +72,10 @@ def _backward_over(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -
 
     Only with DDP: engines that reduce by themselves do it behind the backward, in collectives that are seen.
     """
+    if state.identity.world_size < 2 or not state.comm.wrapped:
+        return
     stage = _outer_stage()
-    if stage is None or not state.comm.wrapped:
+    if stage is None:
         return
     described = ddp_wait.describe(stage) or {}
     if vocabulary.COMM_WAIT in described:  # several backwards in one stage
@@ -197,8 +200,11 @@ def join_process_group() -> None:
     state.comm.worlds += 1
     state.comm.layout = Layout()  # ranks stand elsewhere in another world
     rank, world_size = dist.get_rank(), dist.get_world_size()
+    if (world_size < 2 or is_serving()) and take_place() and state.inherited is not None:
+        join_worker(rank, world_size)
+        return
     if world_size < 2:
-        _join_alone(rank, world_size)
+        state.identify(rank=rank, world_size=world_size)
         return
     leave_place(rank=rank, world_size=world_size)
     state.identify(rank=rank, world_size=world_size)
@@ -220,15 +226,6 @@ def join_process_group() -> None:
             )
             return
         threading.Event().wait(0.02)
-
-
-def _join_alone(rank: int, world_size: int) -> None:
-    """Be a world of one; a worker that makes one (an engine's process) keeps its parent's rank until it trains."""
-    take_place()
-    if state.inherited is None:
-        state.identify(rank=rank, world_size=world_size)
-    else:
-        state.learned |= {"rank": rank, "world_size": world_size}
 
 
 def _take_attempt(store: Any) -> bool:

@@ -119,6 +119,8 @@ class Collected:
     ranks: dict[str, set[Rank]] = field(default_factory=lambda: defaultdict(set))
     writers: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     """Of each attempt."""
+    holders: set[str] = field(default_factory=set)
+    """Those that have a container of their own; the others are workers, which are in that of their parent."""
     resources: dict[str, dict[str, Value]] = field(default_factory=lambda: defaultdict(dict))
     """Of each attempt: what the resources of its processes say together."""
     peaks: Peaks = field(default_factory=Peaks)
@@ -177,6 +179,7 @@ class _Collector:
         self._groups[writer, span.trace_id].append(span)
         if not is_container(span.name):
             return
+        self._found.holders.add(writer)
         self._waiting[writer][span.trace_id] = span.end_ns
         self._close_waiting(writer, MOST_WAITING, span.end_ns - WAITING_NS)
 
