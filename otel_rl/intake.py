@@ -99,7 +99,8 @@ class Intake:
         if observed is not None:
             with guard("count what was observed"):
                 late_traces = {stage.trace for stage in self._late}
-                self._take(observed.due(late_traces, self.requests.stages, is_last=is_last and is_all), taken)
+                due = observed.due(late_traces, self.requests.stages, is_last=is_last and is_all)
+                self._sift(due, taken)
         with guard("name open stages"):
             taken.logs += self.opened.keep({*opened, *self._late})
             taken.logs += self.opened.logs(opened, records) + self.opened.logs(self._late, [])
@@ -121,6 +122,8 @@ class Intake:
             kind = type(record)
             if kind is Stage:
                 self._finish(record, taken)
+            elif kind is Later:  # what a hot thread left
+                self._sift(record.function(*record.arguments), taken)
             elif kind is Point:
                 point(record)
             elif kind is Collective:
@@ -131,11 +134,14 @@ class Intake:
             else:
                 self._take_other(kind, record, taken)
 
+    def _sift(self, made: Iterable[Any], taken: Taken) -> None:
+        """Take what was made later of a record: most often points and counts."""
+        for other in self._fold.sift(made):
+            self._take_other(type(other), other, taken)
+
     def _take_other(self, kind: type, record: Any, taken: Taken) -> None:
         """Take a record of which there are few."""
-        if kind is Later:  # what a hot thread left
-            self._take(record.function(*record.arguments), taken)
-        elif kind is Count:
+        if kind is Count:
             self._fold.count(*record)
         elif kind is Log:
             taken.logs.append(record)

@@ -26,6 +26,8 @@ LIMIT_BYTES: Final = 256 << 20
 LIMIT_ROWS: Final = 65_536
 """Rows of a list."""
 LIMIT_CONFIGURATIONS: Final = 32
+HOST: Final = ("cpu", "meta")
+"""Kinds of devices whose tensors are the host's."""
 NOTHING: Final[frozenset[str]] = frozenset()
 """Of a batch whose masks alone are shown the ledger notes nothing."""
 
@@ -151,14 +153,15 @@ def take_masks(
     """Take in the masks of a batch, which FLOPs are counted from; on the host they are not copied.
 
     Args:
-        masks: tensors of one device by their keys, as ``observe`` takes them; nobody may change them on the host.
+        masks: ``attention_mask``, or ``prompt_mask`` and ``completion_mask``: tensors (B, T) of one device, as
+            ``observe`` takes them; nobody may change them on the host.
         stage: that handles the batch.
         seen: the model that handles it.
         kept: so many of the last columns of ``attention_mask`` are the responses, where no mask of their own says it.
         how: further fields of ``Shown``.
     """
     for mask in masks.values():
-        if _device_of(mask) or hasattr(mask, "placements"):
+        if mask.device.type not in HOST or hasattr(mask, "placements"):
             if kept is not None:
                 whole = masks["attention_mask"]
                 masks = {**masks, "completion_mask": whole[:, whole.shape[1] - kept :]}
@@ -234,7 +237,7 @@ def _is_here(key: str, value: Any) -> bool:
 def _device_of(value: Any) -> str:
     """Name the kind of device that holds a tensor; empty for what is the host's."""
     kind = getattr(getattr(value, "device", None), "type", "cpu")
-    return kind if kind not in ("cpu", "meta") and hasattr(value, "element_size") else ""
+    return kind if kind not in HOST and hasattr(value, "element_size") else ""
 
 
 def _capture(key: str, value: Any) -> Any:

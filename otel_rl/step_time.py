@@ -10,6 +10,7 @@ Cost: 0.3 us a stage, 0.3 us a collective, and 11 to 28 us a step (``benchmarks/
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from operator import add
 from typing import Any, Final, TypeAlias
 
 from otel_rl import vocabulary as v
@@ -74,6 +75,9 @@ class StepTime:
         """By trace id, what ended below a span of somebody else: part of a step, if that has the same trace."""
         self._layers: dict[str, tuple[int, int]] = {}
         self._total_ns = [0] * len(KINDS)
+        """Time by kind,"""
+        self._told_ns = [0] * len(KINDS)
+        """and how much of it the metric has."""
         self._until = 0
         """End of the last container, monotonic, ns."""
         self._seen: set[str] = set()
@@ -110,6 +114,7 @@ class StepTime:
             if ended is not None:
                 _halve(ended.rows)
                 _halve(ended.collectives)
+        self._tell()
 
     def _stage(self, stage: Stage, kind: int, activity: int, rows: list[Row]) -> None:
         """Take in a stage of which the name says nearly everything."""
@@ -204,16 +209,21 @@ class StepTime:
                 self._bubbles(waits, window, container.end_ns)
 
     def _count(self, parts_ns: Sequence[int], window: Interval) -> None:
-        """Add to the time by kind. It is counted in ns, so that the kinds add up however long a run lasts.
+        """Add to the time by kind, in ns, so that the kinds add up however long a run lasts.
 
         Behind a step that raised there is none until the next one begins: that time is other.
         """
         between_ns = max(0, window[0] - self._until) if self._until else 0
         self._until = max(self._until, window[1])
-        for place, part_ns in enumerate((*parts_ns[:OTHER], parts_ns[OTHER] + between_ns)):
-            if part_ns:
-                self._total_ns[place] += part_ns
-                self._fold.total(v.GOODPUT_TIME, self._total_ns[place] / 1e9, KIND_LABELS[place])
+        self._total_ns = list(map(add, self._total_ns, parts_ns))
+        self._total_ns[OTHER] += between_ns
+
+    def _tell(self) -> None:
+        """Say how much time there was of each kind by now."""
+        for place, (total_ns, told_ns) in enumerate(zip(self._total_ns, self._told_ns, strict=True)):
+            if total_ns != told_ns:
+                self._fold.total(v.GOODPUT_TIME, total_ns / 1e9, KIND_LABELS[place])
+        self._told_ns = list(self._total_ns)
 
     def _activity(self, layers: Sequence[list[Interval]], window: Interval, time_ns: int) -> None:
         for name, labels, part_ns in zip(ACTIVITIES, ACTIVITY_LABELS, partition(layers, *window), strict=True):

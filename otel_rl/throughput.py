@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from otel_rl import vocabulary
 from otel_rl.records import Count, Later, Point
 from otel_rl.runtime import state
@@ -44,37 +42,44 @@ class Throughput:
 
     # --- in the flusher -----------------------------------------------------------------------------------------------
 
-    def count_forward(self, prompt: int, response: int, padding: int) -> Iterator[Count]:
+    def count_forward(self, prompt: int, response: int, padding: int) -> tuple[Count, ...]:
         """Count a training forward; the flusher's own."""
         self._train_tokens += prompt + response
-        yield Count(vocabulary.TRAIN_TOKENS, prompt, PROMPT)
-        yield Count(vocabulary.TRAIN_TOKENS, response, RESPONSE)
-        yield Count(vocabulary.TRAIN_TOKENS, padding, PADDING)
+        return (
+            Count(vocabulary.TRAIN_TOKENS, prompt, PROMPT),
+            Count(vocabulary.TRAIN_TOKENS, response, RESPONSE),
+            Count(vocabulary.TRAIN_TOKENS, padding, PADDING),
+        )
 
-    def _rollout(self, samples: int, prompt: int, response: int) -> Iterator[Count]:
+    def _rollout(self, samples: int, prompt: int, response: int) -> tuple[Count, ...]:
         self._samples += samples
         self._sample_tokens += prompt + response
-        yield Count(vocabulary.SAMPLES, samples)
-        yield Count(vocabulary.SAMPLE_TOKENS, prompt, PROMPT)
-        yield Count(vocabulary.SAMPLE_TOKENS, response, RESPONSE)
+        return (
+            Count(vocabulary.SAMPLES, samples),
+            Count(vocabulary.SAMPLE_TOKENS, prompt, PROMPT),
+            Count(vocabulary.SAMPLE_TOKENS, response, RESPONSE),
+        )
 
-    def _end_step(self, begin: int, end: int, outside: int, anchor: int) -> Iterator[Point]:
-        yield Point(vocabulary.TRAIN_TIME, (end - begin - outside) / 1e9, end + anchor)
+    def _end_step(self, begin: int, end: int, outside: int, anchor: int) -> list[Point]:
+        points = [Point(vocabulary.TRAIN_TIME, (end - begin - outside) / 1e9, end + anchor)]
         done = (self._samples, self._sample_tokens, self._train_tokens)
-        yield from _rates(done, (end - begin) / 1e9, STEP, end + anchor)
+        points += _rates(done, (end - begin) / 1e9, STEP, end + anchor)
         if self._samples and self._cycle_begin:
-            yield from _rates(self._cycle, (begin - self._cycle_begin) / 1e9, CYCLE, begin + anchor)
+            points += _rates(self._cycle, (begin - self._cycle_begin) / 1e9, CYCLE, begin + anchor)
         if self._samples:
             self._cycle_begin, self._cycle = begin, done
         else:
             self._cycle = (self._cycle[0], self._cycle[1], self._cycle[2] + self._train_tokens)
         self._samples = self._sample_tokens = self._train_tokens = 0
+        return points
 
 
-def _rates(done: tuple[int, int, int], seconds: float, over: tuple[str, str], time_ns: int) -> Iterator[Point]:
+def _rates(done: tuple[int, int, int], seconds: float, over: tuple[str, str], time_ns: int) -> tuple[Point, ...]:
     if seconds <= 0:
-        return
+        return ()
     samples, sample_tokens, train_tokens = done
-    yield Point(vocabulary.SAMPLES_RATE, samples / seconds, time_ns, (ROLLOUT, over))
-    yield Point(vocabulary.TOKENS_RATE, sample_tokens / seconds, time_ns, (ROLLOUT, over))
-    yield Point(vocabulary.TOKENS_RATE, train_tokens / seconds, time_ns, (TRAIN, over))
+    return (
+        Point(vocabulary.SAMPLES_RATE, samples / seconds, time_ns, (ROLLOUT, over)),
+        Point(vocabulary.TOKENS_RATE, sample_tokens / seconds, time_ns, (ROLLOUT, over)),
+        Point(vocabulary.TOKENS_RATE, train_tokens / seconds, time_ns, (TRAIN, over)),
+    )

@@ -10,7 +10,7 @@ pytest.importorskip("numpy")
 
 import numpy as np
 
-from otel_rl.observed.batch import Part, read
+from otel_rl.observed.batch import Part, lengths_of, read
 
 IDS = np.arange(1, 13).reshape(2, 6)
 LEFT = np.array([[0, 0, 1, 1, 1, 1], [1, 1, 1, 1, 1, 0]])
@@ -202,3 +202,15 @@ def test_samples_of_a_packed_row_have_numbers_and_values() -> None:
     packed = {"input_ids": IDS[:1], "lengths": np.array([4, 2])}
     part = read({**packed, "sample_ids": np.array([7, 8]), "rewards": np.zeros(2)})
     assert ([], 2, True) == (part.misfit, part.samples, part.is_packed)
+
+
+@pytest.mark.parametrize("kind", [int, bool, float])
+@pytest.mark.parametrize("kept", [None, 0, 2, 6])
+def test_masks_alone_say_how_long_sequences_are(kind: type, kept: int | None) -> None:
+    """What they say is what is read of a batch that has nothing else."""
+    mask = (LEFT * 3).astype(kind)
+    part = read({"attention_mask": mask} | ({} if kept is None else {"completion_mask": mask[:, 6 - kept :]}))
+    assert (part.lengths, part.responses) == lengths_of({"attention_mask": mask}, kept)
+    parts = {"prompt_mask": mask[:, :3], "completion_mask": mask[:, 3:]}
+    part = read(parts)
+    assert ([4, 5], part.responses) == (part.lengths, 5) == lengths_of(parts, None)

@@ -6,7 +6,7 @@ step are read before that. What TRL has reduced over the ranks is emitted once, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from otel_rl import vocabulary
@@ -16,6 +16,7 @@ from otel_rl.records import Later, Point
 from otel_rl.runtime import state
 
 Label = tuple[str, str]
+Series = tuple[str, tuple[Label, ...]]
 
 CANONICAL: dict[str, tuple[str, tuple[Label, ...]]] = {
     "reward": (vocabulary.REWARD_SCORE, ((vocabulary.STATISTIC, "mean"),)),
@@ -46,12 +47,19 @@ class Reader:
 
     def __init__(self, labels: tuple[Label, ...]) -> None:
         self._labels = labels
-        self._read: dict[str, tuple[list[Any], int]] = {}
-        self._series: dict[str, tuple[str, tuple[Label, ...]] | None] = {}
+        self._names: Sequence[str] = ()
+        """Of the metrics in the last call; of each, in the same order,"""
+        self._order: list[Series | None] = []
+        """the series,"""
+        self._lists: Sequence[list[Any]] = ()
+        """the entries,"""
+        self._ends: Sequence[int] = ()
+        """and how many of them have been read."""
+        self._series: dict[str, Series | None] = {}
 
     def points(
         self, names: Sequence[str], lists: Sequence[list[Any]], ends: Sequence[int], time_ns: int
-    ) -> Iterator[Point]:
+    ) -> list[Point]:
         """Give the mean of what was appended to each list since the last call; runs in the flusher.
 
         A list that was replaced is new: TRL clears by that, and sets its running token count so.
@@ -62,28 +70,41 @@ class Reader:
             ends: how much of each list counts: TRL may have appended since.
             time_ns: when they were complete, ns since 1970.
         """
-        for name, entries, end in zip(names, lists, ends, strict=True):
-            known, length = self._read.get(name, (None, 0))
-            start = length if known is entries and length <= end else 0
-            self._read[name] = (entries, end)
-            series = self._series[name] if name in self._series else self._name(name)
-            if series is None or end <= start:
+        if names != self._names:
+            self._align(names)
+        points = []
+        for series, known, read, entries, end in zip(self._order, self._lists, self._ends, lists, ends, strict=True):
+            start = read if known is entries and read <= end else 0
+            if series is None or start == end:
                 continue
             new = entries[start:end]
-            if len(new) == 1 and type(new[0]) is float:
-                yield Point(series[0], new[0], time_ns, series[1])
-            else:
-                numbers = [number for number in map(as_number, new) if number is not None]
-                if numbers:
-                    yield Point(series[0], sum(numbers) / len(numbers), time_ns, series[1])
+            value = new[0] if len(new) == 1 and type(new[0]) is float else _mean(new)
+            if value is not None:
+                points.append(Point(series[0], value, time_ns, series[1]))
+        self._lists, self._ends = lists, ends
+        return points
 
-    def _name(self, name: str) -> tuple[str, tuple[Label, ...]] | None:
+    def _align(self, names: Sequence[str]) -> None:
+        """Put what is known of each metric in the order of these names."""
+        known = dict(zip(self._names, zip(self._lists, self._ends, strict=True), strict=True))
+        aligned = [known.get(name, ([], 0)) for name in names]
+        self._lists, self._ends = [entries for entries, _ in aligned], [end for _, end in aligned]
+        self._order = [self._series[name] if name in self._series else self._name(name) for name in names]
+        self._names = names
+
+    def _name(self, name: str) -> Series | None:
         """Find the series of a metric; None where another rank reports it."""
         is_global = name not in PER_RANK
         canonical, own = _canonical(name)
         series = (canonical, (*own, *self._labels, GLOBAL if is_global else RANK))
         self._series[name] = None if is_global and state.identity.rank != 0 else series
         return self._series[name]
+
+
+def _mean(entries: list[Any]) -> float | None:
+    """Give the mean of the numbers among the entries; None where none of them is one."""
+    numbers = [number for number in map(as_number, entries) if number is not None]
+    return sum(numbers) / len(numbers) if numbers else None
 
 
 def step_metrics(trainer: Any) -> None:

@@ -40,10 +40,11 @@ OF_ROLLOUT = {
 def see(trainer: Any) -> tuple[Seen | None, Seen | None]:
     """Read the policy and the reference once, as soon as they are made: engines that shard them come later."""
     known = book().trainers
-    if trainer not in known:
+    seen = known.get(trainer)
+    if seen is None:
         reference = getattr(trainer, "ref_model", None)
-        known[trainer] = (show(trainer.model), None if reference is None else show(reference))
-    return known[trainer]
+        seen = known[trainer] = (show(trainer.model), None if reference is None else show(reference))
+    return seen
 
 
 def see_rollout(scored: dict[str, Any]) -> None:

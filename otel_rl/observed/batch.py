@@ -91,6 +91,22 @@ def read(values: Mapping[str, Any]) -> Part:
     return part
 
 
+def lengths_of(masks: Mapping[str, Array], kept: int | None) -> tuple[list[int], int | None]:
+    """Find what ``read`` does of a batch of which only masks (B, T) are shown: its lengths, and its responses' tokens.
+
+    Args:
+        masks: ``attention_mask``, or ``prompt_mask`` and ``completion_mask``.
+        kept: so many of the last columns of ``attention_mask`` are the responses; None: it does not say.
+    """
+    if "attention_mask" in masks:
+        true_BT = masks["attention_mask"] != 0
+        responses = None if kept is None else int(true_BT[:, true_BT.shape[1] - kept :].sum())
+        return true_BT.sum(1).tolist(), responses
+    responses_B = (masks["completion_mask"] != 0).sum(1)
+    lengths_B = responses_B + (masks["prompt_mask"] != 0).sum(1)
+    return lengths_B.tolist(), int(responses_B.sum())
+
+
 def _table(key: str, value: Any, part: Part) -> Table | None:
     """Make an array of anything; rows of different lengths are padded to the right."""
     import numpy as np

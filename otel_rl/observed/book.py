@@ -15,7 +15,7 @@ from otel_rl import vocabulary as v
 from otel_rl.analysis.flops import FORMULA
 from otel_rl.guard import say
 from otel_rl.observed import ledger, rates
-from otel_rl.observed.batch import Part, read
+from otel_rl.observed.batch import lengths_of, read
 from otel_rl.observed.model import Formula, Seen, formula_of
 from otel_rl.observed.passes import Group
 from otel_rl.observed.rates import FORWARD_ONLY, TRAINING, Work
@@ -121,7 +121,8 @@ class Book:
         self.done_bytes += size
         step = self._step(shown)
         part = read(values)
-        yield from self._count(step.work, shown, part)
+        if part.lengths is not None:
+            yield from self._count(step.work, shown, part.lengths, part.responses)
         if shown.parts:
             where, seen = shown.boundary or shown.stage, shown.seen
             call = ledger.call(part, where, shown.parts, model=seen, lenient=shown.lenient, stage=shown.stage)
@@ -137,14 +138,11 @@ class Book:
 
         Args:
             shown: where.
-            masks: tensors by their keys.
+            masks: tensors by their keys: ``attention_mask``, or ``prompt_mask`` and ``completion_mask``.
             kept: so many of the last columns of ``attention_mask`` are the responses; None: it does not say.
         """
-        values = {key: of_host(mask) for key, mask in masks.items()}
-        if kept is not None:
-            whole_BT = values["attention_mask"]
-            values["completion_mask"] = whole_BT[:, whole_BT.shape[1] - kept :]
-        return self.take(shown, values, 0)
+        lengths, responses = lengths_of({key: of_host(mask) for key, mask in masks.items()}, kept)
+        return self._count(self._step(shown).work, shown, lengths, responses)
 
     def ended(self, stages: Iterator[Stage]) -> None:
         """See stages that have ended; a container of a rank is the end of its step."""
@@ -187,9 +185,9 @@ class Book:
             if container is not None and container.status is None:
                 step.work.leave_evaluations(stages)
                 yield from rates.points(step.work, container, self._device())
-            yield from ledger.records(step.group, trace, container, time_ns, is_over=True)
-            for group in self._groups.values():
-                yield from ledger.records(group, trace, container, time_ns, is_over=False)
+            for group, is_over in ((step.group, True), *((one, False) for one in self._groups.values())):
+                if group.has_news:
+                    yield from ledger.records(group, trace, container, time_ns, is_over=is_over)
         for name in list(self._groups)[: max(0, len(self._groups) - MOST_GROUPS)]:
             del self._groups[name]
 
@@ -214,9 +212,9 @@ class Book:
             group = self._groups[shown.group] = Group(shown.step, shown.loop)
         return group
 
-    def _count(self, work: Work, shown: Shown, part: Part) -> Made:
+    def _count(self, work: Work, shown: Shown, lengths: list[int], responses: int | None) -> Made:
         """Count the FLOPs of a batch, of this device's share."""
-        if shown.seen is None or part.lengths is None or shown.stage in PASSLESS:
+        if shown.seen is None or shown.stage in PASSLESS:
             return
         if shown.stage not in COUNTED:
             where, counted = shown.boundary or shown.stage, ", ".join(sorted(COUNTED))
@@ -230,9 +228,9 @@ class Book:
         if formula.architecture is None:
             work.unknown.add(rates.SCOPES[shown.stage])
             return
-        logits = part.responses if shown.logits == -1 else shown.logits
+        logits = responses if shown.logits == -1 else shown.logits
         is_training = shown.stage in TRAINING
-        count = formula.count(part.lengths, logits, is_training=is_training, has_adapters=shown.has_adapters)
+        count = formula.count(lengths, logits, is_training=is_training, has_adapters=shown.has_adapters)
         count //= max(1, shown.seen.shared_by)
         work.count(shown.stage, count)
         labels: Labels = ((v.FLOPS_STAGE, shown.stage), (v.FLOPS_FORMULA, FORMULA))

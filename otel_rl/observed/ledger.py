@@ -86,7 +86,7 @@ def _pairs(part: Part) -> Pairs | None:
 def records(
     group: Group, trace: Trace, container: Stage | None, time_ns: int, *, is_over: bool
 ) -> Iterator[Log | Count | Point]:
-    """Give the rows of a batch that have not been given yet, and the faults that they show.
+    """Give the rows of a batch with news that have not been given yet, and the faults that they show.
 
     Args:
         group: what was noted of it.
@@ -95,8 +95,6 @@ def records(
         time_ns: when it was over, ns since 1970.
         is_over: nothing follows of this batch.
     """
-    if not group.has_news:
-        return
     group.has_news = False
     noted = group.rows(state.identity.rank, is_over=is_over)
     place: dict[str, Value] = {v.ITERATION: group.step, v.LOOP_NAME: group.loop}

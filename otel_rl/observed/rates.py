@@ -34,6 +34,11 @@ TRAINING: Final = frozenset({v.TRAIN, v.FORWARD})
 FORWARD_ONLY: Final = frozenset({v.LOGPROB, v.VALUE})
 
 
+LABELS: Final[dict[str, Labels]] = {
+    scope: ((v.FLOPS_SCOPE, scope), (v.FLOPS_FORMULA, FORMULA)) for scope in (UPDATE, LOGPROB, STEP)
+}
+
+
 class Done(NamedTuple):
     """A stage that has ended."""
 
@@ -87,10 +92,11 @@ class Work:
             The time, and whether it is the device's.
         """
         done = [one for one in self.done if SCOPES[one.name] == scope]
-        outer = _outermost(done)
-        seconds = [one.device_s for one in outer if one.device_s is not None]
-        if outer and len(seconds) == len(outer):
-            return sum(seconds), True
+        if any([one.device_s is not None for one in done]):
+            outer = _outermost(done)
+            seconds = [one.device_s for one in outer if one.device_s is not None]
+            if len(seconds) == len(outer):
+                return sum(seconds), True
         return covered([one.time for one in done]) / 1e9, False
 
 
@@ -112,16 +118,21 @@ def points(work: Work, container: Stage, device: str) -> Iterator[Point]:
         device: name of its device; empty for a CPU.
     """
     best = peak(device, state.config.peak_flops or None) if device or state.config.peak_flops else None
+    counts: defaultdict[str, int] = defaultdict(int)
+    for stage, number in work.counts.items():
+        counts[SCOPES[stage]] += number
+        counts[STEP] += number
     for scope in (UPDATE, LOGPROB, STEP):
-        scopes = (UPDATE, LOGPROB) if scope == STEP else (scope,)
-        count = sum(number for stage, number in work.counts.items() if SCOPES[stage] in scopes)
+        is_unknown = bool(work.unknown) if scope == STEP else scope in work.unknown
+        if is_unknown or not counts[scope]:
+            continue
         if scope == STEP:
             seconds, is_sure = (container.ended - container.began) / 1e9, True
         else:
             seconds, is_sure = work.seconds(scope)
-        if not count or seconds <= 0 or not work.unknown.isdisjoint(scopes):
+        if seconds <= 0:
             continue
-        labels: Labels = ((v.FLOPS_SCOPE, scope), (v.FLOPS_FORMULA, FORMULA))
+        count, labels = counts[scope], LABELS[scope]
         if device and not is_sure:
             labels = (*labels, (v.CLOCK, "host"))
         yield Point(v.FLOPS_RATE, count / seconds, container.end_ns, labels)

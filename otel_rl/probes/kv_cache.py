@@ -32,9 +32,8 @@ def of_layers(cache: Any) -> CacheBytes | None:
     kinds = {type(layer).__name__ for layer in layers}
     if not (kinds <= GROWING or kinds <= FIXED):
         return None
-    held = 0
-    for layer in layers:  # one that was not used yet may have neither
-        held += sum(tensor.nbytes for name in ("keys", "values") if (tensor := getattr(layer, name, None)) is not None)
+    tensors = [getattr(layer, name, None) for layer in layers for name in ("keys", "values")]
+    held = sum([tensor.nbytes for tensor in tensors if tensor is not None])  # a layer that was not used yet has neither
     if not held:
         return None
     return CacheBytes(None, held) if kinds <= GROWING else CacheBytes(held, None)
