@@ -29,6 +29,13 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.fixture
+def unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start programs without coverage: it takes SIGTERM itself, and what a signal raises may leave its lock locked."""
+    for name in filter(lambda name: name.startswith("COVERAGE_"), tuple(os.environ)):
+        monkeypatch.delenv(name)
+
+
 @pytest.fixture(autouse=True)
 def isolated(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """Run a test without settings, with its own root of runs; stop recording and look for swallowed errors after it."""

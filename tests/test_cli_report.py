@@ -213,6 +213,7 @@ def test_a_message_cannot_order_the_terminal_about(root: Path) -> None:
     assert "odd\ufffdname" in cli.invoke(app, ["report", "absent"]).stderr
 
 
+@pytest.mark.usefixtures("unmeasured")
 def test_a_terminal_is_given_back_when_a_signal_ends_it(root: Path) -> None:
     """The screen and the cursor of before; the exit code is that of a shell."""
     write_run(root, Plan(is_alive=True))

@@ -279,6 +279,7 @@ def test_who_follows_leaves_a_run_to_its_sidecar(tmp_path: Path) -> None:
     assert (f"otel-rl: another sidecar of this node ships {tmp_path} already\n", 3) == (said, ship.returncode)
 
 
+@pytest.mark.usefixtures("unmeasured")
 def test_who_follows_reads_what_the_sidecar_says(tmp_path: Path) -> None:
     """What is wrong, and at the end what was not sent, as it stands in ``sidecar.log``."""
     Rank(tmp_path).write()

@@ -315,6 +315,7 @@ def test_a_program_that_never_answers(machine: Machine, monkeypatch: pytest.Monk
     assert (1, True, []) == (up.exit_code, expected in up.stderr, machine.living)
 
 
+@pytest.mark.usefixtures("unmeasured")
 def test_an_interrupted_up_leaves_nothing(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C while it waits."""
     monkeypatch.setenv("FAKE_JAEGER", "silent")
