@@ -29,7 +29,7 @@ from otel_rl.rollouts.rollout import Rollout
 from otel_rl.runtime import state
 from otel_rl.spans import Stage
 
-CHUNK: Final = 2_000
+CHUNK: Final = 1_000
 """Requests that are counted at once: so few are gone before the garbage collector has looked at them twice."""
 SLICE: Final = 250
 """Requests that are read before the interpreter is let go of for a moment: the training thread may wait for it."""
