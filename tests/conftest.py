@@ -11,9 +11,9 @@ import pytest
 from opentelemetry.context import Context, attach
 
 from otel_rl import entry, guard
-from tests.fixtures import recording, stubbed
+from tests.fixtures import rank_1, recording, stubbed
 
-__all__ = ["recording", "stubbed"]
+__all__ = ["rank_1", "recording", "stubbed"]
 
 LAUNCHER = ("RANK", "LOCAL_RANK", "WORLD_SIZE")
 

@@ -169,3 +169,12 @@ def stubbed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Recording:
 def recording(stubbed: Recording) -> Iterator[Recording]:
     """A recording that is on, without integrations."""
     yield stubbed.start()
+
+
+@pytest.fixture
+def rank_1(stubbed: Recording, monkeypatch: pytest.MonkeyPatch) -> Recording:
+    """Rank 1 of two, whose attempt and run are not known yet."""
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.delenv("OTEL_RL_RUN_ID")
+    return stubbed.start()

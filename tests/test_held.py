@@ -123,15 +123,6 @@ def test_the_run_says_where_a_rank_was_killed(tmp_path: Path) -> None:
 # --- while it waits ---------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def rank_1(stubbed: Recording, monkeypatch: pytest.MonkeyPatch) -> Recording:
-    """Rank 1 of two, whose attempt and run are not known yet."""
-    monkeypatch.setenv("RANK", "1")
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.delenv("OTEL_RL_RUN_ID")
-    return stubbed.start()
-
-
 def pending(recording: Recording) -> Path:
     """The folder of a process whose run is not known."""
     (path,) = (recording.root / ".pending").iterdir()

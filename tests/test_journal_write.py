@@ -73,6 +73,12 @@ class Disk:
         return self.write(descriptor, data[:size])
 
 
+def told(journal: Writer) -> tuple[object, ...]:
+    """What a writer says of itself, but where it writes."""
+    stats = journal.stats
+    return stats.frames, stats.records, stats.bytes, stats.pending_bytes, stats.dropped, stats.failure
+
+
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Disk]]:
     """Give a function that makes the disk have only so much room."""
@@ -100,14 +106,7 @@ def test_files_of_a_run(tmp_path: Path) -> None:
     modes = [stat.S_IMODE(found.stat().st_mode) for found in (path, path.parent, path.parent.parent)]
     assert [0o600, 0o700, 0o700] == modes
     size = sum(found.stat().st_size for found in path.parent.iterdir())
-    assert (3, {"traces": 2, "metrics": 2, "logs": 2}, size, 0, {}, None) == (
-        journal.stats.frames,
-        journal.stats.records,
-        journal.stats.bytes,
-        journal.stats.pending_bytes,
-        journal.stats.dropped,
-        journal.stats.failure,
-    )
+    assert (3, {"traces": 2, "metrics": 2, "logs": 2}, size, 0, {}, None) == told(journal)
 
 
 def test_nothing_is_made_without_records(tmp_path: Path) -> None:
@@ -639,14 +638,7 @@ def test_what_is_held_counts_nowhere(tmp_path: Path) -> None:
     assert journal.hold("traces", request("traces", 2), is_all=False)
     assert ["traces.held.otlp"] == names(tmp_path)
     assert [b"x", b"xx"] == payloads(tmp_path)
-    assert (0, {}, 0, 0, {}, None) == (
-        journal.stats.frames,
-        journal.stats.records,
-        journal.stats.bytes,
-        journal.stats.pending_bytes,
-        journal.stats.dropped,
-        journal.stats.failure,
-    )
+    assert (0, {}, 0, 0, {}, None) == told(journal)
     assert journal.hold("traces", request("traces", 3), is_all=True)
     assert [b"xxx"] == payloads(tmp_path)
     journal.release("metrics", "traces")

@@ -498,7 +498,7 @@ def test_the_interpreter_is_let_go_of_unless_somebody_waits(
 ) -> None:
     """Between slices of 250: the training thread may wait for it; so may who asked for a flush."""
     slept: list[float] = []
-    monkeypatch.setattr("otel_rl.rollouts.fold.sleep", slept.append)
+    monkeypatch.setattr("otel_rl.rollouts.reading.sleep", slept.append)
     with otel_rl.step(1), otel_rl.stage("sample"):
         recording.tick(20)
         flusher = recording.flusher

@@ -125,7 +125,7 @@ def test_each_is_read_once_whatever_lies_between(recording: Recording, seed: int
 
 def test_a_long_row_of_them_is_read_in_parts(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
     """In their order, and each part is freed before the next one."""
-    monkeypatch.setattr("otel_rl.rollouts.fold.PART", 10)
+    monkeypatch.setattr("otel_rl.rollouts.reading.PART", 10)
     lengths = []
 
     def reader(noted: list[Any], row: Request) -> Iterable[Request]:

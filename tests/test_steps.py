@@ -427,15 +427,6 @@ def test_all_or_none(stubbed: Recording, monkeypatch: pytest.MonkeyPatch, sample
 # --- ranks above 0 ----------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def rank_1(stubbed: Recording, monkeypatch: pytest.MonkeyPatch) -> Recording:
-    """Rank 1 of two, whose attempt and run are not known yet."""
-    monkeypatch.setenv("RANK", "1")
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.delenv("OTEL_RL_RUN_ID")
-    return stubbed.start()
-
-
 def test_a_rank_above_0_waits_for_its_attempt(rank_1: Recording) -> None:
     """Its set-up is journaled as open in a pending folder; then the folder moves, and the ids are rank 0's."""
     with otel_rl.stage("load"):

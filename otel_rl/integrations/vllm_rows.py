@@ -316,31 +316,12 @@ def rows(
     if not sample:
         # A child is called `<index>_<its parent>`; since 0.14 the caller's id is kept beside vLLM's own.
         sample = str(external or (is_child and request_id.partition("_")[2]) or request_id)
-    row = Request(  # by position: names cost as much again
-        "vllm",
-        submitted,
-        ended,
-        scheduled,
-        first,
-        last,
-        prompt,
-        tokens,
-        cached,
-        finish,
-        error,
-        getattr(stats, "num_preemptions", UNKNOWN),
-        is_streamed,
-        "generate_content",
-        engine.model,
-        request_id,
-        sample,
-        group,
-        UNKNOWN,  # the turn
-        start,
-        end,
-        str(replica) if replica >= 0 else engine.replica,
+    row = Request(  # by position, since names cost as much again; the turn is not known
+        "vllm", submitted, ended, scheduled, first, last, prompt, tokens, cached, finish, error,
+        getattr(stats, "num_preemptions", UNKNOWN), is_streamed, "generate_content", engine.model, request_id, sample,
+        group, UNKNOWN, start, end, str(replica) if replica >= 0 else engine.replica,
         UNKNOWN if limit is None else limit,
-    )
+    )  # fmt: skip
     return [row]
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Collection, Iterable
-from itertools import chain, islice, repeat
+from collections.abc import Collection, Iterable
 from operator import itemgetter
-from time import monotonic_ns, sleep
+from time import monotonic_ns
 from types import ModuleType
 from typing import Any, Final
 
@@ -15,7 +14,7 @@ from otel_rl import vocabulary as v
 from otel_rl.guard import guard
 from otel_rl.metrics import Fold
 from otel_rl.records import Exemplar, Labels, Noted, Point, Span, Value
-from otel_rl.requests import KvCache, Load, Request
+from otel_rl.requests import KvCache, Load
 from otel_rl.rollouts import bulk_plain
 from otel_rl.rollouts.bulk import bulk, derive
 from otel_rl.rollouts.candidates import Policy, outcomes
@@ -23,20 +22,13 @@ from otel_rl.rollouts.columns import Column, Derived, Numbers, Table, clean
 from otel_rl.rollouts.engine import Engines
 from otel_rl.rollouts.labels import Words
 from otel_rl.rollouts.measures import HISTOGRAMS, NS, OUTCOMES, SHARES
-from otel_rl.rollouts.place import CONTAINER, PURPOSES, ROLLOUTS, Bucket, Purpose, Stages, apart, key_of, place_of
+from otel_rl.rollouts.place import CONTAINER, PURPOSES, ROLLOUTS, Bucket, Purpose, Stages, apart
+from otel_rl.rollouts.reading import CHUNK, Reading
 from otel_rl.rollouts.request_span import request_span
 from otel_rl.rollouts.rollout import Rollout
 from otel_rl.runtime import state
 from otel_rl.spans import Stage
 
-CHUNK: Final = 1_000
-"""Requests that are counted at once: so few are gone before the garbage collector has looked at them twice."""
-SLICE: Final = 250
-"""Requests that are read before the interpreter is let go of for a moment: the training thread may wait for it."""
-PART: Final = 20_000
-"""Pieces of what waits that are freed at once."""
-SEQUENCES: Final = frozenset((list, tuple))
-BREATH_S: Final = 0.000_05
 QUIET_NS: Final = 5_000_000_000
 """Requests outside of steps are held together until none has come for so long,"""
 LONG_NS: Final = 60_000_000_000
@@ -70,14 +62,6 @@ class RequestFold:
         self._fold = fold
         self._engines = Engines(fold)
         self._words = Words()
-        self._pending: dict[Any, Bucket] = {}
-        self._waiting = 0
-        self._pause = SLICE
-        """So many requests wait when the interpreter is let go of."""
-        self._parent: Any = self
-        """The parent that came last: the next requests most often have the same,"""
-        self._bucket = Bucket(None, None)
-        """and wait here."""
         self._few: dict[Labels, list[tuple[int, ...]]] = {}
         """By the labels of their series, the numbers of requests of small batches of this cycle."""
         self._rollouts: dict[Any, Rollout] = {}
@@ -89,6 +73,7 @@ class RequestFold:
         """By trace id, spans that requests have become."""
         self._over: OrderedDict[int, None] = OrderedDict()
         """Trace ids of the steps that have ended."""
+        self._reading = Reading(self._count_all, self._bad, self._over)
         self._telling: dict[Labels, list[tuple[Numbers, Stage]]] = {}
         """By the labels of their series, requests of this cycle that became spans: exemplars point at the last ones."""
 
@@ -114,101 +99,12 @@ class RequestFold:
             noted: finished requests; it is empty then, unless other threads still add to it: they will queue it again.
             hurry: somebody waits; otherwise the interpreter is let go of between slices.
         """
-        if state.noted is noted:
-            state.noted = Noted()
-        while noted:
-            self._try(self._read_part, noted, hurry=hurry)
+        self._reading.read(noted, hurry=hurry)
 
-    def _try(self, read: Callable[..., object], *arguments: Any, hurry: bool) -> None:
-        """Read, and count that it failed."""
-        is_read = False
-        with guard("read finished requests"):
-            read(*arguments, hurry=hurry)
-            is_read = True
-        if not is_read:
-            self._bad(Counter(unreadable=1))
-
-    def _read_part(self, noted: Noted, *, hurry: bool) -> None:
-        """Read and remove some, up to the first reader that fails."""
-        taken = 0
-        try:
-            while taken <= PART and taken < len(noted):
-                reader, parent, number = noted[taken : taken + 3]
-                size = 3 + number
-                some = noted[taken : taken + size * min(SLICE, 1 + (PART - taken) // size)]
-                alike = _alike(some, size)
-                given = [some[place : size * alike : size] for place in range(3, size)]
-                results: list[Iterable[Request]] = []
-                try:
-                    for arguments in zip(*given, strict=True) if given else repeat((), alike):
-                        results.append(reader(*arguments))
-                finally:  # the one that failed is over, too
-                    taken += size * min(len(results) + 1, alike)
-                    self._take_in(results, parent, hurry=hurry)
-        finally:
-            del noted[:taken]
-
-    def _take_in(self, results: list[Iterable[Request]], parent: Any, *, hurry: bool) -> None:
-        """Let rows of one parent wait, which most often are one request each."""
-        rows: list[Request] | None = None
-        if SEQUENCES.issuperset(map(type, results)):
-            rows = list(chain.from_iterable(results))
-        if rows is None or len(rows) > CHUNK:
-            for result in results:
-                self._try(self._read_long, result, parent, hurry=hurry)
-            return
-        if parent is not self._parent:
-            self._look_at(parent)
-        self._bucket.rows.extend(rows)
-        self._waiting += len(rows)
-        if self._waiting >= self._pause:
-            self._let_go(hurry=hurry)
-
-    def _read_long(self, rows: Iterable[Request], parent: Any, *, hurry: bool) -> None:
-        """Read rows slice by slice."""
-        source, taken = iter(rows), SLICE
-        while taken == SLICE:
-            if parent is not self._parent:  # what waited was counted
-                self._look_at(parent)
-            waiting = self._bucket.rows
-            before = len(waiting)
-            try:
-                waiting.extend(islice(source, SLICE))
-            finally:
-                taken = len(waiting) - before
-                self._waiting += taken
-                if self._waiting >= self._pause:
-                    self._let_go(hurry=hurry)
-
-    def _look_at(self, parent: Any) -> None:
-        """Find where the requests of a parent wait, and what will be wrong with them."""
-        place = place_of(parent)
-        key, trace = key_of(place), place.trace if place else None
-        problem = ""
-        if isinstance(place, Stage) and not place.ended:
-            problem = "" if place in state.open else "forked"
-        elif trace is not None and trace.trace_id in self._over:
-            problem = "late"
-        bucket = self._pending.get((key, problem))
-        if bucket is None:
-            bucket = self._pending[key, problem] = Bucket(key, trace, problem)
-        bucket.turns.append((len(bucket.rows), place))
-        self._parent, self._bucket = parent, bucket
-
-    def _let_go(self, *, hurry: bool) -> None:
-        """Count what was read once it is enough, and let go of the interpreter for a moment."""
-        if self._waiting >= CHUNK:
-            self._count_waiting()
-        self._pause = self._waiting + SLICE
-        if not hurry:
-            sleep(BREATH_S)
-
-    def _count_waiting(self) -> None:
-        pending, self._pending, self._waiting, self._pause = self._pending, {}, 0, SLICE
-        self._parent = self  # of no request: the next one looks for its place again
-        if pending:
-            self.stages.remember(tuple(state.open))
-        for bucket in pending.values():
+    def _count_all(self, buckets: Iterable[Bucket]) -> None:
+        """Count what waits in several places."""
+        self.stages.remember(tuple(state.open))
+        for bucket in buckets:
             with guard("count requests"):
                 self._count(bucket)
 
@@ -322,7 +218,7 @@ class RequestFold:
         is_step = stage.name.startswith(CONTAINER)
         if not is_step and stage.name not in ROLLOUTS:
             return NOTHING
-        self._count_waiting()
+        self._reading.count()
         told = NOTHING
         wall = 0 if is_step else stage.ended - stage.began
         for rollout in self._taken(stage.trace if is_step else stage):  # the training's is the first
@@ -348,7 +244,7 @@ class RequestFold:
             spans: takes the spans.
             is_last: nothing comes behind.
         """
-        self._count_waiting()
+        self._reading.count()
         with guard("write the load of engines"):
             self._engines.emit(state.clock.anchor)
         now = monotonic_ns()
@@ -421,17 +317,6 @@ class RequestFold:
                 for numbers, span in last.values():
                     exemplar = Exemplar(span.end_ns, numbers[place] * unit, span.trace_id, span.span_id)
                     self._fold.exemplar(name, labels, exemplar)
-
-
-def _alike(pieces: list[Any], size: int) -> int:
-    """Say how many of the first ones, each of so many pieces, have the same reader, parent and number of arguments."""
-    reader, parent, number = pieces[:3]
-    count = 0
-    for other_reader, other_parent, other_number in zip(pieces[::size], pieces[1::size], pieces[2::size], strict=False):
-        if other_reader is not reader or other_parent is not parent or other_number != number:
-            break
-        count += 1
-    return count
 
 
 def _is_over(key: Any, rollout: Rollout, now: int) -> bool:
