@@ -26,10 +26,12 @@ from otel_rl.cli.doctor import _print
 from otel_rl.cli.outcome import stdout
 from otel_rl.cli.shipping import sending, sent
 from otel_rl.integrations import MODULES
+from otel_rl.journal import encode
 from otel_rl.journal.identity import WriterIdentity
 from otel_rl.journal.read import open_run
 from otel_rl.journal.write import Writer
 from otel_rl.report.format import size
+from otel_rl.rollouts import columns
 from otel_rl.sidecar.client import connect
 from otel_rl.sidecar.follow import Position
 from otel_rl.sidecar.progress import Progress, load, save
@@ -492,17 +494,16 @@ def test_trying_to_write_leaves_nothing_behind(tmp_path: Path) -> None:
     assert [] == list(tmp_path.iterdir())
 
 
-def test_how_spans_are_encoded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the C it says what to do; nothing is wrong then."""
-    monkeypatch.setattr(checks, "native", object())
-    assert Finding("ok", "span encoder", "in C") == checks.encoder()
-    monkeypatch.setattr(checks, "native", None)
-    assert (
-        Finding(
-            "note", "span encoder", "in Python, 3 us a span slower: install otel_rl again where there is a C compiler"
-        )
-        == checks.encoder()
-    )
+    advice = "slower: install otel_rl again where there is a C compiler"
+    for module in (encode, columns):
+        monkeypatch.setattr(module, "native", object())
+    assert Finding("ok", "compiled parts", "spans and requests in C") == checks.compiled()
+    monkeypatch.setattr(columns, "native", None)
+    assert Finding("note", "compiled parts", f"in Python, 3 to 5 us a request {advice}") == checks.compiled()
+    monkeypatch.setattr(encode, "native", None)
+    assert Finding("note", "compiled parts", f"in Python, 3 to 5 us a span and a request {advice}") == checks.compiled()
 
 
 def test_protobuf_in_python_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:

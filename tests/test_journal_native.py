@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from otel_rl.journal import encode, templates
 from otel_rl.journal.clean import MAX_TEXT, UNENCODABLE
 from otel_rl.journal.templates import Templates
+from otel_rl.native import find_native
 from otel_rl.runtime import Trace
 from otel_rl.spans import Stage
 
@@ -227,11 +228,12 @@ def test_no_limit_of_texts_is_too_large() -> None:
 
 
 @needs_both
-def test_what_an_earlier_version_built_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_an_earlier_version_built_is_not_used() -> None:
     """It may take other arguments."""
-    assert encode.find_native() is encode.native
-    monkeypatch.setattr(encode, "FORM", encode.FORM + 1)
-    assert encode.find_native() is None
+    name = "otel_rl.journal._native"
+    assert find_native(name, encode.FORM) is encode.native
+    assert find_native(name, encode.FORM + 1) is None
+    assert find_native("otel_rl.journal._nothing", encode.FORM) is None
 
 
 def test_templates_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

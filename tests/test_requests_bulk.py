@@ -1,4 +1,4 @@
-"""The arithmetic of many requests: numpy's and the plain one agree to the last bit, and both with brute force."""
+"""The arithmetic of many requests: that in C and the plain one agree to the last bit, and both with brute force."""
 
 from __future__ import annotations
 
@@ -12,17 +12,33 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_rl.requests import Request
-from otel_rl.rollouts import bulk_numpy, bulk_plain
-from otel_rl.rollouts.bulk import FEW, bulk
+from otel_rl.rollouts import bulk_native, bulk_plain, candidates, columns
+from otel_rl.rollouts.bulk import bulk
 from otel_rl.rollouts.candidates import Candidates, Policy
-from otel_rl.rollouts.columns import FEW as MANY
-from otel_rl.rollouts.columns import Table, _arrays, clean
+from otel_rl.rollouts.columns import Table, clean
 from otel_rl.rollouts.measures import HISTOGRAMS
+
+needs_both = pytest.mark.skipif(columns.native is None, reason="no compiler where otel_rl was installed")
 
 NOW = 10**13
 TIME = st.one_of(st.integers(0, 50), st.integers(-3, NOW + 3), st.integers(5 * 10**12, 5 * 10**12 + 3 * 10**6))
 COUNT = st.one_of(st.integers(-3, 12), st.integers(0, 1 << 41))
-FIELDS = ("duration", "ttft", "queue", "prefill", "decode", "tpot", "input", "output", "cached", "preemptions")
+WAYS = [pytest.param(False, id="python"), pytest.param(True, id="C", marks=needs_both)]
+
+
+@pytest.fixture(params=WAYS)
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Both ways to compute, one after the other."""
+    return use(monkeypatch, is_native=request.param)
+
+
+def use(monkeypatch: pytest.MonkeyPatch, *, is_native: bool) -> Any:
+    """Have everything computed in C, or nothing."""
+    if not is_native:
+        monkeypatch.setattr(columns, "native", None)
+    module = bulk_native if is_native else bulk_plain
+    monkeypatch.setattr(candidates, "bulk", module)
+    return module
 
 
 @st.composite
@@ -44,25 +60,44 @@ def rows(draw: st.DrawFn) -> list[Request]:
 
 def listed(derived: Any) -> dict[str, Any]:
     """Give the columns as lists."""
-    columns = {name: [int(one) for one in getattr(derived, name)] for name in (*FIELDS, "started", "ended")}
-    return {**columns, "problems": {reason: number for reason, number in derived.problems.items() if number}}
+    found = {name: list(column) for name, column in derived.columns._asdict().items()}
+    return {**found, "problems": {reason: number for reason, number in derived.problems.items() if number}}
 
 
+@needs_both
 @pytest.mark.medium
-@given(rows(), st.sampled_from([0, 20, 5 * 10**12]))
-def test_numpy_derives_what_plain_python_derives(made: list[Request], begun: int) -> None:
-    """Every column, every problem, every bucket and sum."""
+@given(rows(), st.sampled_from([0, 20, 5 * 10**12]), st.booleans())
+def test_c_derives_what_plain_python_derives(made: list[Request], begun: int, is_beyond: bool) -> None:
+    """Every column, every problem, every bucket and sum; also where a number does not fit into 64 bits."""
+    if is_beyond:
+        made = [*made, made[0]._replace(output_tokens=1 << 70)]
     table = Table(made, [9] * len(made))
-    whole = Table(made, table.parents, table.columns, _arrays(table.columns))
-    assert [row.submitted for row in made] == list(whole.arrays["submitted"])
-    plain, fast = bulk_plain.derive(table, begun, NOW), bulk_numpy.derive(table, begun, NOW)
-    assert listed(plain) == listed(fast) == listed(bulk_numpy.derive(whole, begun, NOW))
-    assert bulk_plain.finished(plain) == bulk_numpy.finished(fast)
-    for _, column, bounds, _ in HISTOGRAMS:
-        bins = bulk_numpy.histogram(getattr(fast, column), bounds)
-        assert bulk_plain.histogram(getattr(plain, column), bounds) == bins
-        assert bins is None or sum(bins.counts) == sum(value >= 0 for value in getattr(plain, column))
-        assert bulk_plain.total(getattr(plain, column)) == bulk_numpy.total(getattr(fast, column))
+    assert is_beyond == (table.numbers is None)
+    plain, fast = bulk_plain.derive(table, begun, NOW), bulk_native.derive(table, begun, NOW)
+    assert listed(plain) == listed(fast)
+    assert bulk_plain.finished(plain) == bulk_native.finished(fast)
+    assert list(table.column("ended")) == [row.ended for row in made]
+    for _, name, bounds, _ in HISTOGRAMS:
+        column, other = getattr(plain.columns, name), getattr(fast.columns, name)
+        bins = bulk_native.histogram(other, bounds)
+        assert bulk_plain.histogram(column, bounds) == bins
+        assert bins is None or sum(bins.counts) == sum(value >= 0 for value in column)
+        twice = bulk_native.histogram(bulk_native.joined([other, other]), bounds)
+        assert bulk_plain.histogram(bulk_plain.joined([column, column]), bounds) == twice
+
+
+@needs_both
+@given(rows())
+def test_c_sees_in_rows_what_plain_python_sees(made: list[Request]) -> None:
+    """Whether they are alike, their counts, their keys."""
+    made += [made[0]._replace(engine="another")][: len(made) % 2]
+    with pytest.MonkeyPatch.context() as patch:
+        seen = []
+        for is_native in (True, False):
+            use(patch, is_native=is_native)
+            table = Table(made, [9] * len(made))
+            seen.append((len(table.parts()), table.finishes, table.errors, table.has_failed(), columns.keys(made)))
+    assert seen[0] == seen[1]
 
 
 @pytest.mark.medium
@@ -81,21 +116,23 @@ def test_what_is_derived_is_what_the_definitions_say(made: list[Request], begun:
             assert 0 <= exact - derived["tpot"][place] < 1
 
 
+@needs_both
 @given(st.lists(st.integers(-1, 20), min_size=1, max_size=200), st.integers(-1, 20), st.integers(1, 8))
 def test_the_largest_are_among_those_that_are_found(values: list[int], floor: int, count: int) -> None:
     """Nothing at or below the floor, in the order of the column, the same by both."""
     found = bulk_plain.largest(values, floor, count)
-    assert found == bulk_numpy.largest(np.array(values), floor, count)
+    assert found == bulk_native.largest(bulk_native._column(values), floor, count)
     above = sorted((value for value in values if value > floor), reverse=True)
     assert above[:count] == sorted((values[place] for place in found), reverse=True)[:count]
     assert found == sorted(found)
 
 
+@needs_both
 @given(st.lists(st.text(max_size=8), min_size=1, max_size=100), st.integers(0, (1 << 64) - 1))
 def test_scores_agree(ids: list[str], seed: int) -> None:
     """And fit a signed number of 64 bits."""
     scores = bulk_plain.scores(ids, seed)
-    assert scores == bulk_numpy.scores(ids, seed).tolist()
+    assert scores == list(bulk_native.scores(ids, seed))
     assert all(0 <= score < 1 << 63 for score in scores)
 
 
@@ -107,10 +144,16 @@ def test_scores_are_evenly_spread() -> None:
 
 
 @pytest.mark.medium
-@given(st.lists(rows(), min_size=1, max_size=4), st.booleans())
-def test_the_extremes_do_not_depend_on_slices(parts: list[list[Request]], is_fast: bool) -> None:
+@pytest.mark.parametrize("is_native", WAYS)
+@given(parts=st.lists(rows(), min_size=1, max_size=4))
+def test_the_extremes_do_not_depend_on_slices(is_native: bool, parts: list[list[Request]]) -> None:
     """They are those that sorting everything gives; of equal ones the earliest."""
-    module = bulk_numpy if is_fast else bulk_plain
+    with pytest.MonkeyPatch.context() as patch:
+        check_extremes(use(patch, is_native=is_native), parts)
+
+
+def check_extremes(module: Any, parts: list[list[Request]]) -> None:
+    """Compare them with what sorting gives."""
     policy = Policy(failed=0, extreme=3, sample=0, total=100)
     candidates = Candidates(policy)
     together = [row._replace(id=f"{part}-{row.id}") for part, made in enumerate(parts) for row in made]
@@ -118,7 +161,7 @@ def test_the_extremes_do_not_depend_on_slices(parts: list[list[Request]], is_fas
     for part, made in enumerate(parts):
         table = Table([row._replace(id=f"{part}-{row.id}") for row in made], [9] * len(made))
         derived = module.derive(table, 0, NOW)
-        candidates.add(module, table, derived, module.scores(table.columns.id, 1), first)
+        candidates.add(table, derived, module.scores(table.ids, 1), first)
         first += len(made)
     columns = listed(bulk_plain.derive(Table(together, [9] * len(together)), 0, NOW))
     expected = set()
@@ -128,14 +171,13 @@ def test_the_extremes_do_not_depend_on_slices(parts: list[list[Request]], is_fas
     assert expected == {kept.row.id for kept in candidates.chosen(100)}
 
 
-def test_numpy_is_for_many_requests_of_programs_that_have_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is never loaded for this."""
-    assert (bulk_plain, bulk_numpy) == (bulk(FEW - 1), bulk(FEW))
-    monkeypatch.delitem(__import__("sys").modules, "numpy")
-    assert bulk_plain is bulk(10**6)
+@needs_both
+def test_c_is_chosen_where_it_is() -> None:
+    """However few requests they are."""
+    assert bulk_native is bulk
 
 
-def test_rows_of_many_shapes_become_clean() -> None:
+def test_rows_of_many_shapes_become_clean(way: Any) -> None:
     """Whole numbers of any type stay, what is no request goes."""
     problems: Counter[str] = Counter()
     made = [Request("e", np.int64(5), 7.0, True), Request("e", 1, 2)._replace(engine=None), 5]  # type: ignore[list-item, arg-type]
@@ -152,32 +194,29 @@ class Word(str):
     """A text of another class."""
 
 
-@pytest.mark.parametrize("count", [MANY - 1, MANY])
-def test_what_is_as_good_as_a_number_is_one(count: int) -> None:
-    """However many rows are looked at together; a row that becomes a span has Python's own."""
-    plain = [Request("e", number, number + 5, output_tokens=1, turn=number, finish="stop") for number in range(count)]
+def test_what_is_as_good_as_a_number_is_one(way: Any) -> None:
+    """A row that becomes a span has Python's own."""
+    plain = [Request("e", number, number + 5, output_tokens=1, turn=number, finish="stop") for number in range(50)]
     odd = [row._replace(output_tokens=True, turn=np.int64(row.turn), finish=Word("stop")) for row in plain]
     problems: Counter[str] = Counter()
-    tables = [clean(made, [9] * count, problems) for made in (plain, odd)]
-    assert not any(problems.values())
     kept = []
-    for table in tables:
+    for made in (plain, odd):
+        table = clean(made, [9] * len(made), problems)
         assert table is not None
-        assert (count < MANY) == (not table.arrays)
-        derived = bulk(count).derive(table, 0, NOW)
         candidates = Candidates(Policy(failed=0, extreme=2, sample=0, total=9))
-        candidates.add(bulk(count), table, derived, [0] * count, 0)
+        candidates.add(table, way.derive(table, 0, NOW), way.scores(table.ids, 1), 0)
         kept.append([(one.row, one.numbers) for one in candidates.chosen(9)])
         assert {int, str, bool} == {type(value) for one in kept[-1] for row in one for value in row}
     assert kept[0] == kept[1]
+    assert not any(problems.values())
 
 
 @pytest.mark.parametrize("wrong", [None, 2.5, "many"])
-def test_one_bad_row_is_no_other_s(wrong: Any) -> None:
-    """Among so many that they are looked at by column."""
-    rows = [Request("e", number, number + 5, turn=number) for number in range(MANY)]
+def test_one_bad_row_is_no_other_s(way: Any, wrong: Any) -> None:
+    """Among others that are looked at with it."""
+    rows = [Request("e", number, number + 5, turn=number) for number in range(50)]
     problems: Counter[str] = Counter()
-    table = clean([*rows, rows[0]._replace(limit=wrong)], [9] * (MANY + 1), problems)
+    table = clean([*rows, rows[0]._replace(limit=wrong)], [9] * 51, problems)
     assert table is not None
     expected = {} if wrong is None else {"not_a_number": 1}
     assert ([*rows, rows[0]], expected) == (table.rows, {word: number for word, number in problems.items() if number})

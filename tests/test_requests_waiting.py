@@ -196,6 +196,35 @@ def test_a_reader_that_fails_takes_no_other_with_it(recording: Recording) -> Non
     assert ({"unreadable": 4}, {"stop": 6}) == (bad(run), counted(run, vocabulary.REQUESTS, vocabulary.FINISH))
 
 
+@pytest.mark.guarded
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_reader_may_read_many_together(recording: Recording, fails: bool) -> None:
+    """A run of the same reader and parent; one by one where that fails."""
+    runs: list[list[Request]] = []
+
+    def alone(row: Request) -> list[Request]:
+        assert fails
+        return [row]
+
+    def together(rows: list[Request]) -> list[Request]:
+        runs.append(rows)
+        if fails:
+            raise KeyError
+        return rows
+
+    alone.many = together  # type: ignore[attr-defined]
+    rows = [request(recording, number) for number in range(4)]
+    with otel_rl.step(1), otel_rl.stage("sample"):
+        recording.tick(20)
+        note(alone, rows[0])
+        note(alone, rows[1])
+        note(given, [rows[2]])
+        note(alone, rows[3])
+    run = recording.stop()
+    assert ({}, {"stop": 4}) == (bad(run), counted(run, vocabulary.REQUESTS, vocabulary.FINISH))
+    assert [rows[:2], rows[3:]] == runs
+
+
 def test_another_thread_may_begin_the_list_that_was_found_empty(recording: Recording) -> None:
     """Nothing is full, so nothing is dropped; it may be queued twice, and is read once."""
 

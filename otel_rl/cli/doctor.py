@@ -12,7 +12,7 @@ from rich.text import Text
 
 from otel_rl.cli.checks import (
     Finding,
-    encoder,
+    compiled,
     installed,
     integrations,
     journal_root,
@@ -50,7 +50,7 @@ def doctor(
         "settings": settings_rows(),
         "OpenTelemetry variables": standard_variables(HONOURED),
         "sending": sending(),
-        "recording": [protobuf(), encoder(), *journal_root(absolute(Path(directory())))],
+        "recording": [protobuf(), compiled(), *journal_root(absolute(Path(directory())))],
     }
     if run is not None:
         found = opened(run)

@@ -12,7 +12,6 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from types import ModuleType
 from typing import Final, cast
 
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, SeverityNumber
@@ -24,6 +23,7 @@ from otel_rl.journal.encode_metrics import MetricEncoder
 from otel_rl.journal.frame import Signal
 from otel_rl.journal.templates import FLAGS, Templates
 from otel_rl.journal.wire import Batch, Envelope, Request, record
+from otel_rl.native import find_native
 from otel_rl.records import Attributes, Log, MetricPoints, Span
 
 FORM: Final = 3
@@ -38,16 +38,7 @@ Many = tuple[bytes, int, int, int]
 SEVERITIES: Final = {9: "INFO", 13: "WARN", 17: "ERROR"}
 
 
-def find_native() -> ModuleType | None:
-    """Give the C, where there was a compiler when otel_rl was installed, and what was built is of this version."""
-    try:
-        from otel_rl.journal import _native
-    except ImportError:
-        return None
-    return _native if getattr(_native, "FORM", 0) == FORM else None
-
-
-native = find_native()
+native = find_native("otel_rl.journal._native", FORM)
 
 
 def fast_way(max_attributes: int, max_text: int) -> Callable[..., bytes]:

@@ -1,4 +1,4 @@
-"""The arithmetic of many requests in plain Python; ``bulk_numpy`` does the same, and a test says that it does."""
+"""The arithmetic of many requests in plain Python; ``bulk_native`` does the same, and a test says that it does."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Sequence
 from heapq import nlargest
-from operator import attrgetter, sub
+from itertools import chain
+from operator import attrgetter
 from typing import Final, NamedTuple
 from zlib import crc32
 
@@ -14,8 +15,11 @@ from otel_rl.requests import UNKNOWN
 from otel_rl.rollouts.columns import COUNTS, FAILED, MOST_TOKENS, SLACK_NS, TIMES, Column, Derived, Table, texts
 
 MASK: Final = (1 << 64) - 1
+LOW_BITS: Final = 20
+"""That C sums apart, so that no sum leaves 64 bits."""
 FACTORS: Final = 0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53
 """Of MurmurHash3's finalizer (public domain), which spreads what ids that follow each other leave close together."""
+PROBLEMS: Final = ("impossible_time", "unfinished", "reversed", "tokens")
 _GIVEN: Final = attrgetter(*TIMES, *COUNTS, "finish", "error")
 
 
@@ -28,17 +32,31 @@ class Bins(NamedTuple):
     high: int
 
 
-def derive(source: Table, begun: int, now: int) -> Derived:
+class Finished(NamedTuple):
+    """The requests whose duration is known; times in ns."""
+
+    ends: bytes
+    """Their ends, numbers of 64 bits."""
+    submitted: int
+    """The first submission."""
+    started: int
+    """The first start; 0 where one is not known."""
+    last_started: int
+    ended: int
+    """The last end."""
+
+
+def derive(table: Table, begun: int, now: int) -> Derived:
     """Derive the times of each request and judge its numbers.
 
     Args:
-        source: clean rows.
+        table: clean rows.
         begun: the begin of the process, monotonic ns: no time can be earlier, but 0, which is not known.
         now: the present, monotonic ns: no time can be later.
     """
     made = []
     impossible = backwards = wrong = 0
-    for *told, prompt, response, reused, evicted, finish, error in zip(*_GIVEN(source.columns), strict=True):
+    for *told, prompt, response, reused, evicted, finish, error in map(_GIVEN, table.rows):
         times = told
         if min(told) < begun or max(told) > now:
             times = [time if begun <= time <= now else 0 for time in told]
@@ -61,14 +79,9 @@ def derive(source: Table, begun: int, now: int) -> Derived:
         tpot = decode // (output - 1) if output > 1 and decode >= 0 else -1
         preemptions = evicted if 0 <= evicted < MOST_TOKENS else UNKNOWN
         made.append((duration, ttft, queue, prefill, decode, tpot, inside, output, cached, preemptions, started, ended))
-    derived = Derived(*zip(*made, strict=True))
-    derived.rows = made
-    unfinished = source.columns.ended.count(0)
-    found = {"impossible_time": impossible, "unfinished": unfinished, "reversed": backwards, "tokens": wrong}
-    for reason, number in found.items():
-        if number:
-            derived.problems[reason] = number
-    return derived
+    unfinished = sum(not row.ended for row in table.rows)
+    problems = dict(zip(PROBLEMS, (impossible, unfinished, backwards, wrong), strict=True))
+    return Derived(list(zip(*made, strict=True)), problems)
 
 
 def _between(begin: int, end: int, slack: int) -> int:
@@ -80,7 +93,12 @@ def _between(begin: int, end: int, slack: int) -> int:
     return end - begin
 
 
-def histogram(column: Column, bounds: Sequence[int]) -> Bins | None:
+def joined(columns: Sequence[Column]) -> Column:
+    """Give one column of several, one behind the other."""
+    return list(chain.from_iterable(columns))
+
+
+def histogram(column: Column, bounds: tuple[int, ...]) -> Bins | None:
     """Sort the known values of a column into buckets; None where no value is known."""
     low, high = min(column), max(column)
     if high < 0:
@@ -114,26 +132,18 @@ def _mixed(value: int) -> int:
     return (value ^ (value >> 33)) >> 1
 
 
-def total(column: Column) -> int | None:
-    """Add up the known values of a column; None where no value is known."""
-    known = [value for value in column if value >= 0]
-    return sum(known) if known else None
-
-
-def finished(derived: Derived) -> tuple[bytes, int, int, int] | None:
-    """Look at the requests whose duration is known; None where there is none.
-
-    Returns:
-        Their ends as bytes of 64-bit numbers, their first submission, their first and their last start (0: unknown).
-    """
-    columns = zip(derived.ended, derived.duration, derived.started, strict=True)
-    known = [row for row in columns if row[1] >= 0]
+def finished(derived: Derived) -> Finished | None:
+    """Look at the requests whose duration is known; None where there is none."""
+    columns = derived.columns
+    rows = zip(columns.ended, columns.duration, columns.started, strict=True)
+    known = [row for row in rows if row[1] >= 0]
     if not known:
         return None
-    ends, durations, starts = zip(*known, strict=True)
-    return array("q", ends).tobytes(), min(map(sub, ends, durations)), min(starts), max(starts)
+    ends, _, starts = zip(*known, strict=True)
+    submitted = min(ended - duration for ended, duration, _ in known)
+    return Finished(array("q", ends).tobytes(), submitted, min(starts), max(starts), max(ends))
 
 
-def ordered(values: Sequence[int]) -> Sequence[int]:
+def ordered(values: array[int]) -> Column:
     """Sort."""
     return sorted(values)

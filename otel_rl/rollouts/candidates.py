@@ -7,11 +7,11 @@ from collections import Counter
 from dataclasses import dataclass
 from itertools import islice
 from operator import attrgetter
-from types import ModuleType
 from typing import Any, Final
 
 from otel_rl.records import Labels
 from otel_rl.requests import Request
+from otel_rl.rollouts.bulk import bulk
 from otel_rl.rollouts.columns import Column, Derived, Numbers, Table, cleaned, is_failed
 
 
@@ -62,7 +62,7 @@ class Offered(dict[int, Kept]):
 
     def __missing__(self, place: int) -> Kept:
         table, numbers = self._table, self._derived.of(place)
-        row = cleaned(table.rows[place], Counter()) if table.arrays else table.rows[place]
+        row = cleaned(table.rows[place], Counter())  # where it was as good as clean
         made = Kept(self.first + place, row, table.parents[place], numbers, self._labels)
         self[place] = made
         return made
@@ -77,18 +77,18 @@ class _Best:
         self._size = size
         self._heap: list[tuple[int, int, Kept]] = []
 
-    def offer(self, module: ModuleType, column: Column, offered: Offered) -> None:
+    def offer(self, column: Column, offered: Offered) -> None:
         """Take in what belongs to the largest."""
         heap, size, first = self._heap, self._size, offered.first
         if len(heap) + len(column) <= size:  # there is room for all: they need no order yet
-            heap += [(int(value), -first - place, offered[place]) for place, value in enumerate(column) if value >= 0]
+            heap += [(value, -first - place, offered[place]) for place, value in enumerate(column) if value >= 0]
             return
         if not size:
             return
         heapq.heapify(heap)
         floor = heap[0][0] if len(heap) == size else -1
-        for place in module.largest(column, floor, size):
-            value, order = int(column[place]), -first - place
+        for place in bulk.largest(column, floor, size):
+            value, order = column[place], -first - place
             if len(heap) < size:
                 heapq.heappush(heap, (value, order, offered[place]))
             elif (value, order) > heap[0][:2]:
@@ -112,13 +112,10 @@ class Candidates:
             "sample": _Best(policy.sample),
         }
 
-    def add(
-        self, module: ModuleType, table: Table, derived: Derived, scores: Column, first: int, labels: Labels = ()
-    ) -> None:
+    def add(self, table: Table, derived: Derived, scores: Column, first: int, labels: Labels = ()) -> None:
         """Take further requests in.
 
         Args:
-            module: the arithmetic that made the columns.
             table: the requests.
             derived: their times.
             scores: of their ids.
@@ -130,9 +127,9 @@ class Candidates:
         if room > 0 and table.has_failed():
             places = (place for place, row in enumerate(table.rows) if row.ended and is_failed(row))
             self._failed += [offered[place] for place in islice(places, room)]
-        columns = (derived.duration, derived.ttft, derived.output, scores)
+        columns = (derived.columns.duration, derived.columns.ttft, derived.columns.output, scores)
         for best, column in zip(self._kinds.values(), columns, strict=True):
-            best.offer(module, column, offered)
+            best.offer(column, offered)
 
     def chosen(self, room: int) -> list[Kept]:
         """Choose at most ``room`` requests, the failed first, then kind by kind; give them in the order they came."""
@@ -152,9 +149,9 @@ def outcomes(table: Table) -> dict[str, int]:
     """Count what became of requests: ``aborted``, ``timed_out``, ``clipped``, ``error``; what never was is left out."""
     finishes = table.finishes
     found = {
-        "aborted": finishes["abort"],
-        "timed_out": finishes["timeout"],
-        "clipped": finishes["length"],
+        "aborted": finishes.get("abort", 0),
+        "timed_out": finishes.get("timeout", 0),
+        "clipped": finishes.get("length", 0),
         "error": sum(row.finish == "error" or bool(row.error) for row in table.rows) if table.has_failed() else 0,
     }
     return {kind: number for kind, number in found.items() if number}

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from array import array
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from operator import attrgetter, index, itemgetter
 from typing import Any, Final, NamedTuple
 
 from otel_rl.guard import attempt
+from otel_rl.native import find_native
 from otel_rl.requests import UNKNOWN, Request
 
+FORM: Final = 1
+"""Of what ``_native.c`` takes and gives."""
+native = find_native("otel_rl.rollouts._native", FORM)
+
 Column = Any
-"""A list of whole numbers or a numpy array of them."""
+"""A sequence of whole numbers."""
 
 FAILED: Final = frozenset(("abort", "timeout", "error"))
 """Finish reasons of requests that all become spans, within their limit."""
@@ -22,14 +25,29 @@ SLACK_NS: Final = 1_000_000
 MOST_TOKENS: Final = 1 << 40
 LARGEST: Final = 1 << 62
 
-KIND: Final = itemgetter(*map(Request._fields.index, ("operation", "engine", "model", "replica", "streamed")))
-"""What tells the series of requests apart."""
 TIMES: Final = ("submitted", "ended", "scheduled", "first_token", "last_token")
 COUNTS: Final = ("input_tokens", "output_tokens", "cached_tokens", "preemptions")
 WHOLE: Final = (*TIMES, *COUNTS, "turn", "policy_start", "policy_end", "limit")
-FEW: Final = 48
-"""Below this a look at every value costs less than one at every column."""
 TYPES: Final = tuple(int if name in WHOLE else bool if name == "streamed" else str for name in Request._fields)
+LAYOUT: Final = "".join(
+    "q" if name in (*TIMES, *COUNTS) else {int: "i", bool: "b", str: "s"}[kind]
+    for name, kind in zip(Request._fields, TYPES, strict=True)
+).encode()
+"""What the fields of a row should be, and of which of them there are columns, as ``_native.c`` reads it."""
+
+
+def _places(*names: str) -> bytes:
+    return bytes(map(Request._fields.index, names))
+
+
+KIND: Final = _places("operation", "engine", "model", "replica", "streamed")
+"""What tells the series of requests apart."""
+KEY: Final = _places("id", "turn", "engine", "replica")
+"""What tells requests of one rollout apart."""
+_FINISH, _ERROR = _places("finish", "error")
+_id: Final = attrgetter("id")
+kind_of: Final = itemgetter(*KIND)
+key_of: Final = itemgetter(*KEY)
 
 
 class Numbers(NamedTuple):
@@ -46,80 +64,71 @@ class Numbers(NamedTuple):
     cached: int
     preemptions: int
     started: int
-    ended: int
-
-
-_COLUMNS: Final = attrgetter(*Numbers._fields)
-_texts: Final = attrgetter(*(name for name, kind in zip(Request._fields, TYPES, strict=True) if kind is str))
-Arrays = Mapping[str, "array[int]"]
-NONE: Final[Arrays] = {}
-
-
-@dataclass(slots=True)
-class Derived:
-    """What follows from the rows of one kind, by column; times in ns, -1 where a number is not known or not usable."""
-
-    duration: Column
-    ttft: Column
-    queue: Column
-    prefill: Column
-    decode: Column
-    tpot: Column
-    input: Column
-    output: Column
-    cached: Column
-    preemptions: Column
-    started: Column
     """When the engine took the request up (monotonic, ns); 0 where unknown."""
-    ended: Column
+    ended: int
     """Monotonic, ns; 0 where unknown."""
-    rows: Sequence[tuple[int, ...]] = field(default=(), init=False)
-    """The same by row, where it was made that way."""
-    problems: dict[str, int] = field(default_factory=dict, init=False)
-    """Rows by what is wrong with them: a word of docs/requests.md."""
+
+
+class Derived:
+    """What follows from the rows of one kind, by column."""
+
+    __slots__ = ("columns", "problems")
+
+    def __init__(self, columns: Sequence[Column], problems: Mapping[str, int]) -> None:
+        """Hold columns.
+
+        Args:
+            columns: in the order of ``Numbers``.
+            problems: rows by what is wrong with them: a word of docs/requests.md.
+        """
+        self.columns: Any = Numbers._make(columns)
+        """A ``Numbers`` whose fields are the columns."""
+        self.problems = problems
 
     def of(self, place: int) -> Numbers:
-        """Give the numbers of one row, as Python's own."""
-        return Numbers._make(self.rows[place] if self.rows else [int(column[place]) for column in _COLUMNS(self)])
+        """Give the numbers of one row."""
+        return Numbers._make([column[place] for column in self.columns])
 
 
 class Table:
-    """Rows and, once for all that look at them, their columns."""
+    """Clean rows, at least one, the places that they belong to, and what is looked at more than once."""
 
-    __slots__ = ("arrays", "columns", "finishes", "parents", "rows")
+    __slots__ = ("errors", "finishes", "ids", "numbers", "parents", "rows")
 
-    def __init__(self, rows: list[Request], parents: list[Any], columns: Any = None, arrays: Arrays = NONE) -> None:
-        """Turn clean rows, at least one, and the places that they belong to, into columns. Cost: 0.2 us a row.
+    def __init__(self, rows: list[Request], parents: list[Any], numbers: tuple[bytes, ...] | None = None) -> None:
+        """Look at rows. Cost: 0.15 us each.
 
         Args:
             rows: the requests.
             parents: their places.
-            columns: those of the rows, where they are known already.
-            arrays: likewise.
+            numbers: the columns of the rows, where they are known already.
         """
         self.rows = rows
         self.parents = parents
-        self.columns: Any = columns or Request._make(zip(*rows, strict=True))
-        """A ``Request`` whose fields are the columns."""
-        self.arrays = arrays
-        """Columns of numbers of 64 bits by their name, where they have been made."""
-        self.finishes = Counter(self.columns.finish)
+        self.numbers = numbers if numbers is not None else whole_numbers(rows)
+        """Times and counts, each column as bytes; None without C, or where a number does not fit into 64 bits."""
+        self.ids = list(map(_id, rows))
+        self.finishes = count(rows, _FINISH)
         """How many ended for which reason."""
+        self.errors = count(rows, _ERROR)
+
+    def column(self, name: str) -> Column:
+        """Give a column of times."""
+        if self.numbers is not None:
+            return memoryview(self.numbers[TIMES.index(name)]).cast("q")
+        return list(map(attrgetter(name), self.rows))
 
     def has_failed(self) -> bool:
         """Whether any request was aborted, ran out of time or failed."""
-        return any(self.columns.error) or not FAILED.isdisjoint(self.finishes)
+        return not FAILED.isdisjoint(self.finishes) or any(self.errors)
 
     def parts(self) -> list[Table]:
         """Part the rows by the labels of their metrics."""
-        for column in KIND(self.columns):
-            if not is_constant(column):
-                break
-        else:
+        if are_alike(self.rows):
             return [self]
         parts: dict[Any, list[int]] = {}
         for place, row in enumerate(self.rows):
-            parts.setdefault(KIND(row), []).append(place)
+            parts.setdefault(kind_of(row), []).append(place)
         return [self.only(places) for places in parts.values()]
 
     def below(self, kinds: dict[Any, Any], kind: Any) -> Table:
@@ -131,10 +140,36 @@ class Table:
         return Table([self.rows[place] for place in places], [self.parents[place] for place in places])
 
 
-def is_constant(column: Sequence[Any]) -> bool:
-    """Whether all values of a column are equal. Cost: 6 ns each where they are, nothing where the ends differ."""
-    first = column[0]
-    return bool(column[-1] == first and column.count(first) == len(column))
+def whole_numbers(rows: list[Any]) -> tuple[bytes, ...] | None:
+    """Give columns of times and counts where each field of every row is as good as what it should be, else None.
+
+    A number may be of another type that Python takes for a whole number, such as numpy's; a text of a subclass of
+    Python's. Without C there are none.
+    """
+    found: tuple[bytes, ...] | None = None
+    if native is not None:
+        found = native.columns(rows, Request, LAYOUT)
+    return found
+
+
+def are_alike(rows: list[Request]) -> bool:
+    """Whether all count in the same series."""
+    if native is not None:
+        return bool(native.alike(rows, KIND))
+    first = kind_of(rows[0])
+    return all(kind_of(row) == first for row in rows)
+
+
+def count(rows: list[Request], place: int) -> dict[str, int]:
+    """Count the rows by the field at a place."""
+    counts: dict[str, int] = native.count(rows, place) if native is not None else Counter(map(itemgetter(place), rows))
+    return counts
+
+
+def keys(rows: list[Request]) -> list[int]:
+    """Give a number of each row by which it is found again."""
+    found: list[int] = native.keys(rows, KEY) if native is not None else list(map(hash, map(key_of, rows)))
+    return found
 
 
 def clean(rows: list[Request], parents: list[Any], problems: Counter[str]) -> Table | None:
@@ -145,47 +180,18 @@ def clean(rows: list[Request], parents: list[Any], problems: Counter[str]) -> Ta
         parents: the places that they belong to.
         problems: takes what had to be changed: ``no_request``, ``not_a_number``.
     """
-    if set(map(type, rows)) - {Request}:
+    numbers = whole_numbers(rows)
+    if numbers is None:
         kept = [(row, parent) for row, parent in zip(rows, parents, strict=True) if type(row) is Request]
         problems["no_request"] += len(rows) - len(kept)
-        rows, parents = [row for row, _ in kept], [parent for _, parent in kept]
-    if not rows:
-        return None
-    if len(rows) >= FEW:
-        columns = Request._make(zip(*rows, strict=True))
-        arrays = attempt("look at", "requests", _arrays, columns)
-        if arrays:
-            return Table(rows, parents, columns, arrays)
-    if not all(tuple(map(type, row)) == TYPES for row in rows):  # nothing is compared: what is odd may refuse that
-        rows = [cleaned(row, problems) for row in rows]
-    return Table(rows, parents)
-
-
-def _arrays(columns: Any) -> Arrays:
-    """Make arrays of the whole numbers, where each field of every row is as good as what it should be; else none.
-
-    A number may be of another type that Python takes for a whole number, such as numpy's; a text of a subclass of
-    Python's. Cost: 0.25 us a row, a third of a look at the type of every value.
-    """
-    try:
-        arrays = {name: _array(getattr(columns, name)) for name in WHOLE}
-        bytes(columns.streamed)
-        for column in _texts(columns):
-            "".join(column)
-    except (TypeError, ValueError, OverflowError):
-        return NONE
-    return arrays
-
-
-def _array(column: tuple[int, ...]) -> array[int]:
-    first = column[0]
-    if type(first) is int and is_constant(column):  # as of a batch submitted at once, or what is not known of any
-        return array("q", (first,)) * len(column)
-    return array("q", column)
+        rows, parents = [cleaned(row, problems) for row, _ in kept], [parent for _, parent in kept]
+    return Table(rows, parents, numbers) if rows else None
 
 
 def cleaned(row: Request, problems: Counter[str]) -> Request:
     """Give a row with the types that it should have; a value that cannot be read is not known."""
+    if tuple(map(type, row)) == TYPES:  # nothing is compared but types: what is odd may refuse that
+        return row
     changed: dict[str, Any] = {}
     is_wrong = False
     for name, kind, value in zip(Request._fields, TYPES, row, strict=True):

@@ -5,9 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter, OrderedDict
 from collections.abc import Collection, Iterable
-from operator import itemgetter
 from time import monotonic_ns
-from types import ModuleType
 from typing import Any, Final
 
 from otel_rl import vocabulary as v
@@ -15,10 +13,9 @@ from otel_rl.guard import guard
 from otel_rl.metrics import Fold
 from otel_rl.records import Exemplar, Labels, Noted, Point, Span, Value
 from otel_rl.requests import KvCache, Load
-from otel_rl.rollouts import bulk_plain
-from otel_rl.rollouts.bulk import bulk, derive
+from otel_rl.rollouts.bulk import bulk
 from otel_rl.rollouts.candidates import Policy, outcomes
-from otel_rl.rollouts.columns import Column, Derived, Numbers, Table, clean
+from otel_rl.rollouts.columns import Derived, Numbers, Table, clean
 from otel_rl.rollouts.engine import Engines
 from otel_rl.rollouts.labels import Words
 from otel_rl.rollouts.measures import HISTOGRAMS, NS, OUTCOMES, SHARES
@@ -40,7 +37,6 @@ KEPT_TRACES: Final = 256
 NOTHING: Final[dict[str, Value]] = {}
 PLACES: Final = tuple(Numbers._fields.index(column) for _, column, _, _ in HISTOGRAMS)
 """Of the numbers that the histograms are of."""
-_measured: Final = itemgetter(*PLACES)
 
 
 class RequestFold:
@@ -62,8 +58,10 @@ class RequestFold:
         self._fold = fold
         self._engines = Engines(fold)
         self._words = Words()
-        self._few: dict[Labels, list[tuple[int, ...]]] = {}
-        """By the labels of their series, the numbers of requests of small batches of this cycle."""
+        self._derived: dict[Labels, list[Derived]] = {}
+        """By the labels of their series, what waits to be counted in histograms: most batches of a cycle are small,"""
+        self._waiting = 0
+        """and so many requests they are."""
         self._rollouts: dict[Any, Rollout] = {}
         """By the stage or step that they are, or what is held together for traces of others; by their purpose; and by
         whether they ended after the stage, which is no rollout of its own."""
@@ -141,38 +139,31 @@ class RequestFold:
 
     def _count_kind(self, table: Table, rollout: Rollout | None, mode: Labels) -> Derived:
         """Count rows that have the same labels."""
-        module, derived = derive(table)
+        derived: Derived = bulk.derive(table, state.first_ns, monotonic_ns())
         labels = self._words.labels(table.rows[0], mode)
-        if derived.rows:
-            few = self._few.setdefault(labels, [])
-            few.extend(derived.rows)
-            if len(few) > CHUNK:
-                self._count_few()
-        else:
-            self._count_columns(module, labels, [getattr(derived, column) for _, column, _, _ in HISTOGRAMS])
+        self._derived.setdefault(labels, []).append(derived)
+        self._waiting += len(table.rows)
+        if self._waiting >= CHUNK:
+            self._count_derived()
         found = outcomes(table)
         self._count_outcomes(table, found, labels)
-        preemptions = module.total(derived.preemptions)
+        preemptions = bulk.histogram(derived.columns.preemptions, ())
         if preemptions is not None:
-            self._fold.count(v.PREEMPTIONS, preemptions, labels)
+            self._fold.count(v.PREEMPTIONS, preemptions.total, labels)
         if rollout is not None:
             for kind, number in found.items():
                 rollout.outcomes[kind] += number
-            rollout.add(module, table, derived, labels)
+            rollout.add(table, derived, labels)
         return derived
 
-    def _count_columns(self, module: ModuleType, labels: Labels, columns: Iterable[Column]) -> None:
-        """Count values in the histograms that they belong to."""
-        for (name, _, bounds, unit), column in zip(HISTOGRAMS, columns, strict=True):
-            bins = module.histogram(column, bounds)
-            if bins is not None:
-                self._fold.merge(name, labels, bins.counts, (bins.total * unit, bins.low * unit, bins.high * unit))
-
-    def _count_few(self) -> None:
-        """Count together what has come in small batches, such as one a step."""
-        few, self._few = self._few, {}
-        for labels, rows in few.items():
-            self._count_columns(bulk_plain, labels, _measured(tuple(zip(*rows, strict=True))))
+    def _count_derived(self) -> None:
+        """Count what waits in the histograms that it belongs to."""
+        waiting, self._derived, self._waiting = self._derived, {}, 0
+        for labels, some in waiting.items():
+            for place, (name, _, bounds, unit) in zip(PLACES, HISTOGRAMS, strict=True):
+                bins = bulk.histogram(bulk.joined([derived.columns[place] for derived in some]), bounds)
+                if bins is not None:
+                    self._fold.merge(name, labels, bins.counts, (bins.total * unit, bins.low * unit, bins.high * unit))
 
     def _count_outcomes(self, table: Table, found: dict[str, int], labels: Labels) -> None:
         count = self._fold.count
@@ -261,7 +252,7 @@ class RequestFold:
                     self._close(rollout, spans, rollout.touched + rollout.trace.anchor, 0)
                     if not rollout.has_end:
                         self._engines.rollout_over(state.now())
-        self._count_few()
+        self._count_derived()
         self._point_at()
 
     def _close(self, rollout: Rollout, spans: list[Span], time_ns: int, wall: int) -> dict[str, Value]:
@@ -273,7 +264,7 @@ class RequestFold:
         if not rollout.is_told:
             return NOTHING
         wall = wall or rollout.wall()
-        numbers = rollout.numbers(bulk(rollout.count), wall)
+        numbers = rollout.numbers(wall)
         self._points(rollout, numbers, time_ns, wall)
         told: dict[str, Value] = {v.REQUEST_COUNT: rollout.count, v.REQUESTS_OMITTED: omitted, **numbers}
         told.update({OUTCOMES[kind][1]: number for kind, number in rollout.outcomes.items()})

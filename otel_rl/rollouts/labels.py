@@ -8,7 +8,7 @@ from typing import Any, Final
 from otel_rl import vocabulary as v
 from otel_rl.records import Labels
 from otel_rl.requests import Request
-from otel_rl.rollouts.columns import KIND
+from otel_rl.rollouts.columns import kind_of
 
 MOST: Final = 64
 """Engines, models, replicas, finish reasons, errors: so many of each are told apart in one process."""
@@ -35,7 +35,7 @@ class Words:
 
     def labels(self, row: Request, more: Labels) -> Labels:
         """Label the series that a request counts in; what is not known is left out."""
-        last = KIND(row), more
+        last = kind_of(row), more
         if last == self._last:
             return self._labels
         told = (

@@ -108,7 +108,7 @@ def apart(key: Any, rows: Table) -> Iterator[tuple[Table, bool]]:
     after: list[int] = []
     if isinstance(key, Stage) and key.name in ROLLOUTS and key.ended:
         end, now = key.ended + SLACK_NS, monotonic_ns()
-        after = [place for place, ended in enumerate(rows.columns.ended) if end < ended <= now]
+        after = [place for place, ended in enumerate(rows.column("ended")) if end < ended <= now]
     if not after:
         yield rows, False
         return

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Container, Iterable
-from itertools import chain, islice, repeat
+from itertools import chain, islice
 from time import sleep
 from typing import Any, Final
 
-from otel_rl.guard import guard
+from otel_rl.guard import attempt, guard
 from otel_rl.records import Noted
 from otel_rl.requests import Request
+from otel_rl.rollouts.columns import native
 from otel_rl.rollouts.place import Bucket, key_of, place_of
 from otel_rl.runtime import state
 from otel_rl.spans import Stage
@@ -75,19 +76,29 @@ class Reading:
             self._bad(Counter(unreadable=1))
 
     def _read_part(self, noted: Noted, *, hurry: bool) -> None:
-        """Read and remove some, up to the first reader that fails."""
+        """Read and remove some, up to the first reader that fails.
+
+        A run of the same reader and parent is read together where the reader can do that.
+        """
         taken = 0
         try:
             while taken <= PART and taken < len(noted):
                 reader, parent, number = noted[taken : taken + 3]
                 size = 3 + number
                 some = noted[taken : taken + size * min(SLICE, 1 + (PART - taken) // size)]
-                alike = _alike(some, size)
+                alike = native.run(some, size) if native is not None else _alike(some, size)
                 given = [some[place : size * alike : size] for place in range(3, size)]
+                many = getattr(reader, "many", None)
+                rows = None if many is None else attempt("read together", "finished requests", many, *given)
+                if rows is not None:
+                    taken += size * alike
+                    self._take_in([rows], parent, hurry=hurry)
+                    continue
                 results: list[Iterable[Request]] = []
                 try:
-                    for arguments in zip(*given, strict=True) if given else repeat((), alike):
-                        results.append(reader(*arguments))
+                    results.extend(map(reader, *given) if given else (reader() for _ in range(alike)))
+                    if len(results) < alike:
+                        raise RuntimeError("the reader of finished requests raised StopIteration")
                 finally:  # the one that failed is over, too
                     taken += size * min(len(results) + 1, alike)
                     self._take_in(results, parent, hurry=hurry)

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from operator import itemgetter
-from types import ModuleType
 from typing import Final
 from zlib import crc32
 
 from otel_rl import vocabulary as v
 from otel_rl.analysis.requests import PERCENTS, bubble, tail
 from otel_rl.records import Labels
-from otel_rl.requests import Request
+from otel_rl.rollouts.bulk import bulk
 from otel_rl.rollouts.candidates import Candidates, Kept, Policy
-from otel_rl.rollouts.columns import Derived, Table
+from otel_rl.rollouts.columns import Derived, Table, keys
 from otel_rl.runtime import Trace
 
 LOW_64_BITS: Final = (1 << 64) - 1
@@ -22,8 +20,6 @@ MOST_ENDS: Final = 1_000_000
 """Requests of one rollout whose ends are kept for the tail, 8 bytes each."""
 MOST_KEYS: Final = 1_000_000
 """Requests of one rollout among which a repeated id is found, about 150 bytes each."""
-KEY: Final = itemgetter(*map(Request._fields.index, ("id", "turn", "engine", "replica")))
-"""What tells requests of one rollout apart."""
 TAILS: Final = {1: v.TAIL_1, 5: v.TAIL_5, 10: v.TAIL_10}
 
 
@@ -56,9 +52,10 @@ class Rollout:
         """Of the sample: the step's, so that every run of a training chooses the same."""
         self._ends: array[int] = array("q")
         self._first_submit = 0
+        self._last_end = 0
         self._last_start = 0
         self._is_start_known = True
-        self._seen: dict[int | None, int] = {}
+        self._seen: dict[int, int] = {}
 
     def fresh(self, table: Table, problems: Counter[str]) -> Table | None:
         """Leave out what was reported before: the same id and the same submission.
@@ -67,51 +64,48 @@ class Rollout:
         not known the ends tell attempts apart. Cost: 0.2 us a row.
         """
         seen, rows = self._seen, table.rows
-        keys: list[int | None] = list(map(hash, zip(*KEY(table.columns), strict=True)))
+        found = keys(rows)
         if not self.trace.step:  # requests of many traces, each with ids of its own
-            keys = [hash((key, place.trace.trace_id)) for key, place in zip(keys, table.parents, strict=True)]
-        attempts = table.columns.submitted
+            found = [hash((key, place.trace.trace_id)) for key, place in zip(found, table.parents, strict=True)]
+        attempts = table.column("submitted")
         if 0 in attempts:
             attempts = [row.submitted or -row.ended for row in rows]
-        fresh = dict(zip(keys, attempts, strict=True))
-        if len(fresh) == len(rows) and seen.keys().isdisjoint(fresh) and all(table.columns.id):
+        fresh = dict(zip(found, attempts, strict=True))
+        if len(fresh) == len(rows) and seen.keys().isdisjoint(fresh) and all(table.ids):
             if len(seen) < MOST_KEYS:
                 seen.update(fresh)
             return table
-        keys = [key if row.id else None for key, row in zip(keys, rows, strict=True)]
         kept = []
-        for place, (key, attempt) in enumerate(zip(keys, attempts, strict=True)):
-            before = None if key is None else seen.get(key)
+        for place, (key, attempt, is_named) in enumerate(zip(found, attempts, table.ids, strict=True)):
+            before = seen.get(key) if is_named else None
             problems["repeated_id"] += before is not None
             if before is None or before != attempt:
                 kept.append(place)
-            if key is not None and (before is not None or len(seen) < MOST_KEYS):
+            if is_named and (before is not None or len(seen) < MOST_KEYS):
                 seen[key] = attempt
         return table if len(kept) == len(rows) else table.only(kept) if kept else None
 
-    def add(self, module: ModuleType, table: Table, derived: Derived, labels: Labels) -> None:
+    def add(self, table: Table, derived: Derived, labels: Labels) -> None:
         """Take further requests in; one without an id is chosen by its number.
 
         Args:
-            module: the arithmetic that made the columns.
             table: the requests.
             derived: their times.
             labels: of their metrics.
         """
-        ids = table.columns.id
+        ids = table.ids
         if not all(ids):
             ids = [one or str(self.count + place) for place, one in enumerate(ids)]
-        scores = module.scores(ids, self._seed)
-        self.candidates.add(module, table, derived, scores, self.count, labels)
+        self.candidates.add(table, derived, bulk.scores(ids, self._seed), self.count, labels)
         self.count += len(table.rows)
-        finished = module.finished(derived)
+        finished = bulk.finished(derived)
         if finished is None or len(self._ends) >= MOST_ENDS:
             return
-        ends, first_submit, first_start, last_start = finished
-        self._ends.frombytes(ends)
-        self._first_submit = min(self._first_submit or first_submit, first_submit)
-        self._is_start_known = self._is_start_known and first_start > 0
-        self._last_start = max(self._last_start, last_start)
+        self._ends.frombytes(finished.ends)
+        self._first_submit = min(self._first_submit or finished.submitted, finished.submitted)
+        self._last_end = max(self._last_end, finished.ended)
+        self._is_start_known = self._is_start_known and finished.started > 0
+        self._last_start = max(self._last_start, finished.last_started)
 
     def chosen(self, room: int) -> list[Kept]:
         """Choose what becomes spans."""
@@ -119,16 +113,15 @@ class Rollout:
 
     def wall(self) -> int:
         """Say how long it took from the first submission to the last finish, ns."""
-        return max(self._ends, default=0) - self._first_submit
+        return self._last_end - self._first_submit
 
-    def numbers(self, module: ModuleType, wall: int) -> dict[str, float]:
+    def numbers(self, wall: int) -> dict[str, float]:
         """Say what the rollout's tail and bubble are, by the attribute that tells them.
 
         Args:
-            module: the arithmetic to sort with.
             wall: how long the rollout lasted, ns.
         """
-        ends = module.ordered(self._ends)
+        ends = bulk.ordered(self._ends)
         if not ends:
             return {}
         found = {TAILS[percent]: tail(ends, percent, wall) for percent in PERCENTS}

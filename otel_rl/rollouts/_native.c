@@ -1,0 +1,585 @@
+/* The loops over finished requests that are worth C: rows into columns, and what bulk_plain.py defines of columns.
+
+   A row is a tuple, one field of which is at the same place in all rows. A column is a bytes object of whole numbers of
+   64 bits, or -1 where a number is not known. The functions give what columns.py and bulk_plain.py give, to the last bit
+   (tests/test_requests_bulk.py). No code of Python runs inside but what a value has of its own for __index__, == and
+   hash(). Only the limited API is used, so that one build serves every CPython from 3.10 on. */
+
+#define Py_LIMITED_API 0x030A0000
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define FORM 1 /* of what these take and give: native.py uses no other, which an earlier build may have left behind */
+#define UNKNOWN (-1)
+#define REVERSED (-2)
+#define LOW_BITS 20 /* that are summed apart, so that no sum leaves 64 bits */
+#define GIVEN 9
+#define DERIVED 12
+#define MOST_FIELDS 64
+
+/* --- what is handed over ------------------------------------------------------------------------------------------ */
+
+/* The numbers of a column, else NULL with an exception set. */
+static const int64_t *numbers(PyObject *column, Py_ssize_t *count) {
+    char *data;
+    Py_ssize_t size;
+    if (PyBytes_AsStringAndSize(column, &data, &size)) return NULL;
+    *count = size / (Py_ssize_t)sizeof(int64_t);
+    return (const int64_t *)data;
+}
+
+/* A new column and the place of its numbers; NULL with an exception set. */
+static PyObject *column_new(Py_ssize_t count, int64_t **data) {
+    PyObject *column = PyBytes_FromStringAndSize(NULL, count * (Py_ssize_t)sizeof(int64_t));
+    *data = column == NULL ? NULL : (int64_t *)PyBytes_AsString(column);
+    return column;
+}
+
+/* A field of a row, borrowed; NULL with an exception set. */
+static PyObject *field_of(PyObject *rows, Py_ssize_t number, Py_ssize_t place) {
+    PyObject *row = PyList_GetItem(rows, number);
+    return row == NULL ? NULL : PyTuple_GetItem(row, place);
+}
+
+static int is_called_with(Py_ssize_t given, Py_ssize_t wanted, const char *name) {
+    if (given == wanted) return 1;
+    PyErr_Format(PyExc_TypeError, "%s() takes %zd arguments", name, wanted);
+    return 0;
+}
+
+static int add_number(PyObject *list, int64_t number) {
+    PyObject *made = PyLong_FromLongLong(number);
+    int failed = made == NULL || PyList_Append(list, made);
+    Py_XDECREF(made);
+    return failed;
+}
+
+/* --- rows --------------------------------------------------------------------------------------------------------- */
+
+/* A whole number; 0, or -1 where it is none of 64 bits. */
+static int read_number(PyObject *value, int64_t *number) {
+    int overflow = 0;
+    if (PyLong_Check(value)) {
+        *number = PyLong_AsLongLongAndOverflow(value, &overflow);
+    } else {
+        PyObject *whole = PyNumber_Index(value);
+        if (whole == NULL) return -1;
+        *number = PyLong_AsLongLongAndOverflow(whole, &overflow);
+        Py_DECREF(whole);
+    }
+    return overflow || (*number == -1 && PyErr_Occurred()) ? -1 : 0;
+}
+
+PyDoc_STRVAR(columns_doc,
+             "columns(rows, kind, layout)\n--\n\n"
+             "Give a column of each field that ``layout`` calls ``q``, where every row is of the kind and every field\n"
+             "as good as what it should be (``q``, ``i``: a whole number of 64 bits; ``s``: a text; ``b``: a bool),\n"
+             "else None.");
+
+static PyObject *columns(PyObject *module, PyObject *const *args, Py_ssize_t given) {
+    PyObject *made[MOST_FIELDS], *found = NULL;
+    int64_t *data[MOST_FIELDS], number;
+    Py_ssize_t count, fields, row, place, wide = 0;
+    char *layout;
+    int is_good = 1;
+    (void)module;
+    if (!is_called_with(given, 3, "columns") || PyBytes_AsStringAndSize(args[2], &layout, &fields)) return NULL;
+    count = PyList_Size(args[0]);
+    if (count < 0) return NULL;
+    if (fields > MOST_FIELDS) {
+        PyErr_SetString(PyExc_ValueError, "a row has too many fields");
+        return NULL;
+    }
+    for (place = 0; place < fields; place++) {
+        if (layout[place] != 'q') continue;
+        made[wide] = column_new(count, &data[wide]);
+        if (made[wide] == NULL) goto done;
+        wide++;
+    }
+    for (row = 0; is_good && row < count; row++) {
+        PyObject *one = PyList_GetItem(args[0], row);
+        Py_ssize_t column = 0;
+        if (one == NULL) goto done; /* the list has become shorter */
+        if ((PyObject *)Py_TYPE(one) != args[1] || PyTuple_Size(one) != fields) is_good = 0;
+        for (place = 0; is_good && place < fields; place++) {
+            PyObject *value = PyTuple_GetItem(one, place);
+            switch (layout[place]) {
+            case 'q': is_good = !read_number(value, &data[column++][row]); break;
+            case 'i': is_good = !read_number(value, &number); break;
+            case 's': is_good = PyUnicode_Check(value); break;
+            default: is_good = PyBool_Check(value);
+            }
+        }
+    }
+    PyErr_Clear();
+    if (!is_good) {
+        found = Py_NewRef(Py_None);
+        goto done;
+    }
+    found = PyTuple_New(wide);
+    for (place = 0; found != NULL && place < wide; place++) PyTuple_SetItem(found, place, Py_NewRef(made[place]));
+done:
+    while (wide) Py_DECREF(made[--wide]);
+    return found;
+}
+
+PyDoc_STRVAR(alike_doc,
+             "alike(rows, places)\n--\n\n"
+             "Say whether the values at each of these places (bytes) are equal in all rows.");
+
+static PyObject *alike(PyObject *module, PyObject *const *args, Py_ssize_t given) {
+    Py_ssize_t count, fields, row, field;
+    char *places;
+    (void)module;
+    if (!is_called_with(given, 2, "alike") || PyBytes_AsStringAndSize(args[1], &places, &fields)) return NULL;
+    count = PyList_Size(args[0]);
+    for (field = 0; field < fields; field++) {
+        for (row = 1; row < count; row++) {
+            PyObject *first = field_of(args[0], 0, places[field]), *other = field_of(args[0], row, places[field]);
+            int is_equal = first == NULL || other == NULL ? -1 : first == other;
+            if (!is_equal) is_equal = PyObject_RichCompareBool(first, other, Py_EQ);
+            if (is_equal < 0) return NULL;
+            if (!is_equal) return Py_NewRef(Py_False);
+        }
+    }
+    return Py_NewRef(Py_True);
+}
+
+static int add_count(PyObject *counts, PyObject *value, Py_ssize_t more) {
+    PyObject *before = PyDict_GetItemWithError(counts, value), *number;
+    int failed;
+    if (before == NULL && PyErr_Occurred()) return -1;
+    number = PyLong_FromSsize_t(more + (before == NULL ? 0 : PyLong_AsSsize_t(before)));
+    failed = number == NULL || PyDict_SetItem(counts, value, number);
+    Py_XDECREF(number);
+    return failed;
+}
+
+PyDoc_STRVAR(count_doc,
+             "count(rows, place)\n--\n\n"
+             "Give how many rows have which value at a place.");
+
+static PyObject *count(PyObject *module, PyObject *const *args, Py_ssize_t given) {
+    PyObject *counts, *value, *same = NULL;
+    Py_ssize_t rows, row, place, number = 0;
+    (void)module;
+    if (!is_called_with(given, 2, "count")) return NULL;
+    place = PyLong_AsSsize_t(args[1]);
+    rows = PyList_Size(args[0]);
+    counts = PyErr_Occurred() ? NULL : PyDict_New();
+    for (row = 0; counts != NULL && row < rows; row++, number++) {
+        value = field_of(args[0], row, place);
+        if (value != NULL && value == same) continue;
+        if (value == NULL || (number && add_count(counts, same, number))) Py_CLEAR(counts);
+        same = value;
+        number = 0;
+    }
+    if (counts != NULL && number && add_count(counts, same, number)) Py_CLEAR(counts);
+    return counts;
+}
+
+PyDoc_STRVAR(keys_doc,
+             "keys(rows, places)\n--\n\n"
+             "Give the hash of the tuple of the values at these places (bytes), of each row.");
+
+static PyObject *keys(PyObject *module, PyObject *const *args, Py_ssize_t given) {
+    PyObject *found;
+    Py_ssize_t rows, fields, row, field;
+    char *places;
+    (void)module;
+    if (!is_called_with(given, 2, "keys") || PyBytes_AsStringAndSize(args[1], &places, &fields)) return NULL;
+    rows = PyList_Size(args[0]);
+    found = rows < 0 ? NULL : PyList_New(0);
+    for (row = 0; found != NULL && row < rows; row++) {
+        PyObject *key = PyTuple_New(fields);
+        Py_hash_t hash = -1;
+        for (field = 0; key != NULL && field < fields; field++) {
+            PyObject *value = field_of(args[0], row, places[field]);
+            if (value == NULL) {
+                Py_CLEAR(key);
+            } else {
+                PyTuple_SetItem(key, field, Py_NewRef(value));
+            }
+        }
+        if (key != NULL) hash = PyObject_Hash(key);
+        Py_XDECREF(key);
+        if ((hash == -1 && PyErr_Occurred()) || add_number(found, hash)) Py_CLEAR(found);
+    }
+    return found;
+}
+
+PyDoc_STRVAR(run_doc,
+             "run(pieces, size)\n--\n\n"
+             "Say how many of the first ones, each of so many pieces, have the same three in front.");
+
+static PyObject *run(PyObject *module, PyObject *const *args, Py_ssize_t given) {
+    Py_ssize_t all, size, place, front;
+    (void)module;
+    if (!is_called_with(given, 2, "run")) return NULL;
+    size = PyLong_AsSsize_t(args[1]);
+    all = PyList_Size(args[0]);
+    if (PyErr_Occurred()) return NULL;
+    if (size < 3) {
+        PyErr_SetString(PyExc_ValueError, "so few pieces are no request");
+        return NULL;
+    }
+    for (place = 0; place + size <= all; place += size)
+        for (front = 0; front < 3; front++)
+            if (PyList_GetItem(args[0], place + front) != PyList_GetItem(args[0], front)) goto done;
+done:
+    return PyLong_FromSsize_t(place / size);
+}
+
+/* --- columns ------------------------------------------------------------------------------------------------------ */
+
+/* The time between two known times; UNKNOWN where one is not, REVERSED where they are. */
+static int64_t between(int64_t begin, int64_t end, int64_t slack) {
+    if (begin <= 0 || end <= 0) return UNKNOWN;
+    if (end < begin) return begin - end <= slack ? 0 : REVERSED;
+    return end - begin;
+}
+
+static int64_t known(int64_t span, int *is_reversed) {
+    if (span != REVERSED) return span;
+    *is_reversed = 1;
+    return UNKNOWN;
+}
+
+static int64_t usable(int64_t tokens, int64_t least, int64_t limit, int *is_wrong) {
+    if (tokens >= least && tokens < limit) return tokens;
+    if (tokens != UNKNOWN) *is_wrong = 1;
+    return UNKNOWN;
+}
+
+PyDoc_STRVAR(derive_doc,
+             "derive(columns, failed, begun, now, slack, limit)\n--\n\n"
+             "Derive the columns of ``Numbers``; see ``bulk_plain.derive``.\n\n"
+             "columns: submitted, ended, scheduled, first and last token; tokens of input, output and cache;\n"
+             "preemptions. failed: a byte of each request, not 0 where it may have no output; empty where none may.\n"
+             "limit: of tokens. Gives the columns, and how many requests have an impossible time, no end, times that\n"
+             "are reversed, tokens that cannot be.");
+
+static PyObject *derive(PyObject *module, PyObject *const *args, Py_ssize_t given) {
+    const int64_t *in[GIVEN];
+    int64_t *out[DERIVED], begun, now, slack, limit;
+    Py_ssize_t rows = 0, row, failing, bad[4] = {0, 0, 0, 0};
+    PyObject *made, *found = NULL;
+    char *failed;
+    int field;
+    (void)module;
+    if (!is_called_with(given, 6, "derive") || PyBytes_AsStringAndSize(args[1], &failed, &failing)) return NULL;
+    begun = PyLong_AsLongLong(args[2]);
+    now = PyLong_AsLongLong(args[3]);
+    slack = PyLong_AsLongLong(args[4]);
+    limit = PyLong_AsLongLong(args[5]);
+    if (PyErr_Occurred()) return NULL;
+    for (field = 0; field < GIVEN; field++) {
+        PyObject *column = PyTuple_GetItem(args[0], field);
+        Py_ssize_t length;
+        in[field] = column == NULL ? NULL : numbers(column, &length);
+        if (in[field] == NULL) return NULL;
+        if (field == 0) rows = length;
+        if (length != rows || (failing && failing != rows)) {
+            PyErr_SetString(PyExc_ValueError, "the columns are not of one length");
+            return NULL;
+        }
+    }
+    made = PyTuple_New(DERIVED);
+    for (field = 0; made != NULL && field < DERIVED; field++) {
+        PyObject *column = column_new(rows, &out[field]);
+        if (column == NULL) {
+            Py_CLEAR(made);
+        } else {
+            PyTuple_SetItem(made, field, column);
+        }
+    }
+    if (made == NULL) return NULL;
+    for (row = 0; row < rows; row++) {
+        int64_t times[5], input, output, cached, evicted, decode;
+        int is_impossible = 0, is_reversed = 0, is_wrong = 0;
+        for (field = 0; field < 5; field++) {
+            times[field] = in[field][row];
+            if (times[field] == 0 || (times[field] >= begun && times[field] <= now)) continue;
+            times[field] = 0;
+            is_impossible = 1;
+        }
+        out[0][row] = known(between(times[0], times[1], slack), &is_reversed);
+        out[1][row] = known(between(times[0], times[3], slack), &is_reversed);
+        out[2][row] = known(between(times[0], times[2], slack), &is_reversed);
+        out[3][row] = known(between(times[2], times[3], 0), &is_reversed);
+        out[4][row] = decode = known(between(times[3], times[4], 0), &is_reversed);
+        known(between(times[4], times[1], slack), &is_reversed);
+        out[6][row] = input = usable(in[5][row], 1, limit, &is_wrong);
+        out[7][row] = output = usable(in[6][row], failing && failed[row] ? 0 : 1, limit, &is_wrong);
+        cached = usable(in[7][row], 0, limit, &is_wrong);
+        if (input != UNKNOWN && cached > input) {
+            cached = UNKNOWN;
+            is_wrong = 1;
+        }
+        out[8][row] = cached;
+        out[5][row] = output > 1 && decode >= 0 ? decode / (output - 1) : UNKNOWN;
+        evicted = in[8][row];
+        out[9][row] = evicted >= 0 && evicted < limit ? evicted : UNKNOWN;
+        out[10][row] = times[2];
+        out[11][row] = times[1];
+        bad[0] += is_impossible;
+        bad[1] += in[1][row] == 0;
+        bad[2] += is_reversed;
+        bad[3] += is_wrong;
+    }
+    found = Py_BuildValue("N(nnnn)", made, bad[0], bad[1], bad[2], bad[3]);
+    return found;
+}
+
+/* The first of the boundaries that is no less. */
+static Py_ssize_t bucket_of(const int64_t *bounds, Py_ssize_t count, int64_t value) {
+    Py_ssize_t low = 0, high = count;
+    while (low < high) {
+        Py_ssize_t middle = (low + high) / 2;
+        if (bounds[middle] < value) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    return low;
+}
+
+PyDoc_STRVAR(histogram_doc,
+             "histogram(column, bounds)\n--\n\n"
+             "Sort the known values into buckets between the boundaries, ascending, a column, too.\n\n"
+             "Gives the count of each bucket, the sum of the values in two parts, of which the first counts 2**20\n"
+             "times, the least and the greatest; None where no value is known.");
+
+static PyObject *histogram(PyObject *module, PyObject *const *args, Py_ssize_t given) {
+    const int64_t *values, *bounds;
+    Py_ssize_t rows, row, limits, bucket, *filled;
+    int64_t low = INT64_MAX, high = UNKNOWN, above = 0, below = 0;
+    PyObject *counts;
+    (void)module;
+    if (!is_called_with(given, 2, "histogram")) return NULL;
+    values = numbers(args[0], &rows);
+    bounds = values == NULL ? NULL : numbers(args[1], &limits);
+    if (bounds == NULL) return NULL;
+    filled = calloc((size_t)limits + 1, sizeof *filled);
+    if (filled == NULL) return PyErr_NoMemory();
+    for (row = 0; row < rows; row++) {
+        int64_t value = values[row];
+        if (value < 0) continue;
+        if (value < low) low = value;
+        if (value > high) high = value;
+        above += value >> LOW_BITS;
+        below += value & ((INT64_C(1) << LOW_BITS) - 1);
+        filled[bucket_of(bounds, limits, value)]++;
+    }
+    counts = high < 0 ? NULL : PyList_New(0);
+    for (bucket = 0; counts != NULL && bucket <= limits; bucket++)
+        if (add_number(counts, filled[bucket])) Py_CLEAR(counts);
+    free(filled);
+    if (high < 0) return Py_NewRef(Py_None);
+    if (counts == NULL) return NULL;
+    return Py_BuildValue("NLLLL", counts, (long long)above, (long long)below, (long long)low, (long long)high);
+}
+
+/* Let the least of a heap sink to where it belongs. */
+static void sink(int64_t *heap, Py_ssize_t size) {
+    Py_ssize_t place = 0, child;
+    int64_t value = heap[0];
+    while ((child = 2 * place + 1) < size) {
+        if (child + 1 < size && heap[child + 1] < heap[child]) child++;
+        if (heap[child] >= value) break;
+        heap[place] = heap[child];
+        place = child;
+    }
+    heap[place] = value;
+}
+
+static void rise(int64_t *heap, Py_ssize_t place) {
+    int64_t value = heap[place];
+    while (place && heap[(place - 1) / 2] > value) {
+        heap[place] = heap[(place - 1) / 2];
+        place = (place - 1) / 2;
+    }
+    heap[place] = value;
+}
+
+PyDoc_STRVAR(largest_doc,
+             "largest(column, floor, count)\n--\n\n"
+             "Find the places of at least the ``count`` largest values above ``floor``; of ties all.");
+
+static PyObject *largest(PyObject *module, PyObject *const *args, Py_ssize_t given) {
+    const int64_t *values;
+    int64_t floor, *heap;
+    Py_ssize_t rows, row, most, size = 0, above = 0;
+    PyObject *places;
+    (void)module;
+    if (!is_called_with(given, 3, "largest")) return NULL;
+    values = numbers(args[0], &rows);
+    if (values == NULL) return NULL;
+    floor = PyLong_AsLongLong(args[1]);
+    most = PyLong_AsSsize_t(args[2]);
+    if (PyErr_Occurred()) return NULL;
+    if (most < 1) {
+        PyErr_SetString(PyExc_ValueError, "there is no largest one of none");
+        return NULL;
+    }
+    if (most > rows) most = rows;
+    heap = malloc(((size_t)most + 1) * sizeof *heap); /* of the largest so far, the least of them first */
+    if (heap == NULL) return PyErr_NoMemory();
+    for (row = 0; row < rows; row++) {
+        int64_t value = values[row];
+        if (value <= floor) continue;
+        above++;
+        if (size < most) {
+            heap[size] = value;
+            rise(heap, size++);
+        } else if (value > heap[0]) {
+            heap[0] = value;
+            sink(heap, size);
+        }
+    }
+    if (above > most) floor = heap[0] - 1;
+    free(heap);
+    places = PyList_New(0);
+    for (row = 0; places != NULL && row < rows; row++)
+        if (values[row] > floor && add_number(places, row)) Py_CLEAR(places);
+    return places;
+}
+
+static uint32_t table_of_crc[256];
+
+static void make_table_of_crc(void) {
+    uint32_t byte, value;
+    int bit;
+    for (byte = 0; byte < 256; byte++) {
+        for (value = byte, bit = 0; bit < 8; bit++) value = value & 1 ? value >> 1 ^ UINT32_C(0xEDB88320) : value >> 1;
+        table_of_crc[byte] = value;
+    }
+}
+
+PyDoc_STRVAR(scores_doc,
+             "scores(ids, seed, factors)\n--\n\n"
+             "Give each id, as bytes, a number of 63 bits; see ``bulk_plain.scores``.");
+
+static PyObject *scores(PyObject *module, PyObject *const *args, Py_ssize_t given) {
+    uint64_t seed, factors[2];
+    int64_t *data;
+    Py_ssize_t rows, row, size;
+    PyObject *made;
+    int round;
+    (void)module;
+    if (!is_called_with(given, 3, "scores")) return NULL;
+    seed = PyLong_AsUnsignedLongLong(args[1]);
+    for (round = 0; round < 2 && !PyErr_Occurred(); round++) {
+        PyObject *factor = PyTuple_GetItem(args[2], round);
+        factors[round] = factor == NULL ? 0 : PyLong_AsUnsignedLongLong(factor);
+    }
+    rows = PyErr_Occurred() ? -1 : PyList_Size(args[0]);
+    made = rows < 0 ? NULL : column_new(rows, &data);
+    for (row = 0; made != NULL && row < rows; row++) {
+        PyObject *one = PyList_GetItem(args[0], row);
+        const char *text = NULL;
+        uint32_t crc = UINT32_C(0xFFFFFFFF);
+        uint64_t value;
+        if (one != NULL) text = PyUnicode_AsUTF8AndSize(one, &size);
+        if (text == NULL) {
+            Py_CLEAR(made);
+            break;
+        }
+        while (size--) crc = crc >> 8 ^ table_of_crc[(crc ^ (unsigned char)*text++) & 0xFF];
+        value = (crc ^ UINT32_C(0xFFFFFFFF)) ^ seed;
+        for (round = 0; round < 2; round++) value = (value ^ value >> 33) * factors[round];
+        data[row] = (int64_t)((value ^ value >> 33) >> 1);
+    }
+    return made;
+}
+
+PyDoc_STRVAR(finished_doc,
+             "finished(durations, started, ended)\n--\n\n"
+             "Look at the requests whose duration is known; see ``bulk_plain.finished``.");
+
+static PyObject *finished(PyObject *module, PyObject *const *args, Py_ssize_t given) {
+    const int64_t *in[3];
+    int64_t *data, submitted = INT64_MAX, first = INT64_MAX, last = INT64_MIN, over = INT64_MIN;
+    Py_ssize_t rows = 0, row, length, field, number = 0;
+    PyObject *ends;
+    (void)module;
+    if (!is_called_with(given, 3, "finished")) return NULL;
+    for (field = 0; field < 3; field++) {
+        in[field] = numbers(args[field], &length);
+        if (in[field] == NULL) return NULL;
+        if (field == 0) rows = length;
+        if (length != rows) {
+            PyErr_SetString(PyExc_ValueError, "the columns are not of one length");
+            return NULL;
+        }
+    }
+    for (row = 0; row < rows; row++) number += in[0][row] >= 0;
+    if (!number) return Py_NewRef(Py_None);
+    ends = column_new(number, &data);
+    if (ends == NULL) return NULL;
+    for (row = 0; row < rows; row++) {
+        int64_t started = in[1][row], ended = in[2][row];
+        if (in[0][row] < 0) continue;
+        *data++ = ended;
+        if (ended - in[0][row] < submitted) submitted = ended - in[0][row];
+        if (started < first) first = started;
+        if (started > last) last = started;
+        if (ended > over) over = ended;
+    }
+    return Py_BuildValue("NLLLL", ends, (long long)submitted, (long long)first, (long long)last, (long long)over);
+}
+
+static int compare(const void *one, const void *other) {
+    int64_t first = *(const int64_t *)one, second = *(const int64_t *)other;
+    return (first > second) - (first < second);
+}
+
+PyDoc_STRVAR(ordered_doc,
+             "ordered(column)\n--\n\n"
+             "Sort; the interpreter is let go of meanwhile.");
+
+static PyObject *ordered(PyObject *module, PyObject *column) {
+    const int64_t *values;
+    int64_t *data;
+    Py_ssize_t rows;
+    PyObject *made;
+    (void)module;
+    values = numbers(column, &rows);
+    made = values == NULL ? NULL : column_new(rows, &data);
+    if (made == NULL) return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    memcpy(data, values, (size_t)rows * sizeof *data);
+    qsort(data, (size_t)rows, sizeof *data, compare);
+    Py_END_ALLOW_THREADS
+    return made;
+}
+
+#define FAST(name) {#name, (PyCFunction)(void (*)(void))name, METH_FASTCALL, name##_doc}
+
+static PyMethodDef methods[] = {
+    FAST(columns),
+    FAST(alike),
+    FAST(count),
+    FAST(keys),
+    FAST(run),
+    FAST(derive),
+    FAST(histogram),
+    FAST(largest),
+    FAST(scores),
+    FAST(finished),
+    {"ordered", ordered, METH_O, ordered_doc},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_native", NULL, -1, methods, NULL, NULL, NULL, NULL};
+
+PyMODINIT_FUNC PyInit__native(void) {
+    PyObject *module = PyModule_Create(&definition);
+    make_table_of_crc();
+    if (module != NULL && PyModule_AddIntConstant(module, "FORM", FORM)) Py_CLEAR(module);
+    return module;
+}
