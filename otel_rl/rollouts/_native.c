@@ -181,34 +181,84 @@ static PyObject *count(PyObject *module, PyObject *const *args, Py_ssize_t given
     return counts;
 }
 
+static uint64_t mixed(uint64_t value) { /* the finalizer of MurmurHash3 (public domain) */
+    value = (value ^ value >> 33) * UINT64_C(0xFF51AFD7ED558CCD);
+    value = (value ^ value >> 33) * UINT64_C(0xC4CEB9FE1A85EC53);
+    return value ^ value >> 33;
+}
+
+/* A number of the values at these places of a row, equal for equal values; -1 with an exception set. */
+static int64_t key_of(PyObject *row, const char *places, Py_ssize_t fields) {
+    uint64_t key = 0;
+    Py_ssize_t field;
+    for (field = 0; row != NULL && field < fields; field++) {
+        PyObject *value = PyTuple_GetItem(row, places[field]);
+        Py_hash_t hash = value == NULL ? -1 : PyObject_Hash(value);
+        if (hash == -1) return -1;
+        key = mixed(key ^ (uint64_t)hash);
+    }
+    return row == NULL ? -1 : (int64_t)(key >> 1);
+}
+
 PyDoc_STRVAR(keys_doc,
              "keys(rows, places)\n--\n\n"
-             "Give the hash of the tuple of the values at these places (bytes), of each row.");
+             "Give a number of the values at these places (bytes), equal for equal ones, of each row.");
 
 static PyObject *keys(PyObject *module, PyObject *const *args, Py_ssize_t given) {
     PyObject *found;
-    Py_ssize_t rows, fields, row, field;
+    Py_ssize_t rows, fields, row;
     char *places;
     (void)module;
     if (!is_called_with(given, 2, "keys") || PyBytes_AsStringAndSize(args[1], &places, &fields)) return NULL;
     rows = PyList_Size(args[0]);
     found = rows < 0 ? NULL : PyList_New(0);
     for (row = 0; found != NULL && row < rows; row++) {
-        PyObject *key = PyTuple_New(fields);
-        Py_hash_t hash = -1;
-        for (field = 0; key != NULL && field < fields; field++) {
-            PyObject *value = field_of(args[0], row, places[field]);
-            if (value == NULL) {
-                Py_CLEAR(key);
-            } else {
-                PyTuple_SetItem(key, field, Py_NewRef(value));
-            }
-        }
-        if (key != NULL) hash = PyObject_Hash(key);
-        Py_XDECREF(key);
-        if ((hash == -1 && PyErr_Occurred()) || add_number(found, hash)) Py_CLEAR(found);
+        int64_t key = key_of(PyList_GetItem(args[0], row), places, fields);
+        if (key < 0 || add_number(found, key)) Py_CLEAR(found);
     }
     return found;
+}
+
+PyDoc_STRVAR(are_fresh_doc,
+             "are_fresh(rows, places, attempts, seen, most)\n--\n\n"
+             "Say whether every row has an id, the value at the first place, and an attempt, and its key neither\n"
+             "another row nor ``seen``. Where that is so their attempts are added there by their keys, unless it has\n"
+             "``most`` already.");
+
+static PyObject *are_fresh(PyObject *module, PyObject *const *args, Py_ssize_t given) {
+    PyObject *fresh;
+    const int64_t *attempts;
+    Py_ssize_t rows, numbered = 0, fields, row, most;
+    char *places;
+    int is_fresh = 1, failed;
+    (void)module;
+    if (!is_called_with(given, 5, "are_fresh") || PyBytes_AsStringAndSize(args[1], &places, &fields)) return NULL;
+    rows = PyList_Size(args[0]);
+    attempts = numbers(args[2], &numbered);
+    most = PyLong_AsSsize_t(args[4]);
+    if (PyErr_Occurred()) return NULL;
+    if (numbered != rows) {
+        PyErr_SetString(PyExc_ValueError, "so many rows have other attempts");
+        return NULL;
+    }
+    fresh = PyDict_New();
+    failed = fresh == NULL;
+    for (row = 0; !failed && is_fresh && row < rows; row++) {
+        PyObject *one = PyList_GetItem(args[0], row), *key = NULL, *attempt = NULL;
+        int64_t number = key_of(one, places, fields);
+        int is_seen = -1;
+        if (number >= 0) key = PyLong_FromLongLong(number);
+        if (key != NULL) is_seen = PyDict_Contains(args[3], key);
+        is_fresh = is_seen == 0 && attempts[row] && PyObject_IsTrue(PyTuple_GetItem(one, places[0])) == 1;
+        if (is_fresh) attempt = PyLong_FromLongLong(attempts[row]);
+        failed = is_seen < 0 || (is_fresh && (attempt == NULL || PyDict_SetItem(fresh, key, attempt)));
+        Py_XDECREF(key);
+        Py_XDECREF(attempt);
+    }
+    is_fresh = is_fresh && !failed && PyDict_Size(fresh) == rows;
+    if (is_fresh && PyDict_Size(args[3]) < most) failed = PyDict_Update(args[3], fresh);
+    Py_XDECREF(fresh);
+    return failed ? NULL : PyBool_FromLong(is_fresh);
 }
 
 PyDoc_STRVAR(run_doc,
@@ -334,18 +384,15 @@ static PyObject *derive(PyObject *module, PyObject *const *args, Py_ssize_t give
     return found;
 }
 
-/* The first of the boundaries that is no less. */
+/* How many of the boundaries are less. Without a branch: where values lie is as good as random. */
 static Py_ssize_t bucket_of(const int64_t *bounds, Py_ssize_t count, int64_t value) {
-    Py_ssize_t low = 0, high = count;
-    while (low < high) {
-        Py_ssize_t middle = (low + high) / 2;
-        if (bounds[middle] < value) {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
+    const int64_t *first = bounds;
+    while (count > 1) {
+        Py_ssize_t half = count / 2;
+        first += first[half - 1] < value ? half : 0;
+        count -= half;
     }
-    return low;
+    return first - bounds + (count && *first < value);
 }
 
 PyDoc_STRVAR(histogram_doc,
@@ -461,38 +508,30 @@ static void make_table_of_crc(void) {
 }
 
 PyDoc_STRVAR(scores_doc,
-             "scores(ids, seed, factors)\n--\n\n"
+             "scores(ids, seed)\n--\n\n"
              "Give each id, as bytes, a number of 63 bits; see ``bulk_plain.scores``.");
 
 static PyObject *scores(PyObject *module, PyObject *const *args, Py_ssize_t given) {
-    uint64_t seed, factors[2];
+    uint64_t seed;
     int64_t *data;
     Py_ssize_t rows, row, size;
     PyObject *made;
-    int round;
     (void)module;
-    if (!is_called_with(given, 3, "scores")) return NULL;
+    if (!is_called_with(given, 2, "scores")) return NULL;
     seed = PyLong_AsUnsignedLongLong(args[1]);
-    for (round = 0; round < 2 && !PyErr_Occurred(); round++) {
-        PyObject *factor = PyTuple_GetItem(args[2], round);
-        factors[round] = factor == NULL ? 0 : PyLong_AsUnsignedLongLong(factor);
-    }
     rows = PyErr_Occurred() ? -1 : PyList_Size(args[0]);
     made = rows < 0 ? NULL : column_new(rows, &data);
     for (row = 0; made != NULL && row < rows; row++) {
         PyObject *one = PyList_GetItem(args[0], row);
         const char *text = NULL;
         uint32_t crc = UINT32_C(0xFFFFFFFF);
-        uint64_t value;
         if (one != NULL) text = PyUnicode_AsUTF8AndSize(one, &size);
         if (text == NULL) {
             Py_CLEAR(made);
             break;
         }
         while (size--) crc = crc >> 8 ^ table_of_crc[(crc ^ (unsigned char)*text++) & 0xFF];
-        value = (crc ^ UINT32_C(0xFFFFFFFF)) ^ seed;
-        for (round = 0; round < 2; round++) value = (value ^ value >> 33) * factors[round];
-        data[row] = (int64_t)((value ^ value >> 33) >> 1);
+        data[row] = (int64_t)(mixed((crc ^ UINT32_C(0xFFFFFFFF)) ^ seed) >> 1);
     }
     return made;
 }
@@ -565,6 +604,7 @@ static PyMethodDef methods[] = {
     FAST(alike),
     FAST(count),
     FAST(keys),
+    FAST(are_fresh),
     FAST(run),
     FAST(derive),
     FAST(histogram),

@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 from otel_rl.rollouts import bulk_plain
-from otel_rl.rollouts.bulk_plain import FACTORS, LOW_BITS, PROBLEMS, Bins, Finished
+from otel_rl.rollouts.bulk_plain import LOW_BITS, PROBLEMS, Bins, Finished
 from otel_rl.rollouts.columns import MOST_TOKENS, SLACK_NS, Column, Derived, Table, is_failed
 from otel_rl.rollouts.columns import native as _found
 
@@ -51,7 +51,7 @@ def largest(column: Column, floor: int, count: int) -> list[int]:
 def scores(ids: Sequence[str], seed: int) -> Column:
     """Give each id a number of 63 bits that depends on nothing but it and the seed, evenly spread."""
     try:
-        return _view(_native.scores(ids, seed, FACTORS))
+        return _view(_native.scores(ids, seed))
     except UnicodeEncodeError:  # half a character
         return _column(bulk_plain.scores(ids, seed))
 

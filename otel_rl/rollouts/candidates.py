@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-from collections import Counter
 from dataclasses import dataclass
 from itertools import islice
 from operator import attrgetter
@@ -62,7 +61,7 @@ class Offered(dict[int, Kept]):
 
     def __missing__(self, place: int) -> Kept:
         table, numbers = self._table, self._derived.of(place)
-        row = cleaned(table.rows[place], Counter())  # where it was as good as clean
+        row = cleaned(table.rows[place])
         made = Kept(self.first + place, row, table.parents[place], numbers, self._labels)
         self[place] = made
         return made

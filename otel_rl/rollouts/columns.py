@@ -172,6 +172,17 @@ def keys(rows: list[Request]) -> list[int]:
     return found
 
 
+def are_fresh(table: Table, seen: dict[int, int], most: int) -> bool:
+    """Whether no request is without an id or a submission, or has the key of another one or of one that was seen.
+
+    Where that is so they have been seen then, unless so many were already. Without C it is never said, and what each of
+    them is must be looked up.
+    """
+    if native is None or table.numbers is None:
+        return False
+    return bool(native.are_fresh(table.rows, KEY, table.numbers[0], seen, most))
+
+
 def clean(rows: list[Request], parents: list[Any], problems: Counter[str]) -> Table | None:
     """Give the rows as a table of fields that have the types that they should have; None where no row is left.
 
@@ -188,8 +199,13 @@ def clean(rows: list[Request], parents: list[Any], problems: Counter[str]) -> Ta
     return Table(rows, parents, numbers) if rows else None
 
 
-def cleaned(row: Request, problems: Counter[str]) -> Request:
-    """Give a row with the types that it should have; a value that cannot be read is not known."""
+def cleaned(row: Request, problems: Counter[str] | None = None) -> Request:
+    """Give a row with the types that it should have; a value that cannot be read is not known.
+
+    Args:
+        row: what a reader gave.
+        problems: takes what had to be changed; left out where the row is known to be as good as clean.
+    """
     if tuple(map(type, row)) == TYPES:  # nothing is compared but types: what is odd may refuse that
         return row
     changed: dict[str, Any] = {}
@@ -201,7 +217,8 @@ def cleaned(row: Request, problems: Counter[str]) -> Request:
         found = None if value is None else attempt("read", "a value of a request", read, value)
         is_wrong |= found is None and value is not None
         changed[name] = (0 if name in TIMES else UNKNOWN if kind is int else kind()) if found is None else found
-    problems["not_a_number"] += is_wrong
+    if problems is not None:
+        problems["not_a_number"] += is_wrong
     return row._replace(**changed)
 
 

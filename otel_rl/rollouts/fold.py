@@ -20,12 +20,14 @@ from otel_rl.rollouts.engine import Engines
 from otel_rl.rollouts.labels import Words
 from otel_rl.rollouts.measures import HISTOGRAMS, NS, OUTCOMES, SHARES
 from otel_rl.rollouts.place import CONTAINER, PURPOSES, ROLLOUTS, Bucket, Purpose, Stages, apart
-from otel_rl.rollouts.reading import CHUNK, Reading
+from otel_rl.rollouts.reading import Reading
 from otel_rl.rollouts.request_span import request_span
 from otel_rl.rollouts.rollout import Rollout
 from otel_rl.runtime import state
 from otel_rl.spans import Stage
 
+TOGETHER: Final = 4_000
+"""Requests whose numbers wait until they are counted in histograms at once, 96 bytes each."""
 QUIET_NS: Final = 5_000_000_000
 """Requests outside of steps are held together until none has come for so long,"""
 LONG_NS: Final = 60_000_000_000
@@ -143,7 +145,7 @@ class RequestFold:
         labels = self._words.labels(table.rows[0], mode)
         self._derived.setdefault(labels, []).append(derived)
         self._waiting += len(table.rows)
-        if self._waiting >= CHUNK:
+        if self._waiting >= TOGETHER:
             self._count_derived()
         found = outcomes(table)
         self._count_outcomes(table, found, labels)

@@ -16,7 +16,7 @@ from otel_rl.rollouts.place import Bucket, key_of, place_of
 from otel_rl.runtime import state
 from otel_rl.spans import Stage
 
-CHUNK: Final = 1_000
+CHUNK: Final = 500
 """Requests that are counted at once: so few are gone before the garbage collector has looked at them twice."""
 SLICE: Final = 250
 """Requests that are read before the interpreter is let go of for a moment: the training thread may wait for it."""

