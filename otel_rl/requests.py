@@ -58,6 +58,10 @@ class Request(NamedTuple):
     """Output tokens that were allowed."""
 
 
+Row = tuple[Any, ...]
+"""A ``Request``, or a plain tuple of all its values in their order: to make one takes a fifth of the time."""
+
+
 class Load(NamedTuple):
     """How busy an engine is at one moment."""
 
@@ -83,11 +87,27 @@ class KvCache(NamedTuple):
     """Of the keys and values in it."""
 
 
-def note(read: Callable[..., Iterable[Request]], *arguments: Any, parent: Any = None) -> None:
+def one_of(many: Callable[..., list[Row]]) -> Callable[..., list[Request]]:
+    """Make the reader of one finished request of a function that reads many in one go: the flusher takes that first.
+
+    Args:
+        many: takes of each argument of the reader a sequence with one for each request.
+    """
+
+    def read(*arguments: Any) -> list[Request]:
+        return list(map(Request._make, many(*zip(arguments, strict=False))))
+
+    read.many = many  # type: ignore[attr-defined]
+    return read
+
+
+def note(read: Callable[..., Iterable[Row]], *arguments: Any, parent: Any = None) -> None:
     """Hand finished requests to the flusher. Cost: 0.3 us (``benchmarks/requests.py``); nothing is read here.
 
     Args:
-        read: makes the rows of ``arguments``, on the flusher's thread; what it is given must not change any more.
+        read: makes the rows of ``arguments``, on the flusher's thread; what it is given must not change any more. It
+            may have an attribute ``many``, which makes the rows of several calls: it takes a list of each argument,
+            and gives a list of rows; where it fails they are read one by one.
         arguments: the engine's own objects.
         parent: the span they belong to, or its ``SpanContext``; where it is None that of ``place``.
     """
@@ -100,14 +120,15 @@ def note(read: Callable[..., Iterable[Request]], *arguments: Any, parent: Any = 
                 state.add(noted)
 
 
-def note_many(pieces: Sequence[Any], number: int) -> None:
+def note_many(pieces: Sequence[Any], number: int, noted: Noted | None = None) -> None:
     """Hand over what was finished together, in the form of ``Noted``.
 
     Args:
         pieces: reader, parent, number of arguments and arguments of each; no parent is None.
         number: how many they are.
+        noted: what waited for the flusher when they were finished, if that was not now.
     """
-    noted = state.noted
+    noted = state.noted if noted is None else noted
     if 0 < len(noted) < MOST_PIECES or _may_wait(noted, number):
         noted += pieces
         if state.noted is not noted:

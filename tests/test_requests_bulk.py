@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from fractions import Fraction
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_rl.requests import Request
-from otel_rl.rollouts import bulk_native, bulk_plain, candidates, columns
+from otel_rl.rollouts import bulk_native, bulk_plain, candidates, columns, seen
 from otel_rl.rollouts.bulk import bulk
 from otel_rl.rollouts.candidates import Candidates, Policy
 from otel_rl.rollouts.columns import Table, clean
@@ -86,25 +87,18 @@ def test_c_derives_what_plain_python_derives(made: list[Request], begun: int, is
         assert bulk_plain.histogram(bulk_plain.joined([column, column]), bounds) == twice
 
 
-def numbered(keys: list[int]) -> list[int]:
-    """Say of each which is the first that is equal."""
-    return list(map(keys.index, keys))
-
-
 @needs_both
 @given(rows())
 def test_c_sees_in_rows_what_plain_python_sees(made: list[Request]) -> None:
-    """Whether they are alike, their counts, their keys."""
+    """Whether they are alike, and their counts."""
     made += [made[0]._replace(engine="another"), made[0]][: len(made) % 3]
     with pytest.MonkeyPatch.context() as patch:
-        seen = []
+        found = []
         for is_native in (True, False):
             use(patch, is_native=is_native)
             table = Table(made, [9] * len(made))
-            seen.append(
-                (len(table.parts()), table.finishes, table.errors, table.has_failed(), numbered(columns.keys(made)))
-            )
-    assert seen[0] == seen[1]
+            found.append((len(table.parts()), table.finishes, table.errors, table.has_failed()))
+    assert found[0] == found[1]
 
 
 @pytest.mark.medium
@@ -121,6 +115,36 @@ def test_what_is_derived_is_what_the_definitions_say(made: list[Request], begun:
         if 1 < row.output_tokens < 1 << 40:
             exact = Fraction(row.last_token - row.first_token, row.output_tokens - 1)
             assert 0 <= exact - derived["tpot"][place] < 1
+
+
+@needs_both
+@pytest.mark.medium
+@given(
+    st.lists(st.lists(st.tuples(st.integers(0, 400), st.integers(0, 2), st.integers(0, 2)), min_size=1), min_size=1),
+    st.sampled_from([3, 1_000_000]),
+    st.booleans(),
+)
+def test_c_has_seen_what_plain_python_has(
+    batches: list[list[tuple[int, int, int]]], most: int, is_one_trace: bool
+) -> None:
+    """Requests with and without ids, attempts, submissions; of one trace and of several; within the limit."""
+    traces = [SimpleNamespace(trace=SimpleNamespace(trace_id=trace_id)) for trace_id in (7, 1 << 100)]
+    ways = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(seen, "MOST_KEYS", most)
+        for is_native in (True, False):
+            patch.setattr(seen, "native", columns.native if is_native else None)
+            found = seen.Seen()
+            verdicts = []
+            for batch in batches:
+                made = [
+                    Request("e", submitted, ended or 1 << 70, turn=number % 5, id=str(number) if number else "")
+                    for number, submitted, ended in batch
+                ]
+                table = Table(made, [traces[number % 2] for number, _, _ in batch])
+                verdicts.append(found.look(table, is_one_trace=is_one_trace))
+            ways.append(verdicts)
+    assert ways[0] == ways[1]
 
 
 @needs_both
@@ -187,13 +211,15 @@ def test_c_is_chosen_where_it_is() -> None:
 def test_rows_of_many_shapes_become_clean(way: Any) -> None:
     """Whole numbers of any type stay, what is no request goes."""
     problems: Counter[str] = Counter()
-    made = [Request("e", np.int64(5), 7.0, True), Request("e", 1, 2)._replace(engine=None), 5]  # type: ignore[list-item, arg-type]
-    table = clean(made, [7, 8, 9], problems)  # type: ignore[arg-type]
+    odd = Request("e", np.int64(5), 7.0, True)  # type: ignore[arg-type]
+    nobody = Request("e", 1, 2)._replace(engine=None)  # type: ignore[arg-type]
+    made: list[Any] = [odd, nobody, 5, tuple(Request("e", 3, 4)), (1, 2)]
+    table = clean(made, [7, 8, 9, 10, 11], problems)
     assert table is not None
-    assert [Request("e", 5, 7, 1), Request("", 1, 2)] == table.rows
-    assert [7, 8] == table.parents
+    assert [Request("e", 5, 7, 1), Request("", 1, 2), Request("e", 3, 4)] == table.rows
+    assert [7, 8, 10] == table.parents
     assert [int, int, int] == [type(value) for value in table.rows[0][1:4]]
-    assert {"no_request": 1} == {reason: number for reason, number in problems.items() if number}
+    assert {"no_request": 2} == {reason: number for reason, number in problems.items() if number}
     assert clean([], [], problems) is None
 
 
@@ -207,14 +233,15 @@ def test_what_is_as_good_as_a_number_is_one(way: Any) -> None:
     odd = [row._replace(output_tokens=True, turn=np.int64(row.turn), finish=Word("stop")) for row in plain]
     problems: Counter[str] = Counter()
     kept = []
-    for made in (plain, odd):
+    for made in (plain, odd, list(map(tuple, plain))):
         table = clean(made, [9] * len(made), problems)
         assert table is not None
         candidates = Candidates(Policy(failed=0, extreme=2, sample=0, total=9))
         candidates.add(table, way.derive(table, 0, NOW), way.scores(table.ids, 1), 0)
         kept.append([(one.row, one.numbers) for one in candidates.chosen(9)])
         assert {int, str, bool} == {type(value) for one in kept[-1] for row in one for value in row}
-    assert kept[0] == kept[1]
+        assert {Request} == {type(row) for row, _ in kept[-1]}
+    assert kept[0] == kept[1] == kept[2]
     assert not any(problems.values())
 
 
@@ -227,3 +254,30 @@ def test_one_bad_row_is_no_other_s(way: Any, wrong: Any) -> None:
     assert table is not None
     expected = {} if wrong is None else {"not_a_number": 1}
     assert ([*rows, rows[0]], expected) == (table.rows, {word: number for word, number in problems.items() if number})
+
+
+@needs_both
+@pytest.mark.parametrize(
+    ("name", "arguments", "error"),
+    [
+        ("columns", ([], Request), "takes 3 arguments"),
+        ("columns", ([], Request, b"q" * 65), "too many fields"),
+        ("derive", ((bytes(8),) * 8, b"", 0, 1, 1, 1), "out of range"),
+        ("derive", ((bytes(8),) * 8 + (b"",), b"", 0, 1, 1, 1), "not of one length"),
+        ("derive", ((bytes(8),) * 9, b"12", 0, 1, 1, 1), "not of one length"),
+        ("finished", (bytes(8), bytes(8), b""), "not of one length"),
+        ("largest", (bytes(8), 0, 0), "no largest"),
+        ("alike", ([(1,), ()], b"\0"), "out of range"),
+        ("see", (bytearray(), 0, 9, [([1],)], b"\0", bytes(8), bytes(8), b""), "unhashable"),
+        ("see", (bytearray(), 0, 9, [("a",)], b"\0", b"", b"", b""), "as long as the rows"),
+        ("see", (bytearray(), 0, 9, [("a",)], b"\0", bytes(8), bytes(8), bytes(16)), "as long as the rows"),
+        ("see", (b"", 0, 9, [("a",)], b"\0", bytes(8), bytes(8), b""), "takes a bytearray"),
+        ("run", ([1, 2], 2), "so few pieces"),
+        ("ordered", ([1],), "expected bytes"),
+    ],
+)
+def test_c_refuses_what_it_cannot_take(name: str, arguments: tuple[Any, ...], error: str) -> None:
+    """With an exception that says what is wrong."""
+    function = getattr(columns.native, name)
+    with pytest.raises((TypeError, ValueError, IndexError), match=error):
+        function(*arguments)

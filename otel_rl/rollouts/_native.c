@@ -75,9 +75,9 @@ static int read_number(PyObject *value, int64_t *number) {
 
 PyDoc_STRVAR(columns_doc,
              "columns(rows, kind, layout)\n--\n\n"
-             "Give a column of each field that ``layout`` calls ``q``, where every row is of the kind and every field\n"
-             "as good as what it should be (``q``, ``i``: a whole number of 64 bits; ``s``: a text; ``b``: a bool),\n"
-             "else None.");
+             "Give a column of each field that ``layout`` calls ``q``, where every row is of the kind or a plain tuple, and\n"
+             "every field as good as what it should be (``q``, ``i``: a whole number of 64 bits; ``s``: a text; ``b``:\n"
+             "a bool), else None.");
 
 static PyObject *columns(PyObject *module, PyObject *const *args, Py_ssize_t given) {
     PyObject *made[MOST_FIELDS], *found = NULL;
@@ -103,7 +103,7 @@ static PyObject *columns(PyObject *module, PyObject *const *args, Py_ssize_t giv
         PyObject *one = PyList_GetItem(args[0], row);
         Py_ssize_t column = 0;
         if (one == NULL) goto done; /* the list has become shorter */
-        if ((PyObject *)Py_TYPE(one) != args[1] || PyTuple_Size(one) != fields) is_good = 0;
+        is_good = ((PyObject *)Py_TYPE(one) == args[1] || PyTuple_CheckExact(one)) && PyTuple_Size(one) == fields;
         for (place = 0; is_good && place < fields; place++) {
             PyObject *value = PyTuple_GetItem(one, place);
             switch (layout[place]) {
@@ -187,9 +187,9 @@ static uint64_t mixed(uint64_t value) { /* the finalizer of MurmurHash3 (public 
     return value ^ value >> 33;
 }
 
-/* A number of the values at these places of a row, equal for equal values; -1 with an exception set. */
-static int64_t key_of(PyObject *row, const char *places, Py_ssize_t fields) {
-    uint64_t key = 0;
+/* A number of a scope and the values at these places of a row, equal for equal ones; -1 with an exception set. */
+static int64_t key_of(PyObject *row, const char *places, Py_ssize_t fields, int64_t scope) {
+    uint64_t key = (uint64_t)scope;
     Py_ssize_t field;
     for (field = 0; row != NULL && field < fields; field++) {
         PyObject *value = PyTuple_GetItem(row, places[field]);
@@ -200,65 +200,96 @@ static int64_t key_of(PyObject *row, const char *places, Py_ssize_t fields) {
     return row == NULL ? -1 : (int64_t)(key >> 1);
 }
 
-PyDoc_STRVAR(keys_doc,
-             "keys(rows, places)\n--\n\n"
-             "Give a number of the values at these places (bytes), equal for equal ones, of each row.");
+/* What was seen: slots of a key, 0 where it is free, and an attempt; as many as a power of 2, at most half of them taken.
+   A number of 64 bits stands for what it was made of: of a million two are equal by chance in one of 18 million cases. */
+typedef struct {
+    int64_t key, attempt;
+} Slot;
 
-static PyObject *keys(PyObject *module, PyObject *const *args, Py_ssize_t given) {
-    PyObject *found;
-    Py_ssize_t rows, fields, row;
-    char *places;
-    (void)module;
-    if (!is_called_with(given, 2, "keys") || PyBytes_AsStringAndSize(args[1], &places, &fields)) return NULL;
-    rows = PyList_Size(args[0]);
-    found = rows < 0 ? NULL : PyList_New(0);
-    for (row = 0; found != NULL && row < rows; row++) {
-        int64_t key = key_of(PyList_GetItem(args[0], row), places, fields);
-        if (key < 0 || add_number(found, key)) Py_CLEAR(found);
-    }
-    return found;
+#define FIRST_SLOTS 64
+
+static Slot *slot_of(Slot *slots, size_t count, int64_t key) {
+    size_t place = (size_t)key & (count - 1);
+    while (slots[place].key && slots[place].key != key) place = (place + 1) & (count - 1);
+    return slots + place;
 }
 
-PyDoc_STRVAR(are_fresh_doc,
-             "are_fresh(rows, places, attempts, seen, most)\n--\n\n"
-             "Say whether every row has an id, the value at the first place, and an attempt, and its key neither\n"
-             "another row nor ``seen``. Where that is so their attempts are added there by their keys, unless it has\n"
-             "``most`` already.");
+/* Make twice as many slots of a bytearray, or the first; 0, or -1 with an exception set. */
+static int grow(PyObject *seen, size_t *count) {
+    size_t before = *count, place;
+    Slot *slots, *old = malloc((before + 1) * sizeof *old);
+    if (old == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    memcpy(old, PyByteArray_AsString(seen), before * sizeof *old);
+    *count = before ? 2 * before : FIRST_SLOTS;
+    if (PyByteArray_Resize(seen, (Py_ssize_t)(*count * sizeof *old))) {
+        free(old);
+        return -1;
+    }
+    slots = (Slot *)PyByteArray_AsString(seen);
+    memset(slots, 0, *count * sizeof *slots);
+    for (place = 0; place < before; place++)
+        if (old[place].key) *slot_of(slots, *count, old[place].key) = old[place];
+    free(old);
+    return 0;
+}
 
-static PyObject *are_fresh(PyObject *module, PyObject *const *args, Py_ssize_t given) {
-    PyObject *fresh;
-    const int64_t *attempts;
-    Py_ssize_t rows, numbered = 0, fields, row, most;
-    char *places;
-    int is_fresh = 1, failed;
+PyDoc_STRVAR(see_doc,
+             "see(seen, taken, most, rows, places, submitted, ended, scopes)\n--\n\n"
+             "Look for rows by the values at these places (bytes), of which the first is empty where a row has no name,\n"
+             "and by its scope, where there are any; and remember them. Gives how many are remembered, and of each row\n"
+             "0 where it is new or has no name, 1 where it was seen with another attempt, 2 with the same.\n\n"
+             "seen: a bytearray, empty at first. taken: how many are remembered; most: may be. submitted, ended: columns,\n"
+             "of which the first that is not 0 tells attempts apart. scopes: a column, or empty.");
+
+static PyObject *see(PyObject *module, PyObject *const *args, Py_ssize_t given) {
+    const int64_t *columns[3] = {NULL, NULL, NULL};
+    Py_ssize_t rows, row, fields, lengths[3] = {0, 0, 0}, taken, most, field;
+    size_t count;
+    PyObject *verdicts = NULL;
+    char *places, *verdict;
     (void)module;
-    if (!is_called_with(given, 5, "are_fresh") || PyBytes_AsStringAndSize(args[1], &places, &fields)) return NULL;
-    rows = PyList_Size(args[0]);
-    attempts = numbers(args[2], &numbered);
-    most = PyLong_AsSsize_t(args[4]);
+    if (!is_called_with(given, 8, "see") || PyBytes_AsStringAndSize(args[4], &places, &fields)) return NULL;
+    taken = PyLong_AsSsize_t(args[1]);
+    most = PyLong_AsSsize_t(args[2]);
+    rows = PyList_Size(args[3]);
+    for (field = 0; field < 3 && !PyErr_Occurred(); field++) columns[field] = numbers(args[5 + field], &lengths[field]);
     if (PyErr_Occurred()) return NULL;
-    if (numbered != rows) {
-        PyErr_SetString(PyExc_ValueError, "so many rows have other attempts");
+    if (!PyByteArray_CheckExact(args[0]) || lengths[0] != rows || lengths[1] != rows
+        || (lengths[2] && lengths[2] != rows)) {
+        PyErr_SetString(PyExc_ValueError, "see() takes a bytearray, and columns that are as long as the rows are many");
         return NULL;
     }
-    fresh = PyDict_New();
-    failed = fresh == NULL;
-    for (row = 0; !failed && is_fresh && row < rows; row++) {
-        PyObject *one = PyList_GetItem(args[0], row), *key = NULL, *attempt = NULL;
-        int64_t number = key_of(one, places, fields);
-        int is_seen = -1;
-        if (number >= 0) key = PyLong_FromLongLong(number);
-        if (key != NULL) is_seen = PyDict_Contains(args[3], key);
-        is_fresh = is_seen == 0 && attempts[row] && PyObject_IsTrue(PyTuple_GetItem(one, places[0])) == 1;
-        if (is_fresh) attempt = PyLong_FromLongLong(attempts[row]);
-        failed = is_seen < 0 || (is_fresh && (attempt == NULL || PyDict_SetItem(fresh, key, attempt)));
-        Py_XDECREF(key);
-        Py_XDECREF(attempt);
+    count = (size_t)PyByteArray_Size(args[0]) / sizeof(Slot);
+    verdicts = PyBytes_FromStringAndSize(NULL, rows);
+    verdict = verdicts == NULL ? NULL : PyBytes_AsString(verdicts);
+    for (row = 0; verdicts != NULL && row < rows; row++) {
+        PyObject *one = PyList_GetItem(args[3], row), *name = one == NULL ? NULL : PyTuple_GetItem(one, places[0]);
+        int is_named = name == NULL ? -1 : PyObject_IsTrue(name);
+        int64_t key = is_named < 0 ? -1 : key_of(one, places, fields, lengths[2] ? columns[2][row] : 0);
+        int64_t attempt = columns[0][row] ? columns[0][row] : -columns[1][row];
+        Slot *slot;
+        if (key < 0 || (2 * ((size_t)taken + 1) > count && grow(args[0], &count))) {
+            Py_CLEAR(verdicts);
+            break;
+        }
+        verdict[row] = 0;
+        if (!is_named) continue;
+        key += !key; /* a free slot's */
+        slot = slot_of((Slot *)PyByteArray_AsString(args[0]), count, key);
+        if (slot->key) {
+            verdict[row] = slot->attempt == attempt ? 2 : 1;
+        } else if (taken < most) {
+            slot->key = key;
+            taken++;
+        } else {
+            continue;
+        }
+        slot->attempt = attempt;
     }
-    is_fresh = is_fresh && !failed && PyDict_Size(fresh) == rows;
-    if (is_fresh && PyDict_Size(args[3]) < most) failed = PyDict_Update(args[3], fresh);
-    Py_XDECREF(fresh);
-    return failed ? NULL : PyBool_FromLong(is_fresh);
+    return verdicts == NULL ? NULL : Py_BuildValue("nN", taken, verdicts);
 }
 
 PyDoc_STRVAR(run_doc,
@@ -603,8 +634,7 @@ static PyMethodDef methods[] = {
     FAST(columns),
     FAST(alike),
     FAST(count),
-    FAST(keys),
-    FAST(are_fresh),
+    FAST(see),
     FAST(run),
     FAST(derive),
     FAST(histogram),

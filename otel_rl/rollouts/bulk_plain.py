@@ -7,11 +7,11 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from heapq import nlargest
 from itertools import chain
-from operator import attrgetter
+from operator import itemgetter
 from typing import Final, NamedTuple
 from zlib import crc32
 
-from otel_rl.requests import UNKNOWN
+from otel_rl.requests import UNKNOWN, Request
 from otel_rl.rollouts.columns import COUNTS, FAILED, MOST_TOKENS, SLACK_NS, TIMES, Column, Derived, Table, texts
 
 MASK: Final = (1 << 64) - 1
@@ -20,7 +20,7 @@ LOW_BITS: Final = 20
 FACTORS: Final = 0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53
 """Of MurmurHash3's finalizer (public domain), which spreads what ids that follow each other leave close together."""
 PROBLEMS: Final = ("impossible_time", "unfinished", "reversed", "tokens")
-_GIVEN: Final = attrgetter(*TIMES, *COUNTS, "finish", "error")
+_GIVEN: Final = itemgetter(*map(Request._fields.index, (*TIMES, *COUNTS, "finish", "error")))
 
 
 class Bins(NamedTuple):
@@ -79,7 +79,7 @@ def derive(table: Table, begun: int, now: int) -> Derived:
         tpot = decode // (output - 1) if output > 1 and decode >= 0 else -1
         preemptions = evicted if 0 <= evicted < MOST_TOKENS else UNKNOWN
         made.append((duration, ttft, queue, prefill, decode, tpot, inside, output, cached, preemptions, started, ended))
-    unfinished = sum(not row.ended for row in table.rows)
+    unfinished = sum(not ended for ended in table.column("ended"))
     problems = dict(zip(PROBLEMS, (impossible, unfinished, backwards, wrong), strict=True))
     return Derived(list(zip(*made, strict=True)), problems)
 

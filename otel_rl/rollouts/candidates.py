@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import heapq
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 from operator import attrgetter
 from typing import Any, Final
 
 from otel_rl.records import Labels
-from otel_rl.requests import Request
+from otel_rl.requests import Row
 from otel_rl.rollouts.bulk import bulk
-from otel_rl.rollouts.columns import Column, Derived, Numbers, Table, cleaned, is_failed
+from otel_rl.rollouts.columns import Column, Derived, Numbers, Table, cleaned, has_error, is_failed
 
 
 class Kept:
@@ -19,13 +20,14 @@ class Kept:
 
     __slots__ = ("labels", "number", "numbers", "parent", "row", "why")
 
-    def __init__(self, number: int, row: Request, parent: Any, numbers: Numbers, labels: Labels) -> None:
+    def __init__(self, number: int, row: Row, parent: Any, numbers: Sequence[int], labels: Labels) -> None:
         self.number = number
         """Of the row within the rollout."""
-        self.row = row
+        self.row: Any = row
+        """A ``Request`` once it is chosen, ``numbers`` then ``Numbers``: there are far more candidates."""
         self.parent = parent
         """Its place: a ``Stage`` or a ``Place``."""
-        self.numbers = numbers
+        self.numbers: Any = numbers
         self.labels = labels
         """Of the series that it counts in."""
         self.why = ""
@@ -61,8 +63,7 @@ class Offered(dict[int, Kept]):
 
     def __missing__(self, place: int) -> Kept:
         table, numbers = self._table, self._derived.of(place)
-        row = cleaned(table.rows[place])
-        made = Kept(self.first + place, row, table.parents[place], numbers, self._labels)
+        made = Kept(self.first + place, table.rows[place], table.parents[place], numbers, self._labels)
         self[place] = made
         return made
 
@@ -124,7 +125,8 @@ class Candidates:
         offered = Offered(table, derived, first, labels)
         room = self._policy.failed - len(self._failed)
         if room > 0 and table.has_failed():
-            places = (place for place, row in enumerate(table.rows) if row.ended and is_failed(row))
+            over = zip(table.rows, table.column("ended"), strict=True)
+            places = (place for place, (row, ended) in enumerate(over) if ended and is_failed(row))
             self._failed += [offered[place] for place in islice(places, room)]
         columns = (derived.columns.duration, derived.columns.ttft, derived.columns.output, scores)
         for best, column in zip(self._kinds.values(), columns, strict=True):
@@ -141,6 +143,8 @@ class Candidates:
                 elif len(found) < room:
                     one.why = kind
                     found.append(one)
+        for one in found:
+            one.row, one.numbers = cleaned(one.row), Numbers._make(one.numbers)
         return sorted(found, key=_NUMBER)
 
 
@@ -151,6 +155,6 @@ def outcomes(table: Table) -> dict[str, int]:
         "aborted": finishes.get("abort", 0),
         "timed_out": finishes.get("timeout", 0),
         "clipped": finishes.get("length", 0),
-        "error": sum(row.finish == "error" or bool(row.error) for row in table.rows) if table.has_failed() else 0,
+        "error": sum(map(has_error, table.rows)) if table.has_failed() else 0,
     }
     return {kind: number for kind, number in found.items() if number}

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from operator import attrgetter, index, itemgetter
+from operator import index, itemgetter
 from typing import Any, Final, NamedTuple
 
 from otel_rl.guard import attempt
 from otel_rl.native import find_native
-from otel_rl.requests import UNKNOWN, Request
+from otel_rl.requests import UNKNOWN, Request, Row
 
 FORM: Final = 1
 """Of what ``_native.c`` takes and gives."""
@@ -36,18 +36,15 @@ LAYOUT: Final = "".join(
 """What the fields of a row should be, and of which of them there are columns, as ``_native.c`` reads it."""
 
 
-def _places(*names: str) -> bytes:
+def places(*names: str) -> bytes:
+    """Say where these fields are in a row."""
     return bytes(map(Request._fields.index, names))
 
 
-KIND: Final = _places("operation", "engine", "model", "replica", "streamed")
+KIND: Final = places("operation", "engine", "model", "replica", "streamed")
 """What tells the series of requests apart."""
-KEY: Final = _places("id", "turn", "engine", "replica")
-"""What tells requests of one rollout apart."""
-_FINISH, _ERROR = _places("finish", "error")
-_id: Final = attrgetter("id")
+FINISH, ERROR, _ID = places("finish", "error", "id")
 kind_of: Final = itemgetter(*KIND)
-key_of: Final = itemgetter(*KEY)
 
 
 class Numbers(NamedTuple):
@@ -85,9 +82,9 @@ class Derived:
         """A ``Numbers`` whose fields are the columns."""
         self.problems = problems
 
-    def of(self, place: int) -> Numbers:
+    def of(self, place: int) -> list[int]:
         """Give the numbers of one row."""
-        return Numbers._make([column[place] for column in self.columns])
+        return [column[place] for column in self.columns]
 
 
 class Table:
@@ -95,7 +92,7 @@ class Table:
 
     __slots__ = ("errors", "finishes", "ids", "numbers", "parents", "rows")
 
-    def __init__(self, rows: list[Request], parents: list[Any], numbers: tuple[bytes, ...] | None = None) -> None:
+    def __init__(self, rows: list[Row], parents: list[Any], numbers: tuple[bytes, ...] | None = None) -> None:
         """Look at rows. Cost: 0.15 us each.
 
         Args:
@@ -107,16 +104,23 @@ class Table:
         self.parents = parents
         self.numbers = numbers if numbers is not None else whole_numbers(rows)
         """Times and counts, each column as bytes; None without C, or where a number does not fit into 64 bits."""
-        self.ids = list(map(_id, rows))
-        self.finishes = count(rows, _FINISH)
+        self.ids: list[str] = list(map(itemgetter(_ID), rows))
+        self.finishes = count(rows, FINISH)
         """How many ended for which reason."""
-        self.errors = count(rows, _ERROR)
+        self.errors = count(rows, ERROR)
 
     def column(self, name: str) -> Column:
         """Give a column of times."""
         if self.numbers is not None:
             return memoryview(self.numbers[TIMES.index(name)]).cast("q")
-        return list(map(attrgetter(name), self.rows))
+        return list(map(itemgetter(*places(name)), self.rows))
+
+    def ended_between(self, after: int, until: int) -> list[int]:
+        """Say which requests ended after a time, and not after another."""
+        ends = self.column("ended")
+        if native is not None and self.numbers is not None:
+            return [place for place in native.largest(ends.obj, after, len(ends)) if ends[place] <= until]
+        return [place for place, ended in enumerate(ends) if after < ended <= until]
 
     def has_failed(self) -> bool:
         """Whether any request was aborted, ran out of time or failed."""
@@ -152,7 +156,7 @@ def whole_numbers(rows: list[Any]) -> tuple[bytes, ...] | None:
     return found
 
 
-def are_alike(rows: list[Request]) -> bool:
+def are_alike(rows: list[Row]) -> bool:
     """Whether all count in the same series."""
     if native is not None:
         return bool(native.alike(rows, KIND))
@@ -160,30 +164,13 @@ def are_alike(rows: list[Request]) -> bool:
     return all(kind_of(row) == first for row in rows)
 
 
-def count(rows: list[Request], place: int) -> dict[str, int]:
+def count(rows: list[Row], place: int) -> dict[str, int]:
     """Count the rows by the field at a place."""
     counts: dict[str, int] = native.count(rows, place) if native is not None else Counter(map(itemgetter(place), rows))
     return counts
 
 
-def keys(rows: list[Request]) -> list[int]:
-    """Give a number of each row by which it is found again."""
-    found: list[int] = native.keys(rows, KEY) if native is not None else list(map(hash, map(key_of, rows)))
-    return found
-
-
-def are_fresh(table: Table, seen: dict[int, int], most: int) -> bool:
-    """Whether no request is without an id or a submission, or has the key of another one or of one that was seen.
-
-    Where that is so they have been seen then, unless so many were already. Without C it is never said, and what each of
-    them is must be looked up.
-    """
-    if native is None or table.numbers is None:
-        return False
-    return bool(native.are_fresh(table.rows, KEY, table.numbers[0], seen, most))
-
-
-def clean(rows: list[Request], parents: list[Any], problems: Counter[str]) -> Table | None:
+def clean(rows: list[Row], parents: list[Any], problems: Counter[str]) -> Table | None:
     """Give the rows as a table of fields that have the types that they should have; None where no row is left.
 
     Args:
@@ -193,13 +180,17 @@ def clean(rows: list[Request], parents: list[Any], problems: Counter[str]) -> Ta
     """
     numbers = whole_numbers(rows)
     if numbers is None:
-        kept = [(row, parent) for row, parent in zip(rows, parents, strict=True) if type(row) is Request]
+        kept = [(row, parent) for row, parent in zip(rows, parents, strict=True) if _is_row(row)]
         problems["no_request"] += len(rows) - len(kept)
         rows, parents = [cleaned(row, problems) for row, _ in kept], [parent for _, parent in kept]
     return Table(rows, parents, numbers) if rows else None
 
 
-def cleaned(row: Request, problems: Counter[str] | None = None) -> Request:
+def _is_row(row: Any) -> bool:
+    return type(row) is Request or (type(row) is tuple and len(row) == len(TYPES))
+
+
+def cleaned(row: Row, problems: Counter[str] | None = None) -> Request:
     """Give a row with the types that it should have; a value that cannot be read is not known.
 
     Args:
@@ -207,7 +198,7 @@ def cleaned(row: Request, problems: Counter[str] | None = None) -> Request:
         problems: takes what had to be changed; left out where the row is known to be as good as clean.
     """
     if tuple(map(type, row)) == TYPES:  # nothing is compared but types: what is odd may refuse that
-        return row
+        return Request._make(row)
     changed: dict[str, Any] = {}
     is_wrong = False
     for name, kind, value in zip(Request._fields, TYPES, row, strict=True):
@@ -219,7 +210,7 @@ def cleaned(row: Request, problems: Counter[str] | None = None) -> Request:
         changed[name] = (0 if name in TIMES else UNKNOWN if kind is int else kind()) if found is None else found
     if problems is not None:
         problems["not_a_number"] += is_wrong
-    return row._replace(**changed)
+    return Request._make(row)._replace(**changed)
 
 
 def _text(value: Any) -> str:
@@ -237,9 +228,14 @@ def whole(value: Any) -> int | None:
     return int(number) if abs(number) < LARGEST else None
 
 
-def is_failed(row: Request) -> bool:
+def is_failed(row: Row) -> bool:
     """Whether a request was aborted, ran out of time or failed."""
-    return row.finish in FAILED or bool(row.error)
+    return row[FINISH] in FAILED or bool(row[ERROR])
+
+
+def has_error(row: Row) -> bool:
+    """Whether a request failed by itself."""
+    return row[FINISH] == "error" or bool(row[ERROR])
 
 
 def texts(ids: Sequence[str]) -> list[bytes]:

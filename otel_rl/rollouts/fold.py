@@ -12,10 +12,10 @@ from otel_rl import vocabulary as v
 from otel_rl.guard import guard
 from otel_rl.metrics import Fold
 from otel_rl.records import Exemplar, Labels, Noted, Point, Span, Value
-from otel_rl.requests import KvCache, Load
+from otel_rl.requests import KvCache, Load, Request
 from otel_rl.rollouts.bulk import bulk
 from otel_rl.rollouts.candidates import Policy, outcomes
-from otel_rl.rollouts.columns import Derived, Numbers, Table, clean
+from otel_rl.rollouts.columns import ERROR, Derived, Numbers, Table, clean, has_error
 from otel_rl.rollouts.engine import Engines
 from otel_rl.rollouts.labels import Words
 from otel_rl.rollouts.measures import HISTOGRAMS, NS, OUTCOMES, SHARES
@@ -142,7 +142,7 @@ class RequestFold:
     def _count_kind(self, table: Table, rollout: Rollout | None, mode: Labels) -> Derived:
         """Count rows that have the same labels."""
         derived: Derived = bulk.derive(table, state.first_ns, monotonic_ns())
-        labels = self._words.labels(table.rows[0], mode)
+        labels = self._words.labels(Request._make(table.rows[0]), mode)
         self._derived.setdefault(labels, []).append(derived)
         self._waiting += len(table.rows)
         if self._waiting >= TOGETHER:
@@ -175,7 +175,7 @@ class RequestFold:
             if OUTCOMES[kind][0]:
                 count(OUTCOMES[kind][0], number, labels)
         if "error" in found:
-            failures = Counter(row.error or "error" for row in table.rows if row.error or row.finish == "error")
+            failures = Counter(row[ERROR] or "error" for row in table.rows if has_error(row))
             for failure, number in failures.items():
                 count(v.REQUEST_ERRORS, number, (*labels, (v.FAILURE, self._words.word(v.FAILURE, failure))))
 

@@ -11,7 +11,7 @@ from opentelemetry.trace import SpanContext
 from otel_rl import vocabulary as v
 from otel_rl.guard import guard
 from otel_rl.records import Labels
-from otel_rl.requests import Request
+from otel_rl.requests import Row
 from otel_rl.rollouts.columns import SLACK_NS, Table
 from otel_rl.runtime import Trace, state
 from otel_rl.spans import Stage
@@ -65,7 +65,7 @@ class Bucket:
         self.trace = trace
         self.problem = problem
         """``late`` or ``forked``, where all of them are."""
-        self.rows: list[Request] = []
+        self.rows: list[Row] = []
         self.turns: list[tuple[int, Stage | Place | None]] = []
         """From which row on they belong to which place."""
 
@@ -108,7 +108,7 @@ def apart(key: Any, rows: Table) -> Iterator[tuple[Table, bool]]:
     after: list[int] = []
     if isinstance(key, Stage) and key.name in ROLLOUTS and key.ended:
         end, now = key.ended + SLACK_NS, monotonic_ns()
-        after = [place for place, ended in enumerate(rows.column("ended")) if end < ended <= now]
+        after = rows.ended_between(end, now)
     if not after:
         yield rows, False
         return

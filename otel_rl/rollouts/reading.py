@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from otel_rl.guard import attempt, guard
 from otel_rl.records import Noted
-from otel_rl.requests import Request
+from otel_rl.requests import Row
 from otel_rl.rollouts.columns import native
 from otel_rl.rollouts.place import Bucket, key_of, place_of
 from otel_rl.runtime import state
@@ -94,7 +94,7 @@ class Reading:
                     taken += size * alike
                     self._take_in([rows], parent, hurry=hurry)
                     continue
-                results: list[Iterable[Request]] = []
+                results: list[Iterable[Row]] = []
                 try:
                     results.extend(map(reader, *given) if given else (reader() for _ in range(alike)))
                     if len(results) < alike:
@@ -105,9 +105,9 @@ class Reading:
         finally:
             del noted[:taken]
 
-    def _take_in(self, results: list[Iterable[Request]], parent: Any, *, hurry: bool) -> None:
+    def _take_in(self, results: list[Iterable[Row]], parent: Any, *, hurry: bool) -> None:
         """Let rows of one parent wait, which most often are one request each."""
-        rows: list[Request] | None = None
+        rows: list[Row] | None = None
         if SEQUENCES.issuperset(map(type, results)):
             rows = list(chain.from_iterable(results))
         if rows is None or len(rows) > CHUNK:
@@ -121,7 +121,7 @@ class Reading:
         if self._waiting >= self._pause:
             self._let_go(hurry=hurry)
 
-    def _read_long(self, rows: Iterable[Request], parent: Any, *, hurry: bool) -> None:
+    def _read_long(self, rows: Iterable[Row], parent: Any, *, hurry: bool) -> None:
         """Read rows slice by slice."""
         source, taken = iter(rows), SLICE
         while taken == SLICE:

@@ -12,14 +12,13 @@ from otel_rl.analysis.requests import PERCENTS, bubble, tail
 from otel_rl.records import Labels
 from otel_rl.rollouts.bulk import bulk
 from otel_rl.rollouts.candidates import Candidates, Kept, Policy
-from otel_rl.rollouts.columns import Derived, Table, are_fresh, keys
+from otel_rl.rollouts.columns import Derived, Table
+from otel_rl.rollouts.seen import NEW, SAME, Seen
 from otel_rl.runtime import Trace
 
 LOW_64_BITS: Final = (1 << 64) - 1
 MOST_ENDS: Final = 1_000_000
 """Requests of one rollout whose ends are kept for the tail, 8 bytes each."""
-MOST_KEYS: Final = 1_000_000
-"""Requests of one rollout among which a repeated id is found, about 150 bytes each."""
 TAILS: Final = {1: v.TAIL_1, 5: v.TAIL_5, 10: v.TAIL_10}
 
 
@@ -55,32 +54,17 @@ class Rollout:
         self._last_end = 0
         self._last_start = 0
         self._is_start_known = True
-        self._seen: dict[int, int] = {}
+        self._seen = Seen()
 
     def fresh(self, table: Table, problems: Counter[str]) -> Table | None:
-        """Leave out what was reported before: the same id and the same submission.
-
-        An id that comes again with another submission is another attempt, and is only counted; where submissions are
-        not known the ends tell attempts apart. Cost: 0.1 us a row.
-        """
-        seen, rows = self._seen, table.rows
-        if self.trace.step and are_fresh(table, seen, MOST_KEYS):
+        """Leave out what was reported before: the same id and the same submission; another attempt is only counted."""
+        verdicts = self._seen.look(table, is_one_trace=bool(self.trace.step))
+        again = len(verdicts) - verdicts.count(NEW)
+        if not again:
             return table
-        found = keys(rows)
-        if not self.trace.step:  # requests of many traces, each with ids of its own
-            found = [hash((key, place.trace.trace_id)) for key, place in zip(found, table.parents, strict=True)]
-        attempts = table.column("submitted")
-        if 0 in attempts:
-            attempts = [row.submitted or -row.ended for row in rows]
-        kept = []
-        for place, (key, attempt, is_named) in enumerate(zip(found, attempts, table.ids, strict=True)):
-            before = seen.get(key) if is_named else None
-            problems["repeated_id"] += before is not None
-            if before is None or before != attempt:
-                kept.append(place)
-            if is_named and (before is not None or len(seen) < MOST_KEYS):
-                seen[key] = attempt
-        return table if len(kept) == len(rows) else table.only(kept) if kept else None
+        problems["repeated_id"] += again
+        kept = [place for place, verdict in enumerate(verdicts) if verdict != SAME]
+        return table if len(kept) == len(verdicts) else table.only(kept) if kept else None
 
     def add(self, table: Table, derived: Derived, labels: Labels) -> None:
         """Take further requests in; one without an id is chosen by its number.
