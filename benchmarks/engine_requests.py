@@ -77,6 +77,7 @@ class Manager:
     """SGLang's TokenizerManager, without streaming."""
 
     served_model_name = "tiny"
+    enable_trace = False
 
     async def generate_request(self, obj: Any) -> AsyncGenerator[Any, None]:
         yield {"text": "a", "meta_info": {**META, "id": obj.rid}}

@@ -85,16 +85,20 @@ def ours(*, is_bulk: bool) -> Path_:
     os.environ.update(OTEL_RL_DIR=str(folder), OTEL_RL_RUN_ID="benchmark", OTEL_RL_SIDECAR="false")
     import otel_rl
     from otel_rl import entry
-    from otel_rl.requests import Request, note
+    from otel_rl.requests import Row, note, one_of
     from otel_rl.runtime import state
 
-    def read(one: Output) -> tuple[Request]:
-        return (
-            Request(
+    def together(some: Iterable[Output]) -> list[Row]:
+        return [
+            (
                 "vllm", one.submitted, one.ended, one.scheduled, one.first, one.last, one.input, one.output,
-                one.cached, one.finish, "", one.preemptions, False, "generate_content", "m", one.id,
-            ),
-        )  # fmt: skip
+                one.cached, one.finish, "", one.preemptions, False, "generate_content", "m", one.id, "", "", -1, -1, -1,
+                "", -1,
+            )
+            for one in some
+        ]  # fmt: skip
+
+    read = one_of(together)
 
     otel_rl.instrument(())
     steps = iter(range(1_000_000))
@@ -102,7 +106,7 @@ def ours(*, is_bulk: bool) -> Path_:
     def emit(made: Iterable[Output]) -> None:
         with otel_rl.step(next(steps)), otel_rl.stage("sample"):
             if is_bulk:
-                note(lambda: (read(one)[0] for one in made))
+                note(lambda: together(made))
             else:
                 for one in made:
                     note(read, one)

@@ -113,8 +113,8 @@ class Point(NamedTuple):
 class Later(NamedTuple):
     """Work that a hot thread leaves to the flusher, where it waits for nobody: ``function(*arguments)``."""
 
-    function: Callable[..., Iterable[Count | Point | Log]]
-    """Gives what is to be counted or logged; it may add to the attributes of a stage that is queued behind it."""
+    function: Callable[..., Iterable[Count | Point | Log | Noted]]
+    """Gives what is to be counted, logged or read; it may add to the attributes of a stage that is queued behind it."""
     arguments: tuple[Any, ...]
 
 

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Generator
 from time import monotonic_ns
 from types import AsyncGeneratorType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from otel_rl.current import CURRENT, SPAN_KEY
 from otel_rl.guard import attempt
@@ -44,6 +44,8 @@ class Watch(Protocol):
         """
 
 
+NOTHING: Final[dict[str, Any]] = {}
+"""In place of the empty dict that each call without keywords has: one object less to keep for each."""
 Begin = Callable[[tuple[Any, ...], dict[str, Any]], Watch | None]
 """``(args, kwargs)``: the watch of one call, or None where it is of no interest. A generator begins with its first
 item, as its own code does."""
@@ -108,15 +110,16 @@ def asked(
     """Make the replacement of an asynchronous generator function whose callers mostly want one item.
 
     As ``watched`` does, but until that item is there nothing is made or called for it except ``before``, which sees the
-    arguments when the generator begins. Cost: 0.8 us, of it 0.6 us for an object and a coroutine between the caller and
-    the generator, without what ``before`` and ``first`` do.
+    arguments when the generator begins. Cost: 1 us, of it 0.5 us for an object and a coroutine between the caller and
+    the generator, without what ``before`` and ``first`` do (``benchmarks/engine_requests.py``).
     """
+    how = target, before, first
 
     @functools.wraps(original)
     def around(*args: Any, **kwargs: Any) -> Any:
         items = original(*args, **kwargs)
         is_ours = state.on and type(items) is AsyncGeneratorType
-        return Asked(items, target, before, first, args, kwargs) if is_ours else items
+        return Asked(items, how, args, kwargs or NOTHING) if is_ours else items
 
     return around
 
@@ -254,43 +257,49 @@ class _AsyncItems:
 class Asked(_AsyncItems):
     """What the caller of an ``asked`` function has, and what is known of the call when its first item is there."""
 
-    __slots__ = ("_before", "_first", "args", "begun", "kwargs", "parent", "training")
+    __slots__ = ("_how", "args", "begun", "kwargs", "parent", "training")
 
     def __init__(
         self,
         items: AsyncGeneratorType[Any, Any],
-        target: str,
-        before: Callable[..., object] | None,
-        first: First,
+        how: tuple[str, Callable[..., object] | None, First],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> None:
-        self._items, self._target, self._watch = items, target, None
-        self._begin = _nobody  # until it has begun
-        self._before, self._first, self.args, self.kwargs = before, first, args, kwargs
+        self._items, self._how, self.args, self.kwargs = items, how, args, kwargs
+        self._begin, self._watch = _nobody, None  # until it has begun
+
+    @property
+    def _target(self) -> str:  # type: ignore[override]  # there it is kept by each
+        return self._how[0]
 
     def __anext__(self) -> Awaitable[Any]:
-        return super().__anext__() if self._begin is None else self._answer()
+        if self._begin is not None:
+            return self._answer()
+        return self._items.__anext__() if self._watch is None else self._next(self._items.__anext__)
 
     def asend(self, value: Any) -> Awaitable[Any]:
         """Send into the generator; None asks for its next item."""
         return self.__anext__() if value is None else super().asend(value)
 
     async def _answer(self) -> Any:
-        if self._begin is None or self._items.ag_running:
-            return await self._next(self._items.__anext__)
-        self._begin = None
+        items = self._items
+        if self._begin is None:
+            return await self._next(items.__anext__)
+        self._begin = None  # nobody has asked the generator for anything yet
+        target, before, first = self._how
         self.begun, self.parent, self.training = monotonic_ns(), CURRENT.get().get(SPAN_KEY), state.training
-        if self._before is not None:
-            attempt("begin", self._target, self._before, self.args, self.kwargs)
+        if before is not None:
+            attempt("begin", target, before, self.args, self.kwargs)
         try:
-            value = await self._items.__anext__()
+            value = await items.__anext__()
         except StopAsyncIteration:
             raise
         except BaseException as error:
-            attempt("end", self._target, self._first, self, None, error)
+            attempt("end", target, first, self, None, error)
             raise
-        self._watch = attempt("see an item of", self._target, self._first, self, value, None)
+        self._watch = attempt("see an item of", target, first, self, value, None)
+        del self.args, self.kwargs  # who keeps the generator need not keep them for us
         return value
 
 

@@ -43,6 +43,7 @@ def take() -> Taken:
                 rows = list(read(*arguments))
                 taken.rows.extend(rows)
                 taken.parents.extend([parent] * len(rows))
+            record.clear()  # as the flusher does: it may be queued twice
         elif isinstance(record, Count):
             taken.counts.append(record)
         elif isinstance(record, Later):

@@ -19,6 +19,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 import otel_rl
+from otel_rl import requests
 from otel_rl import vocabulary as v
 from otel_rl.cli import app, checks, reach
 from otel_rl.cli.checks import Finding, integrations, journal_root, protobuf, recorded, shown
@@ -31,7 +32,6 @@ from otel_rl.journal.identity import WriterIdentity
 from otel_rl.journal.read import open_run
 from otel_rl.journal.write import Writer
 from otel_rl.report.format import size
-from otel_rl.rollouts import columns
 from otel_rl.sidecar.client import connect
 from otel_rl.sidecar.follow import Position
 from otel_rl.sidecar.progress import Progress, load, save
@@ -497,10 +497,10 @@ def test_trying_to_write_leaves_nothing_behind(tmp_path: Path) -> None:
 def test_what_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the C it says what to do; nothing is wrong then."""
     advice = "slower: install otel_rl again where there is a C compiler"
-    for module in (encode, columns):
+    for module in (encode, requests):
         monkeypatch.setattr(module, "native", object())
     assert Finding("ok", "compiled parts", "spans and requests in C") == checks.compiled()
-    monkeypatch.setattr(columns, "native", None)
+    monkeypatch.setattr(requests, "native", None)
     assert Finding("note", "compiled parts", f"in Python, 3 to 5 us a request {advice}") == checks.compiled()
     monkeypatch.setattr(encode, "native", None)
     assert Finding("note", "compiled parts", f"in Python, 3 to 5 us a span and a request {advice}") == checks.compiled()

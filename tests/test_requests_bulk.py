@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from otel_rl import requests
 from otel_rl.requests import Request
 from otel_rl.rollouts import bulk_native, bulk_plain, candidates, columns, seen
 from otel_rl.rollouts.bulk import bulk
@@ -19,7 +20,7 @@ from otel_rl.rollouts.candidates import Candidates, Policy
 from otel_rl.rollouts.columns import Table, clean
 from otel_rl.rollouts.measures import HISTOGRAMS
 
-needs_both = pytest.mark.skipif(columns.native is None, reason="no compiler where otel_rl was installed")
+needs_both = pytest.mark.skipif(requests.native is None, reason="no compiler where otel_rl was installed")
 
 NOW = 10**13
 TIME = st.one_of(st.integers(0, 50), st.integers(-3, NOW + 3), st.integers(5 * 10**12, 5 * 10**12 + 3 * 10**6))
@@ -133,7 +134,7 @@ def test_c_has_seen_what_plain_python_has(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(seen, "MOST_KEYS", most)
         for is_native in (True, False):
-            patch.setattr(seen, "native", columns.native if is_native else None)
+            patch.setattr(seen, "native", requests.native if is_native else None)
             found = seen.Seen()
             verdicts = []
             for batch in batches:
@@ -278,6 +279,6 @@ def test_one_bad_row_is_no_other_s(way: Any, wrong: Any) -> None:
 )
 def test_c_refuses_what_it_cannot_take(name: str, arguments: tuple[Any, ...], error: str) -> None:
     """With an exception that says what is wrong."""
-    function = getattr(columns.native, name)
+    function = getattr(requests.native, name)
     with pytest.raises((TypeError, ValueError, IndexError), match=error):
         function(*arguments)

@@ -15,11 +15,24 @@ import pytest
 
 import otel_rl
 from otel_rl import requests, vocabulary
-from otel_rl.requests import Request, note
+from otel_rl.current import CURRENT, SPAN_KEY
+from otel_rl.requests import MOST_PIECES, Request, note
 from otel_rl.runtime import state
 from tests.fixtures import Recording
 from tests.noted import parts
 from tests.test_requests import bad, counted, given, request
+
+WAYS = [
+    pytest.param(False, id="python"),
+    pytest.param(True, id="C", marks=pytest.mark.skipif(requests.native is None, reason="no compiler")),
+]
+
+
+def way(*, is_native: bool, most: int = MOST_PIECES) -> Any:
+    """Give ``note``, which lets so many pieces wait."""
+    if not is_native:
+        return requests._note
+    return requests.native.noter(state, CURRENT, SPAN_KEY, most, requests._note)  # type: ignore[union-attr]
 
 
 class Between(int):
@@ -30,8 +43,10 @@ class Between(int):
         return super().__gt__(other)
 
 
-def test_what_waits_is_one_list(recording: Recording) -> None:
+@pytest.mark.parametrize("is_native", WAYS)
+def test_what_waits_is_one_list(recording: Recording, is_native: bool) -> None:
     """Reader, parent, number of arguments, arguments; queued once, and whole."""
+    note = way(is_native=is_native)
     with otel_rl.step(1) as step:
         with otel_rl.stage("sample") as stage:
             note(given, 3)
@@ -57,12 +72,12 @@ def test_what_waits_is_nothing_to_the_garbage_collector(recording: Recording) ->
 
 
 def test_the_flusher_may_come_while_one_is_added(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is read all the same, and once."""
+    """It is read all the same, and once; in C nobody can."""
     monkeypatch.setattr(requests, "MOST_PIECES", Between(requests.MOST_PIECES))
     with otel_rl.step(1), otel_rl.stage("sample"):
         recording.tick(20)
         for number in range(4):
-            note(given, [request(recording, number)])
+            requests._note(given, [request(recording, number)])
     run = recording.stop()
     assert ({"stop": 4}, {}) == (counted(run, vocabulary.REQUESTS, vocabulary.FINISH), bad(run))
 
@@ -141,9 +156,13 @@ def test_a_long_row_of_them_is_read_in_parts(recording: Recording, monkeypatch: 
     assert {"stop": 7} == counted(recording.stop(), vocabulary.REQUESTS, vocabulary.FINISH)
 
 
+@pytest.mark.parametrize("is_native", WAYS)
 @pytest.mark.parametrize("module", ["runtime", "requests"])
-def test_too_many_are_dropped_and_counted(recording: Recording, monkeypatch: pytest.MonkeyPatch, module: str) -> None:
+def test_too_many_are_dropped_and_counted(
+    recording: Recording, monkeypatch: pytest.MonkeyPatch, module: str, is_native: bool
+) -> None:
     """By the length of the queue, or by their own; what waits is not disturbed."""
+    note = way(is_native=is_native, most=12 if module == "requests" else MOST_PIECES)
     with otel_rl.step(1), otel_rl.stage("sample"):
         recording.tick(20)
         if module == "requests":
@@ -223,6 +242,23 @@ def test_a_reader_may_read_many_together(recording: Recording, fails: bool) -> N
     run = recording.stop()
     assert ({}, {"stop": 4}) == (bad(run), counted(run, vocabulary.REQUESTS, vocabulary.FINISH))
     assert [rows[:2], rows[3:]] == runs
+
+
+@pytest.mark.parametrize("is_native", WAYS)
+def test_a_call_that_cannot_be_is_refused_as_any_function_does(
+    recording: Recording, monkeypatch: pytest.MonkeyPatch, is_native: bool
+) -> None:
+    """And nothing is added; while nothing is recorded, nothing is."""
+    note = way(is_native=is_native)
+    with otel_rl.step(1):
+        for arguments, named in (((), {}), ((given,), {"nobody": 1})):
+            with pytest.raises(TypeError):
+                note(*arguments, **named)
+        assert [] == state.noted
+        with monkeypatch.context() as off:
+            off.setattr(state, "on", False)
+            note(given, 1)
+        assert [] == state.noted
 
 
 def test_another_thread_may_begin_the_list_that_was_found_empty(recording: Recording) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import inspect
+import weakref
 from collections.abc import AsyncGenerator, Callable, Generator
 from typing import Any
 
@@ -366,6 +367,36 @@ def test_what_gives_nothing_is_not_seen() -> None:
         return [item async for item in seen.ask(host)()]
 
     assert ([], [], []) == (asyncio.run(ask()), seen.begun, seen.ends)
+
+
+@pytest.mark.parametrize("most", [1, 2])
+def test_what_was_asked_with_goes_with_the_first_item(most: int) -> None:
+    """Who keeps the generator keeps none of it for us, whether somebody watches on or not."""
+
+    class Given:
+        """An argument."""
+
+    async def host(given: Given, *, more: Given | None = None) -> AsyncGenerator[int]:
+        del given, more
+        yield 1
+        yield 2
+
+    async def ask(**more: Given) -> None:
+        seen = Enough()
+        seen.most = most
+        given = Given()
+        gone = [weakref.ref(one) for one in (given, *more.values())]
+        generator = seen.ask(host)(given, **more)
+        del given
+        more.clear()
+        assert 1 == await generator.__anext__()
+        seen.begun.clear()
+        gc.collect()
+        assert [None] * len(gone) == [one() for one in gone]
+        assert 2 == await generator.__anext__()
+
+    asyncio.run(ask())
+    asyncio.run(ask(more=Given()))
 
 
 def test_two_may_ask_before_either_waits() -> None:

@@ -17,6 +17,7 @@ from typing import Final, Literal
 
 from google.protobuf.internal import api_implementation
 
+from otel_rl import requests
 from otel_rl import vocabulary as v
 from otel_rl.config import OF_COLLECTOR, may_be_key, settings, unknown_variables
 from otel_rl.integrations import AUTO, MODULES
@@ -25,7 +26,6 @@ from otel_rl.journal.frame import Signal
 from otel_rl.journal.read import Journal, Run
 from otel_rl.report.format import clock, count, plural, size
 from otel_rl.report.health import damage_rows, totals
-from otel_rl.rollouts import columns
 from otel_rl.sidecar.settings import SIGNALS
 from otel_rl.version import __version__
 
@@ -165,7 +165,7 @@ def protobuf() -> Finding:
 
 def compiled() -> Finding:
     """Say what runs in C and, where no compiler was found when otel_rl was installed, in Python."""
-    slow = [what for what, module in (("span", encode.native), ("request", columns.native)) if module is None]
+    slow = [what for what, module in (("span", encode.native), ("request", requests.native)) if module is None]
     if not slow:
         return Finding("ok", "compiled parts", "spans and requests in C")
     reason = f"in Python, 3 to 5 us a {' and a '.join(slow)} slower: install otel_rl again where there is a C compiler"

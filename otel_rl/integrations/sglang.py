@@ -12,16 +12,16 @@ may be the time of the 50th token; AReaL's ``ttft`` is the latency of the whole 
 
 from __future__ import annotations
 
-import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from itertools import repeat
 from time import monotonic_ns
 from typing import Any
 
 from otel_rl import context
 from otel_rl.ids import random_bits
 from otel_rl.patching import Hook
-from otel_rl.requests import UNKNOWN, Request, note, note_many, place
+from otel_rl.requests import UNKNOWN, Request, Row, note, note_many, one_of, place
 from otel_rl.runtime import state
 from otel_rl.watching import Asked, Ending, ending
 
@@ -32,6 +32,11 @@ HEALTH_CHECK = "HEALTH_CHECK"
 """So begins the id of a request that only asks whether the server lives."""
 TIMES = "sglang.srt.observability.req_time_stats"
 """Since 0.5.10 it turns ``time.perf_counter()``, which is the monotonic clock here, into wall time."""
+CLOCKED = ("request_received_ts", "forward_entry_time", "prefill_finished_time")
+Told = dict[str, Any]
+"""A sequence's ``meta_info``."""
+Times = tuple[int, int, int]
+"""Monotonic ns, 0 where unknown."""
 MAX_LEFT = 4096
 """A batch that fails counts as so many sequences at most."""
 
@@ -118,12 +123,13 @@ def _hand_over(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
 
     From 0.5.7 on, and not for a server's clients: their headers say it.
     """
-    manager, obj = args[0], _object(args, kwargs)
-    is_tracing = getattr(manager, "enable_trace", None)
+    is_tracing = getattr(args[0], "enable_trace", None)
     if is_tracing is None:  # 0.5.10 to 0.5.15
-        is_tracing = getattr(getattr(manager, "server_args", None), "enable_trace", False)
-    request = args[2] if len(args) > 2 else kwargs.get("request")
-    if is_tracing and request is None and getattr(obj, "external_trace_header", "") is None:
+        is_tracing = getattr(getattr(args[0], "server_args", None), "enable_trace", False)
+    if not is_tracing:
+        return
+    obj, request = _object(args, kwargs), args[2] if len(args) > 2 else kwargs.get("request")
+    if request is None and getattr(obj, "external_trace_header", "") is None:
         obj.external_trace_header = context.headers() or None
 
 
@@ -141,86 +147,116 @@ def _is_probe(obj: Any) -> bool:
     return isinstance(obj.rid, str) and obj.rid.startswith(HEALTH_CHECK)
 
 
-def _answer(
-    manager: Any, obj: Any, submitted: int, told: Mapping[str, Any], now: int, index: int | None
-) -> Iterable[Request]:
-    """Give the row of a call of one sequence."""
-    return () if _is_probe(obj) else _finished(Call(manager, obj, submitted), told, 0, now, index)
+def _answers(
+    managers: Sequence[Any],
+    objs: Sequence[Any],
+    begun: Sequence[int],
+    said: Sequence[Told],
+    ends: Sequence[int],
+    indexes: Sequence[int | None],
+) -> list[Row]:
+    """Give the rows of calls of one sequence each. Cost: 2.2 us each."""
+    rows = _all_finished(map(Call, managers, objs, begun), said, repeat(0), ends, indexes)
+    return [row for row, obj in zip(rows, objs, strict=True) if not _is_probe(obj)]
 
 
-def _finished(call: Call, told: Mapping[str, Any], first: int, now: int, index: int | None) -> Iterable[Request]:
-    """Give the row of one sequence."""
-    reason = told["finish_reason"]
-    latency = None if first else told.get("e2e_latency")  # a batch comes when its last sequence is over
-    ended = now
-    if isinstance(latency, float):
-        received = _monotonic(told, "request_received_ts", _offset()) or call.submitted
-        ended = min(received + round(latency * 1e9), now)
-    last = ended if first or told.get("prefill_finished_time") else 0
-    finish = str(reason.get("type") if isinstance(reason, Mapping) else reason)
-    return (_row(call, told, first, index, ended, last, Ending(finish, "")),)
+def _all_finished(
+    calls: Iterable[Call],
+    said: Iterable[Told],
+    firsts: Iterable[int],
+    ends: Iterable[int],
+    indexes: Iterable[int | None],
+) -> list[Row]:
+    """Give the rows of sequences, one of each call. Cost: 2 us each.
+
+    Args:
+        calls: of their callers.
+        said: what they say of themselves.
+        firsts: when their callers saw their first tokens; 0 where they did not.
+        ends: when their callers had all of them.
+        indexes: their places among those of a batch.
+    """
+    rows: list[Row] = []
+    offset = _offset()
+    for call, told, first, now, index in zip(calls, said, firsts, ends, indexes, strict=False):
+        reason, latency, clocked = told["finish_reason"], told.get("e2e_latency"), _clocked(told, offset)
+        ended = now
+        if not first and isinstance(latency, float):  # a batch comes when its last sequence is over
+            ended = min((clocked[0] or call.submitted) + round(latency * 1e9), now)
+        last = ended if first or told.get("prefill_finished_time") else 0
+        finish = reason.get("type") if isinstance(reason, dict) else reason
+        rows.append(_row(call, told, index, clocked, (first, last, ended), (str(finish), "")))
+    return rows
+
+
+_answer, _finished = one_of(_answers), one_of(_all_finished)
 
 
 def _unfinished(
-    call: Call, left: Sequence[tuple[Mapping[str, Any], int, int | None]], finished: int, how: Ending, now: int
-) -> Iterable[Request]:
+    call: Call, left: Sequence[tuple[Told, int, int | None]], finished: int, how: Ending, now: int
+) -> list[Request]:
     """Give the rows of the sequences that nobody waits for any more: first those of which something was seen."""
-    rows = [_row(call, told, first, index, now, 0, how) for told, first, index in left]
-    unseen = _row(call, {}, 0, None, now, 0, how)
-    return rows + [unseen] * (min(_sequences(call.obj)[0], MAX_LEFT) - finished - len(left))
+    offset = _offset()
+    rows = [_row(call, told, index, _clocked(told, offset), (first, 0, now), how) for told, first, index in left]
+    unseen = _row(call, {}, None, (0, 0, 0), (0, 0, now), how)
+    rows += [unseen] * (min(_sequences(call.obj)[0], MAX_LEFT) - finished - len(left))
+    return list(map(Request._make, rows))
 
 
 def _row(
     call: Call,
-    told: Mapping[str, Any],
-    first: int,
+    told: Told,
     index: int | None,
-    ended: int,
-    last: int,
-    how: Ending,
-) -> Request:
+    clocked: Times,
+    seen: Times,
+    how: tuple[str, str],
+) -> Row:
     """Give the row of a sequence.
 
     Args:
         call: of its caller.
         told: what it says of itself; empty where nothing of it was seen.
-        first: when its caller saw its first token.
         index: its place among those of a batch.
-        ended: when it was over.
-        last: when its last token came.
-        how: it ended.
+        clocked: when it came to SGLang, when it was scheduled, and its first token, by SGLang's own word.
+        seen: its first token and its last one, as its caller got them, and when it was over.
+        how: it ended, and the class of its error.
     """
-    obj, offset = call.obj, _offset()
+    obj, (received, scheduled, prefilled), (first, last, ended), (finish, error) = call.obj, clocked, seen, how
     call.sample = call.sample or random_bits(64)
     sample = f"{call.sample:016x}"
     sequences, prompts = _sequences(obj)
+    if prompts > 1 and index is not None:
+        sample = f"{sample}/{index * prompts // sequences}"
     parameters = obj.sampling_params
     if isinstance(parameters, list):
         parameters = parameters[index or 0] if len(parameters) > (index or 0) else None
-    limit = parameters.get("max_new_tokens") if isinstance(parameters, Mapping) else None
-    start, end = _versions(told)
+    limit = parameters.get("max_new_tokens") if isinstance(parameters, dict) else None
     name, rank = told.get("id", obj.rid), told.get("dp_rank")
-    return Request(
-        engine="sglang",
-        submitted=min(_monotonic(told, "request_received_ts", offset) or call.submitted, call.submitted),
-        ended=ended,
-        scheduled=_monotonic(told, "forward_entry_time", offset),
-        first_token=_monotonic(told, "prefill_finished_time", offset) or first,
-        last_token=last,
-        input_tokens=_count(told, "prompt_tokens"),
-        output_tokens=_count(told, "completion_tokens"),
-        cached_tokens=_count(told, "cached_tokens"),
-        finish=how.finish,
-        error=how.error,
-        preemptions=_count(told, "num_retractions"),
-        streamed=sequences == 1,
-        model=os.path.basename(str(call.model or "")),
-        id=str(name) if told or isinstance(name, str) else "",
-        sample=sample if prompts == 1 or index is None else f"{sample}/{index * prompts // sequences}",
-        policy_start=start,
-        policy_end=end,
-        replica=str(rank) if rank is not None else "",
-        limit=limit if type(limit) is int else UNKNOWN,
+    start, end = _versions(told)
+    return (
+        "sglang",
+        min(received or call.submitted, call.submitted),
+        ended,
+        scheduled,
+        prefilled or first,
+        last,
+        _count(told, "prompt_tokens"),
+        _count(told, "completion_tokens"),
+        _count(told, "cached_tokens"),
+        finish,
+        error,
+        _count(told, "num_retractions"),
+        sequences == 1,
+        "generate_content",
+        str(call.model or "").rpartition("/")[2],
+        str(name) if told or isinstance(name, str) else "",
+        sample,
+        "",
+        UNKNOWN,
+        start,
+        end,
+        str(rank) if rank is not None else "",
+        limit if type(limit) is int else UNKNOWN,
     )
 
 
@@ -230,7 +266,7 @@ def _sequences(obj: Any) -> tuple[int, int]:
     return prompts * (getattr(obj, "parallel_sample_num", None) or 1), prompts
 
 
-def _versions(told: Mapping[str, Any]) -> tuple[int, int]:
+def _versions(told: Told) -> tuple[int, int]:
     """Read the policy's version where it is a number: of the first and last token since 0.5.20, before at the end."""
     spans = told.get("weight_versions")
     if spans:
@@ -242,7 +278,7 @@ def _number(version: Any) -> int:
     return int(version) if str(version).isdecimal() else UNKNOWN
 
 
-def _count(told: Mapping[str, Any], name: str) -> int:
+def _count(told: Told, name: str) -> int:
     count = told.get(name)
     return count if type(count) is int else UNKNOWN
 
@@ -252,10 +288,14 @@ def _offset() -> float | None:
     return getattr(sys.modules.get(TIMES), "global_diff_realtime_monotonic", None)
 
 
-def _monotonic(told: Mapping[str, Any], name: str, offset_s: float | None) -> int:
-    """Turn a wall time of SGLang back into the monotonic one that it was made of, ns; 0 where there is none."""
-    wall_s = told.get(name)
-    return round((wall_s - offset_s) * 1e9) if isinstance(wall_s, float) and offset_s is not None else 0
+def _clocked(told: Told, offset_s: float | None) -> Times:
+    """Turn SGLang's wall times back into the monotonic ones that they were made of."""
+    if offset_s is None:
+        return 0, 0, 0
+    received, scheduled, prefilled = (
+        round((wall_s - offset_s) * 1e9) if isinstance(wall_s, float) else 0 for wall_s in map(told.get, CLOCKED)
+    )
+    return received, scheduled, prefilled
 
 
 HOOKS = (

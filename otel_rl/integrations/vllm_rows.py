@@ -1,33 +1,21 @@
-"""vLLM: what is remembered of its engines and of the requests inside them, and the rows that finished ones become."""
+"""vLLM: what is remembered of its engines and of the requests inside them, and the rows of those that are refused."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from operator import attrgetter
+from threading import RLock
 from time import monotonic_ns, time
 from typing import Any
 from weakref import ref
 
 from otel_rl.guard import errors
 from otel_rl.ids import random_bits
+from otel_rl.records import Noted
 from otel_rl.requests import UNKNOWN, Request, count_when_dropped
 from otel_rl.runtime import QUEUE_LIMIT, state
 from otel_rl.watching import ending
 
-SLACK_NS = 10_000_000
-"""By so much may the wall clock have moved against the monotonic one since the anchor was measured."""
-
-WHOLE = ("stop", "length", "repetition")
-"""How a sequence finishes that was not cut."""
-FIELDS = (
-    "request_id", "prompt_len", "max_tokens_param", "stats", "num_cached_tokens", "external_req_id",
-    "weight_version_starts",
-)  # fmt: skip
-"""What is read of a sequence that is over, in the order in which vLLM's versions came to have it: nobody changes it any
-more."""
-MISSING = (None, 0, None, None, UNKNOWN, None, None)
-"""What stands for those that a version does not have."""
 MOST_REFUSED = 4096
 """A refused request counts as so many sequences at most, whatever it asked for."""
 
@@ -42,20 +30,21 @@ class Batch:
         self.places: dict[str, int] = {}
         """By request id, how many were handed over before it."""
 
-    def place(self, request_id: str, ranks: int) -> tuple[int, str, str]:
-        """Say of a request that is over the version of the weights, its sample and its group."""
+    def place(self, request_id: str, sample: str, ranks: int) -> tuple[int, str, str]:
+        """Say of a request that is over the version of the weights, its sample, or its own one, and its group."""
         index = self.places.get(request_id)
         if index is None:
-            return UNKNOWN, "", ""
-        return (self.sampling.policy, *self.sampling.place(index, len(self.places) // ranks))
+            return UNKNOWN, sample, ""
+        placed, group = self.sampling.place(index, len(self.places) // ranks)
+        return self.sampling.policy, placed or sample, group
 
 
 class Engine:
     """One engine: how it was built, and what is inside."""
 
     __slots__ = (
-        "arrivals", "batch", "fields", "has_refused", "is_copy", "is_shared", "missing", "model", "open", "parents",
-        "processor", "ranks", "replica",
+        "arrivals", "batch", "has_refused", "inside", "is_copy", "is_shared", "model", "parents", "processor",
+        "ranks", "replica",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -74,37 +63,50 @@ class Engine:
         self.has_refused = False
         """Whether it has refused a request since an ``LLM`` began to hand the last batch over."""
         # Plain dicts: an object for each of 100,000 requests costs as much again in the collector.
-        self.open: dict[str, Any] = {}
-        """The sequences inside (vLLM's ``RequestState``) by request id, oldest first."""
+        self.inside: dict[str, Any] = {}
+        """``open``, and sequences that are over where nobody has looked at them."""
         self.parents: dict[str, Any] = {}
         """The callers' spans, by request id."""
         self.arrivals: dict[str, float] = {}
         """When the caller submitted a request (wall clock, s), by its id, where it has no statistics that tell."""
-        self.missing: tuple[Any, ...] = ()
-        self.fields: Callable[[Any], tuple[Any, ...]] = self._first
+
+    @property
+    def open(self) -> dict[str, Any]:
+        """The sequences inside (vLLM's ``RequestState``) by request id, oldest first."""
+        if state.training.vllm is not None:
+            state.training.vllm.settle(state.training.vllm)
+        return self.inside
 
     @property
     def unfinished(self) -> int:
         """Requests that are inside, unless another process counts them."""
         return 0 if self.is_copy else len(self.open)
 
-    def _first(self, sequence: Any) -> tuple[Any, ...]:
-        """Read a sequence, and find out how all others are read in one go."""
-        known = next((place for place, name in enumerate(FIELDS) if not hasattr(sequence, name)), len(FIELDS))
-        self.fields, self.missing = attrgetter(*FIELDS[:known]), MISSING[known:]
-        return self.fields(sequence)
-
     def read(self, sequence: Any) -> tuple[Any, ...]:
-        """Read ``FIELDS``, and what the others say: small, while a sequence holds tokens and log-probabilities.
+        """Read what a row needs: small, while a sequence that is over holds tokens and log-probabilities.
 
         Returns:
-            The values of ``FIELDS``; whether it is one of several of a prompt; whether its caller waits for it alone;
-            whether it is a session; whether that caller is shown its tokens as they come. Cost: 0.5 us.
+            Its id; its sample's; tokens of its prompt, and of those the cached ones; how many it was allowed; its
+            statistics; versions of the weights; whether its caller waits for it alone; whether that one is shown its
+            tokens as they come; whether it is a session. Cost: 0.3 us.
         """
-        is_streamed = sequence.queue is not None
-        is_shown = is_streamed and sequence.output_kind.name != "FINAL_ONLY"
-        signs = sequence.parent_req is not None, is_streamed, is_session(sequence), is_shown
-        return self.fields(sequence) + self.missing + signs
+        request_id, is_streamed = str(sequence.request_id), sequence.queue is not None
+        # A child is called `<index>_<its parent>`; since 0.14 the caller's id is kept beside vLLM's own.
+        named = getattr(sequence, "external_req_id", None)
+        if not named and sequence.parent_req is not None:
+            named = request_id.partition("_")[2]
+        return (
+            request_id,
+            str(named) if named else request_id,
+            sequence.prompt_len,
+            getattr(sequence, "num_cached_tokens", UNKNOWN),
+            UNKNOWN if sequence.max_tokens_param is None else sequence.max_tokens_param,
+            sequence.stats,
+            getattr(sequence, "weight_version_starts", None),
+            is_streamed,
+            is_streamed and sequence.output_kind.name != "FINAL_ONLY",
+            is_session(sequence),
+        )
 
     def describe(self, config: Any) -> None:
         """Read a ``VllmConfig``."""
@@ -125,17 +127,19 @@ class Engine:
 
     def take(self, request_id: str, sequence: Any, arrival: float, parent: Any) -> None:
         """Remember a sequence until it is over; of too many the oldest is forgotten."""
-        if len(self.open) >= QUEUE_LIMIT:
-            errors["keep more than 200,000 open requests of vLLM"] += 1
-            self.give(next(iter(self.open)))
-        self.open[request_id] = sequence
+        if len(self.inside) >= QUEUE_LIMIT or request_id in self.inside:
+            opened = self.open
+            if len(opened) >= QUEUE_LIMIT:
+                errors["keep more than 200,000 open requests of vLLM"] += 1
+                self.give(next(iter(opened)))
+        self.inside[request_id] = sequence
         self.parents[request_id] = parent
         if sequence.stats is None:
             self.arrivals[request_id] = arrival
 
     def give(self, request_id: str) -> tuple[Any, float]:
         """Forget a sequence; returns its parent and its arrival."""
-        self.open.pop(request_id, None)
+        self.inside.pop(request_id, None)
         arrival = self.arrivals.pop(request_id, 0.0) if self.arrivals else 0.0
         return self.parents.pop(request_id, None), arrival
 
@@ -181,7 +185,10 @@ class Shown:
 class Remembered:
     """What concerns vLLM in this process."""
 
-    __slots__ = ("cache_bytes", "engines", "is_copy", "loads", "pool_bytes", "replica", "shown")
+    __slots__ = (
+        "cache_bytes", "engines", "is_copy", "loads", "over", "pool_bytes", "replica", "settle", "settling", "shown",
+        "strays", "told",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.engines: dict[int, Engine] = {}
@@ -198,6 +205,17 @@ class Remembered:
         """Of the KV cache of the worker that was made last in this process, until its engine is built."""
         self.pool_bytes = 0
         """Of the KV cache behind the engine that was built last; 0 where its workers are other processes."""
+        self.over: list[Any] = []
+        """Sequences that are over, until somebody looks at them; see ``vllm_over``."""
+        self.settle: Callable[[Remembered], object] = _nothing
+        """Looks at them."""
+        self.settling = RLock()
+        """Held meanwhile: the collector may drop an engine that asks for it, too."""
+        self.strays: dict[int, set[str]] = {}
+        """Requests without a parent and a queue, which belong to what is open where they end: their ids, by that of
+        their output processor; never empty."""
+        self.told: Noted | None = None
+        """What waited when the flusher was told last that something is over; None while there are strays."""
 
     def engine(self, processor: Any) -> Engine:
         """Return the engine of an output processor."""
@@ -205,15 +223,23 @@ class Remembered:
         engine = self.engines.get(key)
         if engine is None:
             engine = self.engines[key] = Engine()
-            engine.processor = ref(processor, lambda gone: self.engines.pop(key, None))
+            engine.processor = ref(processor, lambda gone: self._forget(key))
             count_when_dropped(processor, engine)
         return engine
+
+    def _forget(self, key: int) -> None:
+        self.engines.pop(key, None)
+        self.strays.pop(key, None)
 
     def look_at(self, queue: Any, arrival: float) -> None:
         """Time what comes through a queue; of too many the oldest is forgotten."""
         if len(self.shown) >= QUEUE_LIMIT:
             self.shown.pop(next(iter(self.shown)))
         self.shown[queue] = Shown(arrival)
+
+
+def _nothing(_: Remembered) -> None:
+    """Look at nothing."""
 
 
 def remembered() -> Remembered:
@@ -276,114 +302,3 @@ def refused(
     if n in (1, None):
         return [row]
     return [row._replace(id=f"{index}_{identity}") for index in range(min(n, MOST_REFUSED))]
-
-
-# --- rows, on the flusher's thread ------------------------------------------------------------------------------------
-
-
-def rows(
-    iteration: Iteration, sequence: Any, tokens: int, arrival: float, shown: Shown | None, reason: Any
-) -> list[Request]:
-    """Make the row of a sequence that is over; of a session none.
-
-    Args:
-        iteration: the one that ended it.
-        sequence: vLLM's ``RequestState``, or what ``Engine.read`` gives of it.
-        tokens: of its output.
-        arrival: when the caller submitted it (wall clock, s); 0 where its statistics tell.
-        shown: when the caller got its outputs, where somebody looked.
-        reason: vLLM's ``FinishReason``, or a word of ours.
-    """
-    engine, replica, ended, error, batch = iteration
-    values = sequence if type(sequence) is tuple else engine.read(sequence)
-    request_id, prompt, limit, stats, cached, external, versions, is_child, is_streamed, is_session, is_shown = values
-    if is_session:
-        return []
-    request_id, finish = str(request_id), str(reason)
-    arrival = arrival or getattr(stats, "arrival_time", 0.0)
-    submitted = int(arrival * 1e9) - state.clock.anchor if arrival else 0
-    if shown is not None:
-        submitted, ended = shown.submitted, max(ended, shown.last)
-    scheduled = first = last = 0
-    if shown is not None and shown.first and tokens:
-        scheduled, first, last = _as_shown(shown, stats, ended, finish)
-    elif stats is not None:
-        scheduled, first, last = _times(stats, submitted, ended, is_shared=engine.is_shared, is_shown=is_shown)
-    if not tokens:
-        first = last = 0  # what was taken for the first token was the word that it is over
-    policy, sample, group = batch.place(request_id, engine.ranks) if batch is not None else (UNKNOWN, "", "")
-    start, end = _policy(versions, policy) if versions else (policy, policy)
-    if not sample:
-        # A child is called `<index>_<its parent>`; since 0.14 the caller's id is kept beside vLLM's own.
-        sample = str(external or (is_child and request_id.partition("_")[2]) or request_id)
-    row = Request(  # by position, since names cost as much again; the turn is not known
-        "vllm", submitted, ended, scheduled, first, last, prompt, tokens, cached, finish, error,
-        getattr(stats, "num_preemptions", UNKNOWN), is_streamed, "generate_content", engine.model, request_id, sample,
-        group, UNKNOWN, start, end, str(replica) if replica >= 0 else engine.replica,
-        UNKNOWN if limit is None else limit,
-    )  # fmt: skip
-    return [row]
-
-
-def _as_shown(shown: Shown, stats: Any, ended: int, finish: str) -> tuple[int, int, int]:
-    """Say when it was scheduled, its first and its last token, as its caller saw them: monotonic ns, 0 where unknown.
-
-    Prefill is the engine core's, if there are statistics, and the way between the processes is in the queue. The last
-    token came with the last output, unless that said that the sequence was cut.
-    """
-    scheduled, first, last = _read(stats) if stats is not None else (0, 0, 0)
-    way = shown.first - first
-    whole = ended if finish in WHOLE else 0
-    if not first:
-        return 0, shown.first, whole
-    return scheduled + way if scheduled else 0, shown.first, whole or min(max(last, first) + way, ended)
-
-
-def _read(stats: Any) -> tuple[int, int, int]:
-    """Read when it was scheduled, its first and its last token, by the engine core's clock, ns."""
-    scheduled, first, last = stats.scheduled_ts, stats.first_token_ts, stats.last_token_ts
-    return (
-        round(scheduled * 1e9) if scheduled > 0 else 0,
-        round(first * 1e9) if first > 0 else 0,
-        round(last * 1e9) if last > 0 else 0,
-    )
-
-
-def _times(stats: Any, submitted: int, ended: int, *, is_shared: bool, is_shown: bool) -> tuple[int, int, int]:
-    """Read when it was scheduled, its first and its last token: monotonic ns of this host, 0 where unknown.
-
-    The engine core's clock is ours if it runs on this host. If it does not, which shows in readings that cannot be, or
-    in how the engine was built, only durations are taken: the last token is placed where the frontend had it.
-
-    Who streams several sequences is shown the first token a little later, when the frontend has it: there it is placed
-    then. Prefill and TPOT stay the engine core's, and the way between the processes is in the queue. Who waits for the
-    whole answer is shown no token, and a frontend that is busy with submitting takes outputs long after they were made.
-    """
-    scheduled, first, last = _read(stats)
-    if first and is_shown:
-        way = submitted + round(getattr(stats, "first_token_latency", 0.0) * 1e9) - first
-        shift = min(way, ended - (last or first))
-        is_possible = way >= -SLACK_NS if is_shared else submitted < first + way
-        if is_possible and way - shift <= SLACK_NS:
-            return scheduled and scheduled + shift, first + shift, last and last + shift
-    earliest, latest = submitted - SLACK_NS, ended + SLACK_NS
-    if (
-        is_shared
-        and (not scheduled or earliest <= scheduled <= latest)
-        and (not first or earliest <= first <= latest)
-        and (not last or earliest <= last <= latest)
-    ):
-        return scheduled, first, last
-    if not last:
-        return 0, 0, 0
-    shift = ended - last
-    return scheduled and scheduled + shift, first and first + shift, ended
-
-
-def _policy(starts: Sequence[tuple[str, int]], otherwise: int) -> tuple[int, int]:
-    """Read the weights' versions of the first and last token, where the user numbers them."""
-    told = starts[0][0], starts[-1][0]
-    if not any(version.isdecimal() for version in told):
-        return otherwise, otherwise
-    first, last = (int(version) if version.isdecimal() else UNKNOWN for version in told)
-    return first, last

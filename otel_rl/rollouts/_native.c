@@ -3,7 +3,7 @@
    A row is a tuple, one field of which is at the same place in all rows. A column is a bytes object of whole numbers of
    64 bits, or -1 where a number is not known. The functions give what columns.py and bulk_plain.py give, to the last bit
    (tests/test_requests_bulk.py). No code of Python runs inside but what a value has of its own for __index__, == and
-   hash(). Only the limited API is used, so that one build serves every CPython from 3.10 on. */
+   hash(); ``note`` alone runs on the engines' threads. Only the limited API is used, so that one build serves every CPython from 3.10 on. */
 
 #define Py_LIMITED_API 0x030A0000
 #define PY_SSIZE_T_CLEAN
@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define FORM 1 /* of what these take and give: native.py uses no other, which an earlier build may have left behind */
+#define FORM 2 /* of what these take and give: requests.py uses no other, which an earlier build may have left behind */
 #define UNKNOWN (-1)
 #define REVERSED (-2)
 #define LOW_BITS 20 /* that are summed apart, so that no sum leaves 64 bits */
@@ -290,6 +290,86 @@ static PyObject *see(PyObject *module, PyObject *const *args, Py_ssize_t given) 
         slot->attempt = attempt;
     }
     return verdicts == NULL ? NULL : Py_BuildValue("nN", taken, verdicts);
+}
+
+/* --- handing over ------------------------------------------------------------------------------------------------- */
+
+enum bound { STATE, CURRENT, KEY, MOST, SLOW, BOUND };
+
+static PyObject *word_on, *word_noted, *word_get;
+
+/* Add to what waits where nothing is out of the ordinary, in one piece: nobody else runs meanwhile. 1, 0 where something
+   is, or -1 with an exception set. */
+static int note_fast(PyObject *bound, PyObject *noted, PyObject *context, PyObject *const *args, Py_ssize_t given) {
+    Py_ssize_t most = PyLong_AsSsize_t(PyTuple_GetItem(bound, MOST)), size, place;
+    PyObject *parent, *number;
+    int failed;
+    if (!PyList_Check(noted) || !PyDict_Check(context)) return 0;
+    parent = PyDict_GetItemWithError(context, PyTuple_GetItem(bound, KEY));
+    size = PyList_Size(noted);
+    if (PyErr_Occurred()) return -1;
+    if (parent == NULL || !size || size >= most) return 0;
+    number = PyLong_FromSsize_t(given - 1);
+    failed = number == NULL || PyList_Append(noted, args[0]) || PyList_Append(noted, parent)
+             || PyList_Append(noted, number);
+    for (place = 1; !failed && place < given; place++) failed = PyList_Append(noted, args[place]);
+    Py_XDECREF(number);
+    return failed ? -1 : 1;
+}
+
+/* Call what does the same in Python, with arguments as this was called. */
+static PyObject *call_slow(PyObject *slow, PyObject *const *args, Py_ssize_t given, PyObject *names) {
+    Py_ssize_t named = names == NULL ? 0 : PyTuple_Size(names), place;
+    PyObject *arguments = PyTuple_New(given), *keywords = PyDict_New(), *result = NULL;
+    int failed = arguments == NULL || keywords == NULL;
+    for (place = 0; !failed && place < given; place++) PyTuple_SetItem(arguments, place, Py_NewRef(args[place]));
+    for (place = 0; !failed && place < named; place++)
+        failed = PyDict_SetItem(keywords, PyTuple_GetItem(names, place), args[given + place]);
+    if (!failed) result = PyObject_Call(slow, arguments, keywords);
+    Py_XDECREF(arguments);
+    Py_XDECREF(keywords);
+    return result;
+}
+
+PyDoc_STRVAR(note_doc,
+             "note(read, *arguments, parent=None)\n--\n\n"
+             "Hand finished requests to the flusher; see ``otel_rl.requests``.");
+
+static PyObject *note(PyObject *bound, PyObject *const *args, Py_ssize_t given, PyObject *names) {
+    PyObject *state = PyTuple_GetItem(bound, STATE), *on = PyObject_GetAttr(state, word_on);
+    PyObject *noted = NULL, *context = NULL;
+    int done = on == NULL ? -1 : 0;
+    if (on == Py_True && given && names == NULL) {
+        context = PyObject_CallMethodObjArgs(PyTuple_GetItem(bound, CURRENT), word_get, NULL);
+        if (context != NULL) noted = PyObject_GetAttr(state, word_noted);
+        done = noted == NULL ? -1 : note_fast(bound, noted, context, args, given);
+    }
+    Py_XDECREF(on);
+    Py_XDECREF(noted);
+    Py_XDECREF(context);
+    if (done < 0) return NULL;
+    return done ? Py_NewRef(Py_None) : call_slow(PyTuple_GetItem(bound, SLOW), args, given, names);
+}
+
+static PyMethodDef note_method = {
+    "note", (PyCFunction)(void (*)(void))note, METH_FASTCALL | METH_KEYWORDS, note_doc,
+};
+
+PyDoc_STRVAR(noter_doc,
+             "noter(state, current, key, most, slow)\n--\n\n"
+             "Give ``note`` as ``requests.py`` defines it: while nothing else waits, or more than ``most`` pieces, where\n"
+             "there is no current span, or a parent is given, it calls ``slow``.");
+
+static PyObject *noter(PyObject *module, PyObject *const *args, Py_ssize_t given) {
+    PyObject *bound, *made;
+    Py_ssize_t place;
+    (void)module;
+    if (!is_called_with(given, BOUND, "noter")) return NULL;
+    bound = PyTuple_New(BOUND);
+    for (place = 0; bound != NULL && place < BOUND; place++) PyTuple_SetItem(bound, place, Py_NewRef(args[place]));
+    made = bound == NULL ? NULL : PyCFunction_NewEx(&note_method, bound, NULL);
+    Py_XDECREF(bound);
+    return made;
 }
 
 PyDoc_STRVAR(run_doc,
@@ -636,6 +716,7 @@ static PyMethodDef methods[] = {
     FAST(count),
     FAST(see),
     FAST(run),
+    FAST(noter),
     FAST(derive),
     FAST(histogram),
     FAST(largest),
@@ -648,7 +729,12 @@ static PyMethodDef methods[] = {
 static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_native", NULL, -1, methods, NULL, NULL, NULL, NULL};
 
 PyMODINIT_FUNC PyInit__native(void) {
-    PyObject *module = PyModule_Create(&definition);
+    PyObject *module;
+    word_on = PyUnicode_InternFromString("on");
+    word_noted = PyUnicode_InternFromString("noted");
+    word_get = PyUnicode_InternFromString("get");
+    if (word_on == NULL || word_noted == NULL || word_get == NULL) return NULL;
+    module = PyModule_Create(&definition);
     make_table_of_crc();
     if (module != NULL && PyModule_AddIntConstant(module, "FORM", FORM)) Py_CLEAR(module);
     return module;

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any
 
+from otel_rl.requests import native as _found
 from otel_rl.rollouts import bulk_plain
 from otel_rl.rollouts.bulk_plain import LOW_BITS, PROBLEMS, Bins, Finished
 from otel_rl.rollouts.columns import MOST_TOKENS, SLACK_NS, Column, Derived, Table, is_failed
-from otel_rl.rollouts.columns import native as _found
 
 _native: Any = _found
 

@@ -8,12 +8,7 @@ from operator import index, itemgetter
 from typing import Any, Final, NamedTuple
 
 from otel_rl.guard import attempt
-from otel_rl.native import find_native
-from otel_rl.requests import UNKNOWN, Request, Row
-
-FORM: Final = 1
-"""Of what ``_native.c`` takes and gives."""
-native = find_native("otel_rl.rollouts._native", FORM)
+from otel_rl.requests import UNKNOWN, Request, Row, native
 
 Column = Any
 """A sequence of whole numbers."""

@@ -10,8 +10,7 @@ from typing import Any, Final
 
 from otel_rl.guard import attempt, guard
 from otel_rl.records import Noted
-from otel_rl.requests import Row
-from otel_rl.rollouts.columns import native
+from otel_rl.requests import Row, native
 from otel_rl.rollouts.place import Bucket, key_of, place_of
 from otel_rl.runtime import state
 from otel_rl.spans import Stage

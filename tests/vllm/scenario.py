@@ -54,12 +54,12 @@ def recorded(root: Path) -> Iterator[Seen]:
     """Record vLLM and nothing else, and look at what it hands on; no error of ours may be swallowed."""
     seen, hand_on, hand_load = Seen(root), requests.note_many, requests.load
 
-    def note_many(pieces: list[Any], number: int) -> None:
+    def note_many(pieces: list[Any], number: int, *noted: Any) -> None:
         for read, parent, arguments in parts(pieces):
             for row in read(*arguments):
                 seen.rows.append(row)
                 seen.parents[row.id] = parent
-        hand_on(pieces, number)
+        hand_on(pieces, number, *noted)
 
     def load(*values: Any) -> None:
         seen.loads.append(values)

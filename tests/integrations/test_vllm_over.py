@@ -1,0 +1,262 @@
+"""vLLM: sequences that are over wait for the flusher, and who needs to know of them does not; each is told once."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from typing import Any
+
+import pytest
+
+import otel_rl
+from otel_rl import guard
+from otel_rl import vocabulary as v
+from otel_rl.integrations import vllm as integration
+from otel_rl.integrations.vllm_rows import remembered
+from otel_rl.records import Later
+from otel_rl.runtime import state
+from tests.fixtures import Recording
+from tests.integrations.test_vllm import EngineDeadError, Offline, opened, places, rollout
+from tests.integrations.vllm_shapes import FinishReason, Processor, Queue, Sequence, at, wall
+from tests.noted import take
+from tests.test_requests import bad, counted
+
+
+@pytest.fixture
+def waiting(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> Recording:
+    """A recording whose flusher comes when it is asked only."""
+    monkeypatch.setattr("otel_rl.flusher.PERIOD_S", 3600.0)
+    return recording
+
+
+def finish(processor: Processor, *sequences: Sequence, tokens: int = 1) -> None:
+    """End sequences in one iteration."""
+    processor.process_outputs([(one.request_id, [1] * tokens, FinishReason.STOP) for one in sequences])
+
+
+def submit(processor: Processor, *names: str) -> list[Sequence]:
+    """Hand over requests of an AsyncLLM."""
+    return [processor.submit(name, wall(2.0), queue=Queue()) for name in names]
+
+
+def told() -> int:
+    """Count how often the flusher was told."""
+    return sum(isinstance(record, Later) for record in state.queue)
+
+
+def test_the_engine_s_thread_only_writes_down_what_may_change(waiting: Recording) -> None:
+    """And tells the flusher once; the tokens are those at the end of the iteration, whatever the caller does."""
+    processor = Processor("0.32.0")
+    sequences = submit(processor, *"123")
+    at(waiting, 3.0)
+    finish(processor, sequences[0], tokens=2)
+    at(waiting, 4.0)
+    finish(processor, *sequences[1:], tokens=3)
+    for sequence in sequences:
+        assert sequence.detokenizer is not None
+        sequence.detokenizer.token_ids.clear()
+    assert (1, [], 3) == (told(), state.noted, len(remembered().engine(processor).inside))
+    at(waiting, 5.0)
+    rows = take().rows
+    assert [("1", 2, 3.0), ("2", 3, 4.0), ("3", 3, 4.0)] == [
+        (row.sample, row.output_tokens, row.ended / 1e9) for row in rows
+    ]
+    assert ({}, {}, {}) == opened(processor)
+
+
+def test_what_is_inside_is_known_at_any_time(waiting: Recording) -> None:
+    """Also of an engine that fails right behind an iteration; what waited is still told."""
+    processor = Processor("0.32.0")
+    first, *_ = submit(processor, *"123")
+    finish(processor, first)
+    engine = remembered().engine(processor)
+    assert (["2-5eed", "3-5eed"], 2) == (list(engine.open), engine.unfinished)
+    processor.abort_requests(["2-5eed"], True)
+    processor.propagate_error(EngineDeadError())
+    assert [("1", "stop"), ("2", "abort"), ("3", "error")] == [(row.sample, row.finish) for row in take().rows]
+    assert 0 == engine.unfinished
+
+
+def test_an_id_that_comes_again_is_another_request(waiting: Recording) -> None:
+    """Until 0.14 the caller's own ids are vLLM's."""
+    processor = Processor("0.10.2")
+    for number in range(3):
+        with otel_rl.step(number), otel_rl.stage("sample"):
+            sequence = processor.submit("7", wall(2.0 + number), queue=Queue())
+            finish(processor, sequence)
+    taken = take()
+    assert [0, 1, 2] == [int(parent.trace.step.rpartition(" ")[2]) for parent in taken.parents]
+    assert 3 == len({row.submitted for row in taken.rows})
+    assert ({}, {}, {}) == opened(processor)
+
+
+@pytest.mark.parametrize("is_asked", [True, False])
+def test_what_ends_in_a_step_is_counted_in_it(waiting: Recording, is_asked: bool) -> None:
+    """Though the flusher, or who asks what is inside, comes behind its end."""
+    processor = Processor("0.32.0")
+    with otel_rl.step(1), otel_rl.stage("sample"):
+        at(waiting, 3.0)
+        finish(processor, *submit(processor, *"12"))
+    with otel_rl.step(2), otel_rl.stage("sample"):
+        finish(processor, *submit(processor, "3"))
+        assert not is_asked or not remembered().engine(processor).open
+        kinds = [Later if isinstance(one, Later) else getattr(one, "name", "") for one in state.queue]
+    first = kinds.index(Later)
+    assert first < kinds.index("rl.rank 0", first) < kinds.index(Later, first + 1)
+    run = waiting.stop()
+    assert ({"stop": 3}, {}) == (counted(run, v.REQUESTS, v.FINISH), bad(run))
+
+
+def test_what_waits_is_journaled_at_the_end(waiting: Recording) -> None:
+    """And what is still inside is counted."""
+    processor = Processor("0.32.0")
+    with otel_rl.step(1), otel_rl.stage("sample"):
+        at(waiting, 3.0)
+        first, *_ = submit(processor, *"123")
+        finish(processor, first)
+    run = waiting.stop()
+    assert ({"stop": 1}, {"unfinished": 2}) == (counted(run, v.REQUESTS, v.FINISH), bad(run))
+
+
+def test_threads_and_the_flusher_share_it(recording: Recording) -> None:
+    """Two engines go on while the flusher comes and somebody asks what is inside: each sequence is told once."""
+    processors = [Processor("0.32.0"), Processor("0.32.0")]
+
+    def work(number: int) -> None:
+        processor = processors[number]
+        for first in range(0, 1_500, 3):
+            sequences = submit(processor, *(f"{number}.{first + index}" for index in range(3)))
+            finish(processor, sequences[0])
+            finish(processor, *sequences[1:])
+
+    with otel_rl.step(1), otel_rl.stage("sample"):
+        at(recording, 3.0)
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(2)]
+        for thread in threads:
+            thread.start()
+        while any(thread.is_alive() for thread in threads):
+            assert otel_rl.flush(60)
+            assert all(len(remembered().engine(processor).open) <= 3 for processor in processors)
+        for thread in threads:
+            thread.join()
+        assert [{}, {}] == [remembered().engine(processor).open for processor in processors]
+    run = recording.stop()
+    assert ({"stop": 3_000}, {}) == (counted(run, v.REQUESTS, v.FINISH), bad(run))  # an id twice would be bad
+
+
+def test_another_engine_s_thread_may_have_been_there(waiting: Recording) -> None:
+    """It takes what both have gathered: then there is nothing left to do, and nobody is told."""
+    integration._iterated()
+    assert (0, {}) == (told(), guard.errors)
+
+
+def test_hundreds_that_end_together_are_all_told(waiting: Recording) -> None:
+    """The flusher lets go of the interpreter meanwhile."""
+    processor = Processor("0.32.0")
+    with otel_rl.step(1), otel_rl.stage("sample"):
+        at(waiting, 3.0)
+        sequences = submit(processor, *(str(number) for number in range(600)))
+        for first in range(0, 600, 100):
+            finish(processor, *sequences[first : first + 100])
+    assert {"stop": 600} == counted(waiting.stop(), v.REQUESTS, v.FINISH)
+
+
+def test_the_flusher_may_come_while_some_is_added(waiting: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Right before it: then it is told again."""
+
+    class Flushed(list[Any]):
+        def __iadd__(self, other: Any) -> Flushed:  # type: ignore[misc,override]
+            assert otel_rl.flush(60)
+            self.extend(other)
+            return self
+
+    processor = Processor("0.32.0")
+    with otel_rl.step(1), otel_rl.stage("sample"):
+        at(waiting, 3.0)
+        first, second = submit(processor, *"12")
+        finish(processor, first)
+        remembered().over = Flushed(remembered().over)
+        finish(processor, second)
+        assert otel_rl.flush(60)
+        assert [] == remembered().over
+    assert {"stop": 2} == counted(waiting.stop(), v.REQUESTS, v.FINISH)
+
+
+def test_a_request_of_nobody_belongs_to_what_is_open_where_it_ends(waiting: Recording) -> None:
+    """So it is looked at there and then; nothing stays of it, nor of what was pooled or of an engine that is gone."""
+    processor, gone = Processor("0.32.0"), Processor("0.32.0")
+    state.phase.close(waiting.clock.ns)
+    first, second = (processor.submit(name, wall(2.0)) for name in "12")
+    second.detokenizer = None
+    gone.submit("1", wall(2.0))
+    with otel_rl.stage("sample") as stage:
+        finish(processor, first, second)
+    assert ([], [id(gone)]) == (remembered().over, list(remembered().strays))
+    del gone
+    assert ([stage], {}) == (take().parents, remembered().strays)
+
+
+def test_calls_of_an_llm_are_told_apart(waiting: Recording) -> None:
+    """Though the flusher comes behind both of them only."""
+    llm = Offline(Processor("0.32.0"))
+    expected = []
+    with otel_rl.step(1), otel_rl.stage("sample"):
+        for names in ("12", "345"):
+            state.training.sampling = rollout() if names == "12" else None
+            for request_id in llm.add(list(names), None):
+                llm.processor.process_outputs([(request_id, [1], FinishReason.STOP)])
+            expected += [(6, 6, one, "") if names == "12" else (-1, -1, one, "") for one in names]
+    assert expected == places(take().rows)
+
+
+def test_a_full_queue_counts_what_it_drops(waiting: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And goes on behind that."""
+    processor = Processor("0.32.0")
+    with otel_rl.step(1), otel_rl.stage("sample"):
+        sequences = submit(processor, *"123")
+        with monkeypatch.context() as full:
+            full.setattr("otel_rl.runtime.QUEUE_LIMIT", 0)
+            full.setattr("otel_rl.requests.QUEUE_LIMIT", 0)
+            finish(processor, *sequences[:2])
+        assert (1, []) == (len(remembered().engine(processor).open), remembered().over)
+        assert 2 <= state.dropped["traces", "queue_full"]
+        finish(processor, sequences[2])
+    assert ["3"] == [row.sample for row in take().rows]
+
+
+def test_so_much_is_held_and_no_more(waiting: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond that nothing of a sequence is kept, since it holds tokens and log-probabilities."""
+    monkeypatch.setattr(integration, "MOST_HELD", 25)
+    processor = Processor("0.32.0")
+    with otel_rl.step(1), otel_rl.stage("sample"):
+        sequences = submit(processor, *"12345")
+        for sequence in sequences:
+            finish(processor, sequence)
+        gone = [weakref.ref(sequence) for sequence in sequences]
+        del sequences, sequence
+        assert [False] * 3 + [True] * 2 == [one() is None for one in gone]
+    assert {"1", "2", "3", "4", "5"} == {row.sample for row in take().rows}
+
+
+def test_an_engine_that_is_dropped_goes_with_what_waits(waiting: Recording) -> None:
+    """When the flusher has come; nothing of it is unfinished."""
+    processor = Processor("0.32.0")
+    sequences = submit(processor, *"12")
+    at(waiting, 3.0)
+    finish(processor, *sequences)
+    del processor
+    otel_rl.flush(60)
+    assert {} == remembered().engines
+    assert {} == bad(waiting.stop())
+
+
+@pytest.mark.guarded
+def test_a_sequence_that_cannot_be_looked_at_takes_its_iteration_only(waiting: Recording) -> None:
+    """The others are told, and nothing waits for ever."""
+    processor = Processor("0.32.0")
+    first, second = submit(processor, *"12")
+    finish(processor, first)
+    del first.request_id
+    finish(processor, second)
+    assert ["2"] == [row.sample for row in take().rows]
+    assert [] == remembered().over
