@@ -17,7 +17,7 @@ import resource
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -88,25 +88,22 @@ def ours(*, is_bulk: bool) -> Path_:
     from otel_rl.requests import Row, note, one_of
     from otel_rl.runtime import state
 
-    def together(some: Iterable[Output]) -> list[Row]:
-        return [
-            (
+    def rows(some: Iterable[Output]) -> Iterator[Row]:
+        for one in some:
+            yield (
                 "vllm", one.submitted, one.ended, one.scheduled, one.first, one.last, one.input, one.output,
                 one.cached, one.finish, "", one.preemptions, False, "generate_content", "m", one.id, "", "", -1, -1, -1,
                 "", -1,
-            )
-            for one in some
-        ]  # fmt: skip
+            )  # fmt: skip
 
-    read = one_of(together)
-
+    read = one_of(lambda some: list(rows(some)))
     otel_rl.instrument(())
     steps = iter(range(1_000_000))
 
     def emit(made: Iterable[Output]) -> None:
         with otel_rl.step(next(steps)), otel_rl.stage("sample"):
             if is_bulk:
-                note(lambda: together(made))
+                note(rows, made)
             else:
                 for one in made:
                     note(read, one)
