@@ -248,7 +248,20 @@ def test_rollouts_weigh_as_long_as_they_took(most: int, monkeypatch: pytest.Monk
             see(rank, v.ROLLOUT_WALL, number, float(number))
             see(rank, v.TAIL, 10 + number, 9.0, slowest="0.01")
             see(rank, v.ROLLOUT_WALL, 20 + number, 100.0, mode="eval")
-    found = points.rows([])
+    found = points.rows([], 0)
     expected = sum((0.1 * number + rank) * number for number in range(1, 6) for rank in (0, 1)) / 30
     assert [Tail(slowest=0.01, share=pytest.approx(expected), step_share=None)] == found.tails
     assert (0.5, None, []) == (found.bubble, found.kv_cache_peak, found.rows)
+
+
+def test_what_a_rollout_keeps_is_open_while_it_goes_on(recording: Recording) -> None:
+    """Which of its requests become spans is known at its end: until then none of them is said to be one."""
+    with otel_rl.step(0), otel_rl.stage("sample"):
+        recording.tick(100)
+        note(given, [ending(recording, one, 40) for one in range(100)])
+        assert otel_rl.flush()
+        report = build_report(recording.run(), recording.clock.ns)
+        assert "0 of 100 requests are spans; of 100 it is open until their rollouts are over" in shown(report)
+    report = build_report(recording.stop(), recording.clock.ns)
+    assert 100 == report.requests.spans + report.requests.omitted
+    assert f"{report.requests.spans} of 100 requests are spans; metrics" in shown(report)

@@ -69,7 +69,7 @@ def build_report(run: Run, now_ns: int) -> Report:
     points = _points(run)
     losses = loss_rows(points.counts.points())
     resource = found.resources[list(found.attempts)[-1]] if found.attempts else {}
-    requests = points.requests.rows(stages)
+    requests = points.requests.rows(stages, found.requests)
     attempts = _attempts(found, averaged, opened, alive)
     ranks = sorted({rank for ranks in found.ranks.values() for rank in ranks})
     series, numbers = points.numbers.series(found.steps)

@@ -131,6 +131,8 @@ class Collected:
     """By attempt and rank."""
     clocks: dict[tuple[str, Rank], set[str]] = field(default_factory=lambda: defaultdict(set))
     """What the clock of each rank of an attempt is known by: its host's name, and the boot of that host."""
+    requests: int = 0
+    """Rollout requests that are spans."""
 
     def know(self, resource: Mapping[str, Value], writer: WriterIdentity) -> None:
         """Take in who wrote a record."""
@@ -172,6 +174,7 @@ class _Collector:
         writer = span.journal.identity.writer
         self._note(span)
         if is_request(span):
+            self._found.requests += 1
             return
         if writer != self._writer:
             self._close_waiting(self._writer, WAITING_STEPS)

@@ -88,6 +88,8 @@ class Requests:
     kv_cache_peak: float | None
     engine_preemptions: list[EnginePreemptions]
     """Of engines whose requests do not tell them; an engine that does not either is not there."""
+    spans: int
+    """Requests that are spans."""
     omitted: int
-    """Requests that did not become spans."""
+    """Requests that did not become spans; what a rollout keeps is decided, and told, at its end."""
     bad: list[BadRequests]

@@ -68,11 +68,12 @@ class RequestPoints:
         elif point.name == v.KV_PEAK:
             self._cache_peak = point.value if self._cache_peak is None else max(self._cache_peak, point.value)
 
-    def rows(self, stages: Sequence[StageRow]) -> Requests:
+    def rows(self, stages: Sequence[StageRow], spans: int) -> Requests:
         """Sum up the requests of a run.
 
         Args:
             stages: of the run, for the share of the rollout in the step.
+            spans: so many of its requests are spans.
         """
         last = self._last.points()
         bad: Counter[str] = Counter()
@@ -87,6 +88,7 @@ class RequestPoints:
             bubble=self._rollouts.mean((v.ROLLOUT_BUBBLE, "")),
             kv_cache_peak=self._cache_peak,
             engine_preemptions=_told_by_engines(last, {row.engine for row in rows if row.preemptions is not None}),
+            spans=spans,
             omitted=sum(round(point.value) for point in last if point.name == v.OMITTED),
             bad=[BadRequests(reason=reason, count=count) for reason, count in sorted(bad.items()) if count],
         )

@@ -23,7 +23,8 @@ BAD: Final = {
     "reversed": "with times in the wrong order",
     "impossible_time": "with a time that cannot be",
     "tokens": "with a number of tokens that cannot be",
-    "repeated_id": "with an id that came before",
+    "repeated_id": "left out: they came before, by id and submission",
+    "another_attempt": "with an id that came before, by another submission: counted as another attempt",
     "after_rollout": "after their rollout was over",
     "late": "after their step was over",
     "forked": "from a forked worker",
@@ -123,7 +124,6 @@ def _span_lines(requests: Requests, rows: list[RequestRow]) -> list[str]:
         return []
     hidden = len(rows) - SHOWN
     lines = [f"{plural(hidden, 'more kind')} of requests in --json"] if hidden > 0 else []
-    return [
-        *lines,
-        f"{count(max(total - requests.omitted, 0))} of {plural(total, 'request')} are spans; metrics count all",
-    ]
+    known = requests.spans + requests.omitted
+    rest = f"; of {count(total - known)} it is open until their rollouts are over" if total > known else ""
+    return [*lines, f"{count(requests.spans)} of {plural(total, 'request')} are spans{rest}; metrics count all"]

@@ -13,7 +13,7 @@ from otel_rl.records import Labels
 from otel_rl.rollouts.bulk import bulk
 from otel_rl.rollouts.candidates import Candidates, Kept, Policy
 from otel_rl.rollouts.columns import Derived, Table
-from otel_rl.rollouts.seen import NEW, SAME, Seen
+from otel_rl.rollouts.seen import ANOTHER, SAME, Seen
 from otel_rl.runtime import Trace
 
 LOW_64_BITS: Final = (1 << 64) - 1
@@ -57,14 +57,14 @@ class Rollout:
         self._seen = Seen()
 
     def fresh(self, table: Table, problems: Counter[str]) -> Table | None:
-        """Leave out what was reported before: the same id and the same submission; another attempt is only counted."""
+        """Leave out what was reported before: the same id and the same submission; another attempt counts."""
         verdicts = self._seen.look(table, is_one_trace=bool(self.trace.step))
-        again = len(verdicts) - verdicts.count(NEW)
-        if not again:
+        problems["repeated_id"] += verdicts.count(SAME)
+        problems["another_attempt"] += verdicts.count(ANOTHER)
+        if SAME not in verdicts:
             return table
-        problems["repeated_id"] += again
         kept = [place for place, verdict in enumerate(verdicts) if verdict != SAME]
-        return table if len(kept) == len(verdicts) else table.only(kept) if kept else None
+        return table.only(kept) if kept else None
 
     def add(self, table: Table, derived: Derived, labels: Labels) -> None:
         """Take further requests in; one without an id is chosen by its number.
