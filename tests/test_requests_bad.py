@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
 import weakref
@@ -119,7 +120,7 @@ def test_an_id_that_comes_twice_counts_once(recording: Recording) -> None:
         note(given, [first, request(recording, 1)])
         note(given, [first._replace(turn=1), first._replace(replica="2"), request(recording, id="")] * 2)
     run = recording.stop()
-    assert {"repeated_id": 5} == bad(run)
+    assert {"repeated_id": 4, "another_attempt": 1} == bad(run)
     assert 6 == sum(counted(run, vocabulary.REQUESTS, vocabulary.REPLICA).values())
 
 
@@ -130,7 +131,10 @@ def test_attempts_without_a_submission_are_told_apart_by_their_ends(recording: R
             recording.tick(50)
             note(given, [request(recording, 1, submitted=0)] * 2)
     run = recording.stop()
-    assert ({"repeated_id": 5}, {"stop": 3}) == (bad(run), counted(run, vocabulary.REQUESTS, vocabulary.FINISH))
+    assert ({"repeated_id": 3, "another_attempt": 2}, {"stop": 3}) == (
+        bad(run),
+        counted(run, vocabulary.REQUESTS, vocabulary.FINISH),
+    )
 
 
 class Odd:
@@ -160,6 +164,40 @@ def test_an_odd_value_costs_only_itself(recording: Recording, name: str) -> None
     run = rollout(recording, rows)
     assert 1 == bad(run)["not_a_number"]
     assert 100 == sum(point.value for point in run.last_points(vocabulary.REQUESTS))
+
+
+class Wild(str):
+    """A text that can be in no set."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(self, other: object) -> bool:
+        raise ValueError("compared")
+
+
+class Named:
+    """Something that is written as such a text."""
+
+    def __str__(self) -> str:
+        return Wild("name")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        *({name: Wild("r50")} for name in ("id", "engine", "model", "finish", "error", "sample")),
+        {"id": Named()},
+        {"engine": Named()},
+        {"turn": np.array(3)},
+        {"limit": np.array(3)},
+    ],
+)
+def test_a_value_of_a_class_of_its_own_is_what_it_says(recording: Recording, changes: dict[str, Any]) -> None:
+    """Though it cannot be compared or looked up: nothing of its batch is lost, nothing is wrong with it."""
+    rows = [request(recording, number) for number in range(100)]
+    rows[50] = rows[50]._replace(**changes)
+    run = rollout(recording, rows)
+    assert ({}, 100) == (bad(run), sum(point.value for point in run.last_points(vocabulary.REQUESTS)))
 
 
 @pytest.mark.guarded
@@ -405,6 +443,19 @@ def test_an_error_of_a_custom_engine_is_its_class(recording: Recording, monkeypa
     otel_rl.request("mine", submitted=1.0, ended=1.5, error=Unlike.Error)
     otel_rl.request("mine", submitted=1.0, ended=1.5, error="Unlike.Error")
     assert ["Unlike.Error"] * 3 == [row.error for read, _, given in kept for row in read(*given)]
+
+
+def test_what_cancels_a_request_of_a_custom_engine_aborts_it(recording: Recording) -> None:
+    """It is no failure of its own, whatever its engine says of how it ended."""
+    with otel_rl.step(1), otel_rl.stage("sample"):
+        recording.tick(50)
+        now = recording.clock.ns / 1e9
+        for number, finish in enumerate(("", "timeout", "abort")):
+            error = asyncio.CancelledError()
+            otel_rl.request("mine", submitted=now, ended=now, id=str(number), finish=finish, error=error)
+    run = recording.stop()
+    assert {"abort": 2, "timeout": 1} == counted(run, vocabulary.REQUESTS, vocabulary.FINISH)
+    assert {} == counted(run, vocabulary.REQUEST_ERRORS, vocabulary.FAILURE)
 
 
 def test_a_number_beyond_64_bits_does_not_disturb_the_others(recording: Recording) -> None:

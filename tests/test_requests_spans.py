@@ -162,9 +162,12 @@ def test_before_the_first_step_they_belong_to_set_up(recording: Recording) -> No
     assert (Tree("generate_content m", 6, 20),) == setup.below[0].below
 
 
-def test_requests_of_another_process_belong_to_its_trace(recording: Recording) -> None:
+@pytest.mark.parametrize("is_context", [False, True])
+def test_requests_of_another_process_belong_to_its_trace(recording: Recording, is_context: bool) -> None:
     """Their context came with them; nobody says when that rollout ends, so silence does."""
-    context = SpanContext(7, 9, is_remote=True, trace_flags=TraceFlags(1))
+    context: SpanContext | Context = SpanContext(7, 9, is_remote=True, trace_flags=TraceFlags(1))
+    if is_context:
+        context = trace.set_span_in_context(trace.NonRecordingSpan(context))
     unsampled = SpanContext(8, 9, is_remote=True, trace_flags=TraceFlags(0))
     recording.tick(20)
     note(given, [request(recording, 1)], parent=context)

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator
 from time import monotonic_ns
 from typing import Any, Final, NamedTuple
 
-from opentelemetry.trace import SpanContext
+from opentelemetry.context import Context
+from opentelemetry.trace import SpanContext, get_current_span
 
 from otel_rl import vocabulary as v
 from otel_rl.guard import guard
@@ -85,6 +86,8 @@ def place_of(parent: Any) -> Stage | Place | None:
     if isinstance(parent, Stage):
         return parent if parent.trace is not None else None
     with guard("find the parent of a request"):
+        if isinstance(parent, Context):  # as taken from the headers of a message
+            parent = get_current_span(parent)
         context = parent if isinstance(parent, SpanContext) or parent is None else parent.get_span_context()
         if context is not None and context.is_valid:
             own = None if state.container is None else state.container.trace
