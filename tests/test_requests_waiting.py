@@ -7,11 +7,12 @@ import os
 import random
 import threading
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any
 
 import pytest
+from opentelemetry.context import Context
 
 import otel_rl
 from otel_rl import requests, vocabulary
@@ -244,6 +245,40 @@ def test_a_reader_may_read_many_together(recording: Recording, fails: bool) -> N
     assert [rows[:2], rows[3:]] == runs
 
 
+class Many:
+    """A reader whose ``many`` is not what it should be."""
+
+    def __init__(self, how: str) -> None:
+        self.how = how
+
+    def __call__(self, *rows: Request) -> Iterable[Request]:
+        return rows
+
+    @property
+    def many(self) -> Any:
+        if self.how == "no attribute":
+            raise KeyError
+        return self.late if self.how == "late" else lambda rows: 7
+
+    def late(self, rows: list[Request]) -> Iterator[Request]:
+        """Fail behind the first row."""
+        yield rows[0]
+        raise KeyError
+
+
+@pytest.mark.guarded
+@pytest.mark.parametrize("how", ["late", "no rows", "no attribute"])
+def test_each_is_read_alone_where_many_cannot_be(recording: Recording, how: str) -> None:
+    """However that fails: nothing is lost, and the flusher goes on."""
+    reader = Many(how)
+    with otel_rl.step(1), otel_rl.stage("sample"):
+        recording.tick(20)
+        for number in range(4):
+            note(reader, request(recording, number))
+    run = recording.stop()
+    assert ({}, {"stop": 4}) == (bad(run), counted(run, vocabulary.REQUESTS, vocabulary.FINISH))
+
+
 @pytest.mark.parametrize("is_native", WAYS)
 def test_a_call_that_cannot_be_is_refused_as_any_function_does(
     recording: Recording, monkeypatch: pytest.MonkeyPatch, is_native: bool
@@ -259,6 +294,39 @@ def test_a_call_that_cannot_be_is_refused_as_any_function_does(
             off.setattr(state, "on", False)
             note(given, 1)
         assert [] == state.noted
+
+
+@pytest.mark.parametrize("is_native", WAYS)
+def test_a_context_may_say_that_there_is_no_span(recording: Recording, is_native: bool) -> None:
+    """As one does that has none."""
+    note = way(is_native=is_native)
+    with otel_rl.step(1) as step:
+        note(given, 1)
+        token = CURRENT.set(Context({**CURRENT.get(), SPAN_KEY: None}))
+        note(given, 2)
+        CURRENT.reset(token)
+        assert [(given, step, [1]), (given, step, [2])] == list(parts(state.noted))
+        state.noted.clear()
+
+
+@pytest.mark.parametrize("is_native", WAYS)
+def test_without_memory_nothing_is_added_in_part(recording: Recording, is_native: bool) -> None:
+    """Wherever it ends: what waits behind would be read as something else."""
+    memory = pytest.importorskip("_testcapi")
+    note = way(is_native=is_native)
+    with otel_rl.step(1):
+        for most in range(1, 12):
+            note(given, 1)
+            size = len(state.noted)
+            arguments = list(range(1000, 1000 + 64))
+            memory.set_nomemory(most, most + 1)
+            try:
+                note(given, *arguments)
+            except MemoryError:
+                assert size == len(state.noted)
+            finally:
+                memory.remove_mem_hooks()
+            state.noted.clear()
 
 
 def test_another_thread_may_begin_the_list_that_was_found_empty(recording: Recording) -> None:

@@ -131,9 +131,7 @@ def _iterated() -> None:
         return
     known = training.vllm or remembered()
     if gathered:
-        others = gathered[:]
-        del gathered[: len(others)]  # another engine's thread may have added some
-        pieces: Sequence[Any] = _several(noted, [*others, one])
+        pieces: Sequence[Any] = _several(noted, _all(gathered, one))
     else:  # most often; there it counts what is done once an iteration
         detokenizer = one[1].detokenizer
         tokens = POOLED if detokenizer is None else len(detokenizer.output_token_ids)
@@ -145,6 +143,15 @@ def _iterated() -> None:
     over += pieces  # in one go: other threads add to it and take from it, too
     if state.noted is not noted:
         tell(known, noted)
+
+
+def _all(gathered: list[Args], last: Args) -> list[Args]:
+    """Take what else there is, one by one: another engine's thread may take some of it meanwhile, and add some."""
+    found = [last]
+    with suppress(IndexError):
+        while gathered:
+            found.append(gathered.pop())
+    return found[::-1]
 
 
 def _aborted(args: Args, kwargs: Kwargs, result: list[str]) -> None:
@@ -182,7 +189,9 @@ def _shown(args: Args, kwargs: Kwargs) -> None:
         return
     if isinstance(args[1], Exception):
         for engine in list(known.engines.values()):
-            _fail(engine.processor(), args[1], queue)
+            processor = engine.processor()
+            if processor is not None:  # what waited may have been all that held it
+                _fail(processor, args[1], queue)
         return
     shown = known.shown.get(queue) if known.shown else None
     if shown is not None and (not shown.first or getattr(args[1], "finished", False)):

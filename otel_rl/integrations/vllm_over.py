@@ -50,9 +50,11 @@ def look(known: Remembered, over: Sequence[Any], most: int) -> None:
 
 def tell(known: Remembered, noted: Noted) -> None:
     """Have the flusher look, before what is queued behind this: the end of the step, behind which requests are late."""
-    known.told, known.settle = noted, settle
-    if not state.add(Later(_take, (known, noted))):
-        known.told = None
+    known.settle = settle
+    is_told = state.add(Later(_take, (known, noted)))
+    # Only now others may rely on it: what they had added before it is queued could be behind the end of the step.
+    known.told = noted if is_told and not known.strays else None
+    if not is_told:
         settle(known)
 
 
@@ -74,15 +76,18 @@ def settle(known: Remembered, *, is_patient: bool = False) -> None:
     with known.settling:
         over = known.over[:]
         del known.over[: len(over)]
-        first = done = 0
-        while first < len(over):
-            number = over[first + HEAD - 1]
-            last = first + HEAD + SIZE * number
-            attempt("leave", "finished sequences of vLLM", _leave, known, over[first:last])
-            first, done = last, done + number
-            if done >= SLICE and is_patient:
-                sleep(BREATH_S)
-                done = 0
+        last = done = 0
+        try:
+            while last < len(over):
+                first, number = last, over[last + HEAD - 1]
+                last += HEAD + SIZE * number
+                attempt("leave", "finished sequences of vLLM", _leave, known, over[first:last])
+                done += number
+                if done >= SLICE and is_patient:
+                    sleep(BREATH_S)
+                    done = 0
+        finally:
+            known.over[:0] = over[last:]  # where the program was interrupted
 
 
 def _leave(known: Remembered, over: Sequence[Any], *, is_held: bool = True) -> None:

@@ -222,9 +222,11 @@ class Remembered:
         key = id(processor)
         engine = self.engines.get(key)
         if engine is None:
-            engine = self.engines[key] = Engine()
-            engine.processor = ref(processor, lambda gone: self._forget(key))
-            count_when_dropped(processor, engine)
+            made = Engine()
+            made.processor = ref(processor, lambda gone: self._forget(key))
+            engine = self.engines.setdefault(key, made)
+            if engine is made:  # not another thread's
+                count_when_dropped(processor, engine)
         return engine
 
     def _forget(self, key: int) -> None:
@@ -244,9 +246,11 @@ def _nothing(_: Remembered) -> None:
 
 def remembered() -> Remembered:
     """Return what is remembered in this process."""
-    if state.training.vllm is None:
-        state.training.vllm = Remembered()
-    known: Remembered = state.training.vllm
+    training = state.training
+    if training.vllm is None:
+        made = Remembered()
+        training.vllm = training.vllm or made  # another thread may have been here
+    known: Remembered = training.vllm
     return known
 
 

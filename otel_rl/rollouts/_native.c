@@ -2,8 +2,9 @@
 
    A row is a tuple, one field of which is at the same place in all rows. A column is a bytes object of whole numbers of
    64 bits, or -1 where a number is not known. The functions give what columns.py and bulk_plain.py give, to the last bit
-   (tests/test_requests_bulk.py). No code of Python runs inside but what a value has of its own for __index__, == and
-   hash(); ``note`` alone runs on the engines' threads. Only the limited API is used, so that one build serves every CPython from 3.10 on. */
+   (tests/test_requests_bulk.py). No code of Python runs inside but what a value has of its own for __index__: texts are
+   no subclass's, which may have == and hash() of their own. ``note`` alone runs on the engines' threads. Only the limited
+   API is used, so that one build serves every CPython from 3.10 on. */
 
 #define Py_LIMITED_API 0x030A0000
 #define PY_SSIZE_T_CLEAN
@@ -76,8 +77,8 @@ static int read_number(PyObject *value, int64_t *number) {
 PyDoc_STRVAR(columns_doc,
              "columns(rows, kind, layout)\n--\n\n"
              "Give a column of each field that ``layout`` calls ``q``, where every row is of the kind or a plain tuple, and\n"
-             "every field as good as what it should be (``q``, ``i``: a whole number of 64 bits; ``s``: a text; ``b``:\n"
-             "a bool), else None.");
+             "every field as good as what it should be (``q``: a whole number of 64 bits, of any type; ``i``: one of\n"
+             "Python's own; ``s``: a text of Python's own; ``b``: a bool), else None.");
 
 static PyObject *columns(PyObject *module, PyObject *const *args, Py_ssize_t given) {
     PyObject *made[MOST_FIELDS], *found = NULL;
@@ -103,16 +104,18 @@ static PyObject *columns(PyObject *module, PyObject *const *args, Py_ssize_t giv
         PyObject *one = PyList_GetItem(args[0], row);
         Py_ssize_t column = 0;
         if (one == NULL) goto done; /* the list has become shorter */
+        Py_INCREF(one); /* for what __index__ may do */
         is_good = ((PyObject *)Py_TYPE(one) == args[1] || PyTuple_CheckExact(one)) && PyTuple_Size(one) == fields;
         for (place = 0; is_good && place < fields; place++) {
             PyObject *value = PyTuple_GetItem(one, place);
             switch (layout[place]) {
             case 'q': is_good = !read_number(value, &data[column++][row]); break;
-            case 'i': is_good = !read_number(value, &number); break;
-            case 's': is_good = PyUnicode_Check(value); break;
+            case 'i': is_good = PyLong_CheckExact(value) && !read_number(value, &number); break;
+            case 's': is_good = PyUnicode_CheckExact(value); break;
             default: is_good = PyBool_Check(value);
             }
         }
+        Py_DECREF(one);
     }
     PyErr_Clear();
     if (!is_good) {
@@ -136,6 +139,7 @@ static PyObject *alike(PyObject *module, PyObject *const *args, Py_ssize_t given
     (void)module;
     if (!is_called_with(given, 2, "alike") || PyBytes_AsStringAndSize(args[1], &places, &fields)) return NULL;
     count = PyList_Size(args[0]);
+    if (count < 0) return NULL;
     for (field = 0; field < fields; field++) {
         for (row = 1; row < count; row++) {
             PyObject *first = field_of(args[0], 0, places[field]), *other = field_of(args[0], row, places[field]);
@@ -269,10 +273,11 @@ static PyObject *see(PyObject *module, PyObject *const *args, Py_ssize_t given) 
         PyObject *one = PyList_GetItem(args[3], row), *name = one == NULL ? NULL : PyTuple_GetItem(one, places[0]);
         int is_named = name == NULL ? -1 : PyObject_IsTrue(name);
         int64_t key = is_named < 0 ? -1 : key_of(one, places, fields, lengths[2] ? columns[2][row] : 0);
-        int64_t attempt = columns[0][row] ? columns[0][row] : -columns[1][row];
+        int64_t attempt = columns[0][row] ? columns[0][row] : (int64_t)(0 - (uint64_t)columns[1][row]);
         Slot *slot;
         if (key < 0 || (2 * ((size_t)taken + 1) > count && grow(args[0], &count))) {
             Py_CLEAR(verdicts);
+            PyByteArray_Resize(args[0], 0); /* nobody would know how many are taken */
             break;
         }
         verdict[row] = 0;
@@ -308,12 +313,13 @@ static int note_fast(PyObject *bound, PyObject *noted, PyObject *context, PyObje
     parent = PyDict_GetItemWithError(context, PyTuple_GetItem(bound, KEY));
     size = PyList_Size(noted);
     if (PyErr_Occurred()) return -1;
-    if (parent == NULL || !size || size >= most) return 0;
+    if (parent == NULL || parent == Py_None || !size || size >= most) return 0;
     number = PyLong_FromSsize_t(given - 1);
     failed = number == NULL || PyList_Append(noted, args[0]) || PyList_Append(noted, parent)
              || PyList_Append(noted, number);
     for (place = 1; !failed && place < given; place++) failed = PyList_Append(noted, args[place]);
     Py_XDECREF(number);
+    if (failed) PyList_SetSlice(noted, size, PyList_Size(noted), NULL); /* a part would put all others out of place */
     return failed ? -1 : 1;
 }
 

@@ -142,8 +142,8 @@ class Table:
 def whole_numbers(rows: list[Any]) -> tuple[bytes, ...] | None:
     """Give columns of times and counts where each field of every row is as good as what it should be, else None.
 
-    A number may be of another type that Python takes for a whole number, such as numpy's; a text of a subclass of
-    Python's. Without C there are none.
+    A time or a count may be of another type that Python takes for a whole number, such as numpy's. Without C there are
+    none.
     """
     found: tuple[bytes, ...] | None = None
     if native is not None:
@@ -209,7 +209,7 @@ def cleaned(row: Row, problems: Counter[str] | None = None) -> Request:
 
 
 def _text(value: Any) -> str:
-    return str.__str__(value) if isinstance(value, str) else str(value)
+    return str.__str__(value if isinstance(value, str) else str(value))
 
 
 def whole(value: Any) -> int | None:

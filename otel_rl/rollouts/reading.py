@@ -87,8 +87,7 @@ class Reading:
                 some = noted[taken : taken + size * min(SLICE, 1 + (PART - taken) // size)]
                 alike = native.run(some, size) if native is not None else _alike(some, size)
                 given = [some[place : size * alike : size] for place in range(3, size)]
-                many = getattr(reader, "many", None)
-                rows = None if many is None else attempt("read together", "finished requests", many, *given)
+                rows = attempt("read together", "finished requests", _together, reader, given)
                 if rows is not None:
                     taken += size * alike
                     self._take_in([rows], parent, hurry=hurry)
@@ -158,6 +157,12 @@ class Reading:
         self._pause = self._waiting + SLICE
         if not hurry:
             sleep(BREATH_S)
+
+
+def _together(reader: Any, given: list[Any]) -> list[Row] | None:
+    """Read a run in one go where the reader can do that, to its end: what fails in it is read one by one."""
+    many = getattr(reader, "many", None)
+    return None if many is None or not given else list(many(*given))
 
 
 def _alike(pieces: list[Any], size: int) -> int:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections.abc import Callable
+from collections.abc import Sequence as Pieces
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -12,7 +15,8 @@ import otel_rl
 from otel_rl import guard
 from otel_rl import vocabulary as v
 from otel_rl.integrations import vllm as integration
-from otel_rl.integrations.vllm_rows import remembered
+from otel_rl.integrations import vllm_over, vllm_rows
+from otel_rl.integrations.vllm_rows import Engine, Remembered, remembered
 from otel_rl.records import Later
 from otel_rl.runtime import state
 from tests.fixtures import Recording
@@ -144,10 +148,119 @@ def test_threads_and_the_flusher_share_it(recording: Recording) -> None:
     assert ({"stop": 3_000}, {}) == (counted(run, v.REQUESTS, v.FINISH), bad(run))  # an id twice would be bad
 
 
+def test_engines_may_begin_together(waiting: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one thread has found another one does not replace."""
+    processors = [Processor("0.32.0")]
+    found: list[Any] = []
+
+    def overtaken(made: type[Any], find: Callable[[], Any]) -> Callable[[], Any]:
+        def make() -> Any:
+            monkeypatch.setattr(vllm_rows, made.__name__, made)
+            found.append(find())
+            return made()
+
+        return make
+
+    for made, find in ((Remembered, remembered), (Engine, lambda: remembered().engine(processors[0]))):
+        monkeypatch.setattr(vllm_rows, made.__name__, overtaken(made, find))
+        assert find() is found[-1] is find()
+    found[-1].inside["1"] = None
+    processors.clear()
+    assert [1] == [record.value for record in take().counts]
+
+
 def test_another_engine_s_thread_may_have_been_there(waiting: Recording) -> None:
     """It takes what both have gathered: then there is nothing left to do, and nobody is told."""
     integration._iterated()
     assert (0, {}) == (told(), guard.errors)
+
+
+@pytest.mark.parametrize("looks", range(1, 5))
+def test_another_engine_s_thread_may_come_in_between(waiting: Recording, looks: int) -> None:
+    """And take what both have gathered: what the first one has taken already it cannot have, too."""
+
+    class Shared(list[Any]):
+        """The other one comes behind a look of the first one."""
+
+        left = looks
+
+        def pop(self, *place: Any) -> Any:
+            return self.come(super().pop(*place))
+
+        def __getitem__(self, place: Any) -> Any:
+            return self.come(super().__getitem__(place))
+
+        def come(self, found: Any) -> Any:
+            self.left -= 1
+            if not self.left:
+                integration._iterated()
+            return found
+
+    processor = Processor("0.32.0")
+    sequences = submit(processor, *"1234")
+    state.training.gathered = Shared()
+    finish(processor, *sequences)
+    assert ["1", "2", "3", "4"] == sorted(row.sample for row in take().rows)
+
+
+def when_told(monkeypatch: pytest.MonkeyPatch, work: list[Callable[[], object]]) -> None:
+    """Have this done by others when the flusher is told next, right before it is."""
+    add = state.add
+
+    def overtaken(record: object) -> bool:
+        if isinstance(record, Later):
+            others = work[:]
+            work.clear()
+            for one in others:
+                one()
+        return add(record)
+
+    monkeypatch.setattr(state, "add", overtaken)
+
+
+def test_what_ends_while_the_flusher_is_told_is_told_too(waiting: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By another engine's thread, behind which the step ends: it is counted in it."""
+    processors = [Processor("0.32.0"), Processor("0.32.0")]
+    with ExitStack() as steps:
+        steps.enter_context(otel_rl.step(1))
+        (first,), (second,) = map(submit, processors, "12")
+        at(waiting, 3.0)
+        over = [lambda: finish(processors[1], second), steps.close, lambda: steps.enter_context(otel_rl.step(2))]
+        when_told(monkeypatch, over)
+        finish(processors[0], first)
+    run = waiting.stop()
+    assert ({"stop": 2}, {}) == (counted(run, v.REQUESTS, v.FINISH), bad(run))
+
+
+def test_a_request_of_nobody_may_come_while_the_flusher_is_told(
+    waiting: Recording, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It belongs to what is open where it ends all the same."""
+    processor, other = Processor("0.32.0"), Processor("0.32.0")
+    state.phase.close(waiting.clock.ns)
+    (first,), stray = submit(processor, "1"), []
+    when_told(monkeypatch, [lambda: stray.append(other.submit("2", wall(2.0)))])
+    finish(processor, first)
+    with otel_rl.stage("sample") as stage:
+        finish(other, *stray)
+    taken = take()
+    assert stage is dict(zip((row.sample for row in taken.rows), taken.parents, strict=True))["2"]
+
+
+def test_an_interrupt_leaves_the_others(waiting: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the thread that asks what is inside: what it had not come to waits on."""
+    processor = Processor("0.32.0")
+    sequences = submit(processor, *"123")
+    for sequence in sequences:
+        finish(processor, sequence)
+
+    def interrupted(known: Remembered, over: Pieces[Any]) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(vllm_over, "_leave", interrupted)
+        _ = remembered().engine(processor).open
+    assert ["2", "3"] == [row.sample for row in take().rows]
 
 
 def test_hundreds_that_end_together_are_all_told(waiting: Recording) -> None:
@@ -248,6 +361,19 @@ def test_an_engine_that_is_dropped_goes_with_what_waits(waiting: Recording) -> N
     otel_rl.flush(60)
     assert {} == remembered().engines
     assert {} == bad(waiting.stop())
+
+
+def test_an_engine_may_go_while_others_are_asked_who_refuses(waiting: Recording) -> None:
+    """With what waited of it; another one made behind it is asked all the same."""
+    first, gone, last = (Processor("0.33.0") for _ in range(3))
+    finish(gone, *submit(gone, "1"))
+    submit(first, "2")
+    submit(last, "3")
+    known = remembered().engines
+    remembered().engines = {id(one): known[id(one)] for one in (first, gone, last)}
+    del gone, known
+    last.refuse("3-5eed", ValueError())
+    assert [("1", "stop"), ("3", "error")] == [(row.sample, row.finish) for row in take().rows]
 
 
 @pytest.mark.guarded
