@@ -325,7 +325,9 @@ def play(recording: Recording, rank: int, actions: list[str], root: Path) -> dic
     with pytest.MonkeyPatch.context() as patch:
         for path in modules_with("random_bits"):
             patch.setattr(path, "random_bits", lambda bits: next(numbers))
-        patch.setattr("otel_rl.identity.time", SimpleNamespace(time_ns=lambda: WALL_NS, strftime=time.strftime))
+        second = time.gmtime(WALL_NS // 1_000_000_000)  # or the next one begins between two runs that are compared
+        clock = SimpleNamespace(time_ns=lambda: WALL_NS, strftime=lambda form: time.strftime(form, second))
+        patch.setattr("otel_rl.identity.time", clock)
         for name, value in {"OTEL_RL_DIR": str(root), "RANK": str(rank), "WORLD_SIZE": "2"}.items():
             patch.setenv(name, value)
         if rank:

@@ -140,7 +140,8 @@ def test_threads_and_the_flusher_share_it(recording: Recording) -> None:
             thread.start()
         while any(thread.is_alive() for thread in threads):
             assert otel_rl.flush(60)
-            assert all(len(remembered().engine(processor).open) <= 3 for processor in processors)
+            # Three of its own, and those of the last three that the other engine's thread has taken and not put down.
+            assert all(len(remembered().engine(processor).open) <= 6 for processor in processors)
         for thread in threads:
             thread.join()
         assert [{}, {}] == [remembered().engine(processor).open for processor in processors]
