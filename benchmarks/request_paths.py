@@ -85,7 +85,7 @@ def ours(*, is_bulk: bool) -> Path_:
     os.environ.update(OTEL_RL_DIR=str(folder), OTEL_RL_RUN_ID="benchmark", OTEL_RL_SIDECAR="false")
     import otel_rl
     from otel_rl import entry
-    from otel_rl.requests import Row, note, one_of
+    from otel_rl.requests import OneOf, Row, note
     from otel_rl.runtime import state
 
     def rows(some: Iterable[Output]) -> Iterator[Row]:
@@ -96,7 +96,7 @@ def ours(*, is_bulk: bool) -> Path_:
                 "", -1,
             )  # fmt: skip
 
-    read = one_of(lambda some: list(rows(some)))
+    read = OneOf(lambda some: list(rows(some)))
     otel_rl.instrument(())
     steps = iter(range(1_000_000))
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from otel_rl.clock import perf_counter_shift
 from otel_rl.current import CURRENT, SPAN_KEY
 from otel_rl.guard import attempt
-from otel_rl.requests import MOST_PIECES, UNKNOWN, Row, note_many, one_of, place
+from otel_rl.requests import MOST_PIECES, UNKNOWN, OneOf, Row, note_many, place
 from otel_rl.runtime import state
 
 Seconds = float | None
@@ -140,7 +140,7 @@ def _many(given: Sequence[tuple[Any, ...]]) -> list[Row]:
     return rows
 
 
-_rows = one_of(_many)
+_rows = OneOf(_many)
 
 
 def _failed(finish: str, error: type[BaseException]) -> tuple[str, str]:

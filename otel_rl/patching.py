@@ -57,11 +57,11 @@ class Hook:
     """Only append when each call returned (monotonic ns) to ``runtime.Generating.marks``, where that is a list: for
     what is called for each token, is never compiled and no coroutine. Nothing of ours is called that could fail."""
     gathers: bool = False
-    """Only append the positional arguments of each call to ``runtime.Training.gathered``, where another row
-    finds them: for what is called for each request, and is no coroutine."""
-    gathered: Callable[[], object] | None = None
-    """Only called, guarded, after calls that have left something there: for what is called for each iteration of an
-    engine, is never compiled and no coroutine."""
+    """Only put the positional arguments of each call of a method into ``runtime.Training.gathered``, where another row
+    finds those of the same object: for what is called for each request, and is no coroutine."""
+    gathered: Callable[[list[tuple[Any, ...]]], object] | None = None
+    """Only called, guarded, after calls that have left something there, with that: for what is called for each
+    iteration of an engine, is never compiled and no coroutine."""
     made: Capture | None = None
     """Only called, guarded, behind each call: for constructors in which torch compiles nothing."""
     watch: Begin | None = None
@@ -275,19 +275,27 @@ def _wrap_gathers(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def around(*args: Any, **kwargs: Any) -> Any:
         result = original(*args, **kwargs)
-        if state.on:
-            state.training.gathered.append(args)
+        if state.on and args:
+            gathered, key = state.training.gathered, id(args[0])
+            if key in gathered:
+                gathered[key].append(args)
+            else:
+                gathered[key] = [args]
         return result
 
     return around
 
 
-def _wrap_gathered(target: str, look: Callable[[], object], original: Callable[..., Any]) -> Callable[..., Any]:
+def _wrap_gathered(
+    target: str, look: Callable[[list[tuple[Any, ...]]], object], original: Callable[..., Any]
+) -> Callable[..., Any]:
     @functools.wraps(original)
     def around(*args: Any, **kwargs: Any) -> Any:
         result = original(*args, **kwargs)
-        if state.on and state.training.gathered:
-            attempt("follow", target, look)
+        if state.on and state.training.gathered and args:
+            gathered = state.training.gathered.pop(id(args[0]), None)
+            if gathered is not None:
+                attempt("follow", target, look, gathered)
         return result
 
     return around

@@ -92,18 +92,18 @@ class KvCache(NamedTuple):
     """Of the keys and values in it."""
 
 
-def one_of(many: Callable[..., list[Row]]) -> Callable[..., list[Request]]:
-    """Make the reader of one finished request of a function that reads many in one go: the flusher takes that first.
+class OneOf:
+    """The reader of one finished request, by a function that reads many in one go, which the flusher takes first."""
 
-    Args:
-        many: takes of each argument of the reader a sequence with one for each request.
-    """
+    __slots__ = ("many",)
 
-    def read(*arguments: Any) -> list[Request]:
-        return list(map(Request._make, many(*zip(arguments, strict=False))))
+    def __init__(self, many: Callable[..., list[Row]]) -> None:
+        """Make it of a function that takes, of each argument of the reader, a sequence with one for each request."""
+        self.many = many
 
-    read.many = many  # type: ignore[attr-defined]
-    return read
+    def __call__(self, *arguments: Any) -> list[Request]:
+        """Read one."""
+        return list(map(Request._make, self.many(*zip(arguments, strict=False))))
 
 
 def _note(read: Callable[..., Iterable[Row]], *arguments: Any, parent: Any = None) -> None:

@@ -266,12 +266,8 @@ class Asked(_AsyncItems):
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> None:
-        self._items, self._how, self.args, self.kwargs = items, how, args, kwargs
+        self._items, self._target, self._how, self.args, self.kwargs = items, how[0], how, args, kwargs
         self._begin, self._watch = _nobody, None  # until it has begun
-
-    @property
-    def _target(self) -> str:  # type: ignore[override]  # there it is kept by each
-        return self._how[0]
 
     def __anext__(self) -> Awaitable[Any]:
         if self._begin is not None:

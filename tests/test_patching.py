@@ -269,19 +269,23 @@ def test_a_mark_is_the_time_behind_the_call_while_somebody_wants_it(package: str
 @pytest.mark.guarded
 def test_what_was_gathered_is_looked_at_after_the_call(recording: Recording) -> None:
     """Never without it, nor without a recording; our failure is counted."""
-    looked: list[int] = []
+    looked: list[list[tuple[Any, ...]]] = []
 
-    def look() -> None:
-        looked.append(len(state.training.gathered))
-        state.training.gathered.clear()
+    def look(gathered: list[tuple[Any, ...]]) -> None:
+        looked.append(gathered)
         raise RuntimeError("ours")
 
-    gather = wrap(Hook(target="x:gather", gathers=True), lambda x: x)
-    iterate = wrap(Hook(target="x:iterate", gathered=look), lambda *given: [gather(x) for x in given])
-    assert ([5, 6], [], [7]) == (iterate(5, 6), iterate(), iterate(7))
-    assert ([2, 1], {"follow x:iterate": 2}) == (looked, guard.errors)
+    gather = wrap(Hook(target="x:gather", gathers=True), lambda owner, x: x)
+    iterate = wrap(Hook(target="x:iterate", gathered=look), lambda owner, *given: [gather(owner, x) for x in given])
+    assert ([5, 6], [], [7]) == (iterate("a", 5, 6), iterate("a"), iterate("b", 7))
+    gather("a", 8)  # of one object, while another one iterates
+    assert [] == iterate("b")
+    expected = [[("a", 5), ("a", 6)], [("b", 7)]]
+    assert (expected, {"follow x:iterate": 2}) == (looked, guard.errors)
+    assert [] == iterate("a")
+    assert ([*expected, [("a", 8)]], {}) == (looked, state.training.gathered)
     recording.stop()
-    assert ([8], [2, 1]) == (iterate(8), looked)
+    assert ([9], 3) == (iterate("a", 9), len(looked))
 
 
 def test_the_stage_may_depend_on_the_call(package: str, recording: Recording) -> None:

@@ -15,7 +15,7 @@ from otel_rl.custom_engine import _rows as read_given
 from otel_rl.integrations.sglang import _answer as read_answer
 from otel_rl.integrations.vllm_finished import rows as read_sequence
 from otel_rl.integrations.vllm_rows import Batch, Engine, Shown
-from otel_rl.requests import Request, Row, one_of
+from otel_rl.requests import OneOf, Request, Row
 from otel_rl.runtime import state
 from tests.integrations.vllm_shapes import VERSIONS, FinishReason, Kind, Parent, Queue, S, Stats
 from tests.integrations.vllm_shapes import Request as Submitted
@@ -38,7 +38,7 @@ def test_one_is_read_as_many_of_one() -> None:
     def many(names: Sequence[str], ends: Sequence[int]) -> list[Row]:
         return [tuple(row._replace(engine=name, ended=end)) for name, end in zip(names, ends, strict=True) if end]
 
-    read: Reader = one_of(many)
+    read: Reader = OneOf(many)
     (found,) = read("yours", 3)
     assert (("yours", 1, 3), Request, []) == (found[:3], type(found), read("yours", 0))
     assert (many(["a", "b"], [1, 2]), many) == (read.many(["a", "b"], [1, 2]), read.many)

@@ -21,7 +21,7 @@ from typing import Any
 from otel_rl import context
 from otel_rl.ids import random_bits
 from otel_rl.patching import Hook
-from otel_rl.requests import UNKNOWN, Request, Row, note, note_many, one_of, place
+from otel_rl.requests import UNKNOWN, OneOf, Request, Row, note, note_many, place
 from otel_rl.runtime import state
 from otel_rl.watching import Asked, Ending, ending
 
@@ -189,7 +189,7 @@ def _all_finished(
     return rows
 
 
-_answer, _finished = one_of(_answers), one_of(_all_finished)
+_answer, _finished = OneOf(_answers), OneOf(_all_finished)
 
 
 def _unfinished(

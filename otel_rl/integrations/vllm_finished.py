@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from otel_rl.integrations.vllm_rows import Iteration, Shown
-from otel_rl.requests import UNKNOWN, Row, one_of
+from otel_rl.requests import UNKNOWN, OneOf, Row
 from otel_rl.runtime import state
 
 SLACK_NS = 10_000_000
@@ -75,7 +75,7 @@ def many(
     return found
 
 
-rows = one_of(many)
+rows = OneOf(many)
 
 
 def _as_shown(shown: Shown, told: Times, ended: int, finish: str) -> Times:

@@ -8,14 +8,16 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final
 
 from otel_rl.requests import native as _found
 from otel_rl.rollouts import bulk_plain
-from otel_rl.rollouts.bulk_plain import LOW_BITS, PROBLEMS, Bins, Finished
+from otel_rl.rollouts.bulk_plain import PROBLEMS, Bins, Finished
 from otel_rl.rollouts.columns import MOST_TOKENS, SLACK_NS, Column, Derived, Table, is_failed
 
 _native: Any = _found
+LOW_BITS: Final = 20
+"""That are summed apart in C, so that no sum leaves 64 bits."""
 
 
 def derive(table: Table, begun: int, now: int) -> Derived:

@@ -12,11 +12,9 @@ from typing import Final, NamedTuple
 from zlib import crc32
 
 from otel_rl.requests import UNKNOWN, Request
-from otel_rl.rollouts.columns import COUNTS, FAILED, MOST_TOKENS, SLACK_NS, TIMES, Column, Derived, Table, texts
+from otel_rl.rollouts.columns import COUNTS, FAILED, MOST_TOKENS, SLACK_NS, TIMES, Column, Derived, Table
 
 MASK: Final = (1 << 64) - 1
-LOW_BITS: Final = 20
-"""That C sums apart, so that no sum leaves 64 bits."""
 FACTORS: Final = 0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53
 """Of MurmurHash3's finalizer (public domain), which spreads what ids that follow each other leave close together."""
 PROBLEMS: Final = ("impossible_time", "unfinished", "reversed", "tokens")
@@ -123,7 +121,15 @@ def largest(column: Column, floor: int, count: int) -> list[int]:
 
 def scores(ids: Sequence[str], seed: int) -> Column:
     """Give each id a number of 63 bits that depends on nothing but it and the seed, evenly spread."""
-    return [_mixed(crc32(one) ^ seed) for one in texts(ids)]
+    return [_mixed(crc32(one) ^ seed) for one in _texts(ids)]
+
+
+def _texts(ids: Sequence[str]) -> list[bytes]:
+    """Encode ids for hashing."""
+    try:
+        return list(map(str.encode, ids))
+    except UnicodeEncodeError:  # half a character
+        return [one.encode("utf-8", "surrogatepass") for one in ids]
 
 
 def _mixed(value: int) -> int:

@@ -231,11 +231,3 @@ def is_failed(row: Row) -> bool:
 def has_error(row: Row) -> bool:
     """Whether a request failed by itself."""
     return row[FINISH] == "error" or bool(row[ERROR])
-
-
-def texts(ids: Sequence[str]) -> list[bytes]:
-    """Encode ids for hashing."""
-    try:
-        return list(map(str.encode, ids))
-    except UnicodeEncodeError:  # half a character
-        return [one.encode("utf-8", "surrogatepass") for one in ids]

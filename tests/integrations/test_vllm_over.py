@@ -140,8 +140,7 @@ def test_threads_and_the_flusher_share_it(recording: Recording) -> None:
             thread.start()
         while any(thread.is_alive() for thread in threads):
             assert otel_rl.flush(60)
-            # Three of its own, and those of the last three that the other engine's thread has taken and not put down.
-            assert all(len(remembered().engine(processor).open) <= 6 for processor in processors)
+            assert all(len(remembered().engine(processor).open) <= 3 for processor in processors)
         for thread in threads:
             thread.join()
         assert [{}, {}] == [remembered().engine(processor).open for processor in processors]
@@ -170,38 +169,16 @@ def test_engines_may_begin_together(waiting: Recording, monkeypatch: pytest.Monk
     assert [1] == [record.value for record in take().counts]
 
 
-def test_another_engine_s_thread_may_have_been_there(waiting: Recording) -> None:
-    """It takes what both have gathered: then there is nothing left to do, and nobody is told."""
-    integration._iterated()
-    assert (0, {}) == (told(), guard.errors)
-
-
-@pytest.mark.parametrize("looks", range(1, 5))
-def test_another_engine_s_thread_may_come_in_between(waiting: Recording, looks: int) -> None:
-    """And take what both have gathered: what the first one has taken already it cannot have, too."""
-
-    class Shared(list[Any]):
-        """The other one comes behind a look of the first one."""
-
-        left = looks
-
-        def pop(self, *place: Any) -> Any:
-            return self.come(super().pop(*place))
-
-        def __getitem__(self, place: Any) -> Any:
-            return self.come(super().__getitem__(place))
-
-        def come(self, found: Any) -> Any:
-            self.left -= 1
-            if not self.left:
-                integration._iterated()
-            return found
-
-    processor = Processor("0.32.0")
-    sequences = submit(processor, *"1234")
-    state.training.gathered = Shared()
-    finish(processor, *sequences)
-    assert ["1", "2", "3", "4"] == sorted(row.sample for row in take().rows)
+def test_each_engine_has_its_own(waiting: Recording) -> None:
+    """Whatever another one's thread does between the end of a sequence and that of its iteration."""
+    processors = [Processor("0.32.0"), Processor("0.32.0")]
+    (first,), (second,) = map(submit, processors, "12")
+    processors[0]._update_stats_from_finished(first, "stop", None)
+    finish(processors[1], second)
+    assert ["2"] == [row.sample for row in take().rows]
+    assert ([first], {}) == (list(remembered().engine(processors[0]).open.values()), guard.errors)
+    integration._fail(processors[0], RuntimeError())
+    assert [("1", "stop")] == [(row.sample, row.finish) for row in take().rows]
 
 
 def when_told(monkeypatch: pytest.MonkeyPatch, work: list[Callable[[], object]]) -> None:
