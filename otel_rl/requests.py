@@ -14,7 +14,7 @@ from otel_rl.records import Count, Noted
 from otel_rl.runtime import QUEUE_LIMIT, state
 from otel_rl.spans import Stage
 
-FORM: Final = 2
+FORM: Final = 3
 """Of what ``rollouts/_native.c`` takes and gives."""
 native = find_native("otel_rl.rollouts._native", FORM)
 

@@ -79,13 +79,25 @@ def test_c_derives_what_plain_python_derives(made: list[Request], begun: int, is
     assert listed(plain) == listed(fast)
     assert bulk_plain.finished(plain) == bulk_native.finished(fast)
     assert list(table.column("ended")) == [row.ended for row in made]
-    for _, name, bounds, _ in HISTOGRAMS:
-        column, other = getattr(plain.columns, name), getattr(fast.columns, name)
-        bins = bulk_native.histogram(other, bounds)
-        assert bulk_plain.histogram(column, bounds) == bins
-        assert bins is None or sum(bins.counts) == sum(value >= 0 for value in column)
-        twice = bulk_native.histogram(bulk_native.joined([other, other]), bounds)
-        assert bulk_plain.histogram(bulk_plain.joined([column, column]), bounds) == twice
+    bounds = [*(limits for _, _, limits, _ in HISTOGRAMS), ()]
+    for times in (1, 2):
+        found = []
+        for module, derived in ((bulk_plain, plain), (bulk_native, fast)):
+            columns = [getattr(derived.columns, name) for _, name, _, _ in HISTOGRAMS] + [derived.columns.preemptions]
+            found.append(module.histograms([(column,) * times for column in columns], bounds))
+        assert found[0] == found[1]
+        for column, bins in zip(columns, found[0], strict=True):
+            known = [value for value in column if value >= 0] * times
+            assert (bins is None) == (not known)
+            assert bins is None or (len(known), sum(known)) == (sum(bins.counts), bins.total)
+
+
+@needs_both
+def test_histograms_of_many_are_filled_while_others_run() -> None:
+    """As those of few are."""
+    numbers = list(range(-5, 2_000))
+    column, bounds = bulk_native._column(numbers), tuple(range(0, 2_000, 7))
+    assert bulk_plain.histograms([(numbers,) * 9], [bounds]) == bulk_native.histograms([(column,) * 9], [bounds])
 
 
 @needs_both
@@ -266,6 +278,9 @@ def test_one_bad_row_is_no_other_s(way: Any, wrong: Any) -> None:
         ("derive", ((bytes(8),) * 8, b"", 0, 1, 1, 1), "out of range"),
         ("derive", ((bytes(8),) * 8 + (b"",), b"", 0, 1, 1, 1), "not of one length"),
         ("derive", ((bytes(8),) * 9, b"12", 0, 1, 1, 1), "not of one length"),
+        ("histograms", (((),) * 65, ()), "too many histograms"),
+        ("histograms", (((b"",),), ()), "out of range"),
+        ("histograms", ((("",),), (b"",)), "expected bytes"),
         ("finished", (bytes(8), bytes(8), b""), "not of one length"),
         ("largest", (bytes(8), 0, 0), "no largest"),
         ("alike", ([(1,), ()], b"\0"), "out of range"),

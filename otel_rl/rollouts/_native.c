@@ -13,13 +13,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define FORM 2 /* of what these take and give: requests.py uses no other, which an earlier build may have left behind */
+#define FORM 3 /* of what these take and give: requests.py uses no other, which an earlier build may have left behind */
 #define UNKNOWN (-1)
 #define REVERSED (-2)
 #define LOW_BITS 20 /* that are summed apart, so that no sum leaves 64 bits */
 #define GIVEN 9
 #define DERIVED 12
 #define MOST_FIELDS 64
+#define MANY 10000 /* values; to go through fewer is over before another thread wakes up; */
+#define MANY_ROWS 400 /* likewise, to look for them */
 
 /* --- what is handed over ------------------------------------------------------------------------------------------ */
 
@@ -218,41 +220,49 @@ static Slot *slot_of(Slot *slots, size_t count, int64_t key) {
     return slots + place;
 }
 
-/* Make twice as many slots of a bytearray, or the first; 0, or -1 with an exception set. */
-static int grow(PyObject *seen, size_t *count) {
-    size_t before = *count, place;
-    Slot *slots, *old = malloc((before + 1) * sizeof *old);
-    if (old == NULL) {
-        PyErr_NoMemory();
-        return -1;
-    }
-    memcpy(old, PyByteArray_AsString(seen), before * sizeof *old);
-    *count = before ? 2 * before : FIRST_SLOTS;
-    if (PyByteArray_Resize(seen, (Py_ssize_t)(*count * sizeof *old))) {
-        free(old);
-        return -1;
-    }
-    slots = (Slot *)PyByteArray_AsString(seen);
-    memset(slots, 0, *count * sizeof *slots);
+/* Take the slots over into more of them. */
+static void move(const Slot *from, size_t before, Slot *to, size_t count) {
+    size_t place;
+    memset(to, 0, count * sizeof *to);
     for (place = 0; place < before; place++)
-        if (old[place].key) *slot_of(slots, *count, old[place].key) = old[place];
-    free(old);
-    return 0;
+        if (from[place].key) *slot_of(to, count, from[place].key) = from[place];
+}
+
+/* Keys of rows, 0 of one without a name; NULL with an exception set. */
+static int64_t *keys_of(PyObject *rows, Py_ssize_t count, const char *places, Py_ssize_t fields, const int64_t *scopes) {
+    int64_t *keys = malloc(((size_t)count + 1) * sizeof *keys);
+    Py_ssize_t row;
+    if (keys == NULL) PyErr_NoMemory();
+    for (row = 0; keys != NULL && row < count; row++) {
+        PyObject *one = PyList_GetItem(rows, row), *name = one == NULL ? NULL : PyTuple_GetItem(one, places[0]);
+        int is_named = name == NULL ? -1 : PyObject_IsTrue(name);
+        int64_t key = is_named > 0 ? key_of(one, places, fields, scopes == NULL ? 0 : scopes[row]) : is_named;
+        if (key < 0) {
+            free(keys);
+            return NULL;
+        }
+        keys[row] = key + (is_named && !key); /* 0 is a free slot's */
+    }
+    return keys;
 }
 
 PyDoc_STRVAR(see_doc,
              "see(seen, taken, most, rows, places, submitted, ended, scopes)\n--\n\n"
              "Look for rows by the values at these places (bytes), of which the first is empty where a row has no name,\n"
-             "and by its scope, where there are any; and remember them. Gives how many are remembered, and of each row\n"
-             "0 where it is new or has no name, 1 where it was seen with another attempt, 2 with the same.\n\n"
+             "and by its scope, where there are any; and remember them. Gives what was seen, how many are remembered,\n"
+             "and of each row 0 where it is new or has no name, 1 where it was seen with another attempt, 2 with the same.\n\n"
              "seen: a bytearray, empty at first. taken: how many are remembered; most: may be. submitted, ended: columns,\n"
-             "of which the first that is not 0 tells attempts apart. scopes: a column, or empty.");
+             "of which the first that is not 0 tells attempts apart. scopes: a column, or empty. Nobody else may look at\n"
+             "what was seen meanwhile: where rows are many, the interpreter is let go of.");
 
 static PyObject *see(PyObject *module, PyObject *const *args, Py_ssize_t given) {
     const int64_t *columns[3] = {NULL, NULL, NULL};
     Py_ssize_t rows, row, fields, lengths[3] = {0, 0, 0}, taken, most, field;
-    size_t count;
-    PyObject *verdicts = NULL;
+    size_t before, count;
+    int64_t *keys;
+    PyObject *seen, *verdicts;
+    PyThreadState *others = NULL;
+    Slot *slots, *slot;
     char *places, *verdict;
     (void)module;
     if (!is_called_with(given, 8, "see") || PyBytes_AsStringAndSize(args[4], &places, &fields)) return NULL;
@@ -266,35 +276,40 @@ static PyObject *see(PyObject *module, PyObject *const *args, Py_ssize_t given) 
         PyErr_SetString(PyExc_ValueError, "see() takes a bytearray, and columns that are as long as the rows are many");
         return NULL;
     }
-    count = (size_t)PyByteArray_Size(args[0]) / sizeof(Slot);
+    keys = keys_of(args[3], rows, places, fields, lengths[2] ? columns[2] : NULL);
+    if (keys == NULL) return NULL;
+    before = (size_t)PyByteArray_Size(args[0]) / sizeof(Slot);
+    for (count = before ? before : FIRST_SLOTS; count < 2 * (size_t)(taken + rows); count *= 2) {}
+    seen = count == before ? Py_NewRef(args[0]) : PyByteArray_FromStringAndSize(NULL, (Py_ssize_t)(count * sizeof *slots));
     verdicts = PyBytes_FromStringAndSize(NULL, rows);
-    verdict = verdicts == NULL ? NULL : PyBytes_AsString(verdicts);
-    for (row = 0; verdicts != NULL && row < rows; row++) {
-        PyObject *one = PyList_GetItem(args[3], row), *name = one == NULL ? NULL : PyTuple_GetItem(one, places[0]);
-        int is_named = name == NULL ? -1 : PyObject_IsTrue(name);
-        int64_t key = is_named < 0 ? -1 : key_of(one, places, fields, lengths[2] ? columns[2][row] : 0);
+    if (seen == NULL || verdicts == NULL) {
+        free(keys);
+        Py_XDECREF(seen);
+        Py_XDECREF(verdicts);
+        return NULL;
+    }
+    slots = (Slot *)PyByteArray_AsString(seen);
+    verdict = PyBytes_AsString(verdicts);
+    if (rows >= MANY_ROWS) others = PyEval_SaveThread();
+    if (count != before) move((const Slot *)PyByteArray_AsString(args[0]), before, slots, count);
+    for (row = 0; row < rows; row++) {
         int64_t attempt = columns[0][row] ? columns[0][row] : (int64_t)(0 - (uint64_t)columns[1][row]);
-        Slot *slot;
-        if (key < 0 || (2 * ((size_t)taken + 1) > count && grow(args[0], &count))) {
-            Py_CLEAR(verdicts);
-            PyByteArray_Resize(args[0], 0); /* nobody would know how many are taken */
-            break;
-        }
         verdict[row] = 0;
-        if (!is_named) continue;
-        key += !key; /* a free slot's */
-        slot = slot_of((Slot *)PyByteArray_AsString(args[0]), count, key);
+        if (!keys[row]) continue;
+        slot = slot_of(slots, count, keys[row]);
         if (slot->key) {
             verdict[row] = slot->attempt == attempt ? 2 : 1;
         } else if (taken < most) {
-            slot->key = key;
+            slot->key = keys[row];
             taken++;
         } else {
             continue;
         }
         slot->attempt = attempt;
     }
-    return verdicts == NULL ? NULL : Py_BuildValue("nN", taken, verdicts);
+    if (others != NULL) PyEval_RestoreThread(others);
+    free(keys);
+    return Py_BuildValue("NnN", seen, taken, verdicts);
 }
 
 /* --- handing over ------------------------------------------------------------------------------------------------- */
@@ -512,40 +527,107 @@ static Py_ssize_t bucket_of(const int64_t *bounds, Py_ssize_t count, int64_t val
     return first - bounds + (count && *first < value);
 }
 
-PyDoc_STRVAR(histogram_doc,
-             "histogram(column, bounds)\n--\n\n"
-             "Sort the known values into buckets between the boundaries, ascending, a column, too.\n\n"
-             "Gives the count of each bucket, the sum of the values in two parts, of which the first counts 2**20\n"
-             "times, the least and the greatest; None where no value is known.");
+typedef struct {
+    const int64_t *values;
+    Py_ssize_t rows;
+} Part;
 
-static PyObject *histogram(PyObject *module, PyObject *const *args, Py_ssize_t given) {
-    const int64_t *values, *bounds;
-    Py_ssize_t rows, row, limits, bucket, *filled;
-    int64_t low = INT64_MAX, high = UNKNOWN, above = 0, below = 0;
-    PyObject *counts;
-    (void)module;
-    if (!is_called_with(given, 2, "histogram")) return NULL;
-    values = numbers(args[0], &rows);
-    bounds = values == NULL ? NULL : numbers(args[1], &limits);
-    if (bounds == NULL) return NULL;
-    filled = calloc((size_t)limits + 1, sizeof *filled);
-    if (filled == NULL) return PyErr_NoMemory();
-    for (row = 0; row < rows; row++) {
-        int64_t value = values[row];
-        if (value < 0) continue;
-        if (value < low) low = value;
-        if (value > high) high = value;
-        above += value >> LOW_BITS;
-        below += value & ((INT64_C(1) << LOW_BITS) - 1);
-        filled[bucket_of(bounds, limits, value)]++;
+typedef struct {
+    const Part *parts;
+    const int64_t *bounds;
+    Py_ssize_t count, limits, *filled;
+    int64_t low, high, above, below;
+} Histogram;
+
+static void fill(Histogram *one) {
+    Py_ssize_t part, row;
+    one->low = INT64_MAX;
+    one->high = UNKNOWN;
+    one->above = one->below = 0;
+    for (part = 0; part < one->count; part++) {
+        for (row = 0; row < one->parts[part].rows; row++) {
+            int64_t value = one->parts[part].values[row];
+            if (value < 0) continue;
+            if (value < one->low) one->low = value;
+            if (value > one->high) one->high = value;
+            one->above += value >> LOW_BITS;
+            one->below += value & ((INT64_C(1) << LOW_BITS) - 1);
+            one->filled[bucket_of(one->bounds, one->limits, value)]++;
+        }
     }
-    counts = high < 0 ? NULL : PyList_New(0);
-    for (bucket = 0; counts != NULL && bucket <= limits; bucket++)
-        if (add_number(counts, filled[bucket])) Py_CLEAR(counts);
-    free(filled);
-    if (high < 0) return Py_NewRef(Py_None);
+}
+
+/* What ``histograms`` says of one. */
+static PyObject *told(const Histogram *one) {
+    PyObject *counts;
+    Py_ssize_t bucket;
+    if (one->high < 0) return Py_NewRef(Py_None);
+    counts = PyList_New(0);
+    for (bucket = 0; counts != NULL && bucket <= one->limits; bucket++)
+        if (add_number(counts, one->filled[bucket])) Py_CLEAR(counts);
     if (counts == NULL) return NULL;
-    return Py_BuildValue("NLLLL", counts, (long long)above, (long long)below, (long long)low, (long long)high);
+    return Py_BuildValue("NLLLL", counts, (long long)one->above, (long long)one->below, (long long)one->low,
+                         (long long)one->high);
+}
+
+PyDoc_STRVAR(histograms_doc,
+             "histograms(columns, bounds)\n--\n\n"
+             "Sort known values into buckets; the interpreter is let go of meanwhile, where they are many.\n\n"
+             "columns: a tuple of each histogram, with the parts of its column. bounds: of each the boundaries, ascending,\n"
+             "a column, too. Gives of each the count of each bucket, the sum of the values in two parts, of which the\n"
+             "first counts 2**20 times, the least and the greatest; None where no value is known.");
+
+static PyObject *histograms(PyObject *module, PyObject *const *args, Py_ssize_t given) {
+    Histogram made[MOST_FIELDS];
+    Part *parts = NULL, *part;
+    PyThreadState *others = NULL;
+    PyObject *found = NULL;
+    Py_ssize_t count, place, number, all = 0, buckets = 0, rows = 0, *filled = NULL;
+    (void)module;
+    if (!is_called_with(given, 2, "histograms")) return NULL;
+    count = PyTuple_Size(args[0]);
+    if (count < 0) return NULL;
+    if (count > MOST_FIELDS) {
+        PyErr_SetString(PyExc_ValueError, "these are too many histograms");
+        return NULL;
+    }
+    for (place = 0; place < count; place++) {
+        PyObject *column = PyTuple_GetItem(args[0], place), *bounds = PyTuple_GetItem(args[1], place);
+        made[place].count = column == NULL ? -1 : PyTuple_Size(column);
+        made[place].bounds = bounds == NULL ? NULL : numbers(bounds, &made[place].limits);
+        if (PyErr_Occurred()) return NULL;
+        all += made[place].count;
+        buckets += made[place].limits + 1;
+    }
+    parts = malloc(((size_t)all + 1) * sizeof *parts);
+    filled = calloc((size_t)buckets + 1, sizeof *filled);
+    if (parts == NULL || filled == NULL) {
+        PyErr_NoMemory();
+        goto done;
+    }
+    for (place = 0, part = parts, buckets = 0; place < count; place++) {
+        made[place].parts = part;
+        made[place].filled = filled + buckets;
+        buckets += made[place].limits + 1;
+        for (number = 0; number < made[place].count; number++, part++) {
+            part->values = numbers(PyTuple_GetItem(PyTuple_GetItem(args[0], place), number), &part->rows);
+            if (part->values == NULL) goto done;
+            rows += part->rows;
+        }
+    }
+    if (rows >= MANY) others = PyEval_SaveThread(); /* tuples and bytes do not change meanwhile */
+    for (place = 0; place < count; place++) fill(&made[place]);
+    if (others != NULL) PyEval_RestoreThread(others);
+    found = PyList_New(0);
+    for (place = 0; found != NULL && place < count; place++) {
+        PyObject *one = told(&made[place]);
+        if (one == NULL || PyList_Append(found, one)) Py_CLEAR(found);
+        Py_XDECREF(one);
+    }
+done:
+    free(parts);
+    free(filled);
+    return found;
 }
 
 /* Let the least of a heap sink to where it belongs. */
@@ -724,7 +806,7 @@ static PyMethodDef methods[] = {
     FAST(run),
     FAST(noter),
     FAST(derive),
-    FAST(histogram),
+    FAST(histograms),
     FAST(largest),
     FAST(scores),
     FAST(finished),

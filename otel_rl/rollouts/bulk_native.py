@@ -30,18 +30,13 @@ def derive(table: Table, begun: int, now: int) -> Derived:
     return Derived(list(map(_view, columns)), dict(zip(PROBLEMS, problems, strict=True)))
 
 
-def joined(columns: Sequence[Column]) -> Column:
-    """Give one column of several, one behind the other."""
-    return columns[0] if len(columns) == 1 else _view(b"".join(columns))
-
-
-def histogram(column: Column, bounds: tuple[int, ...]) -> Bins | None:
-    """Sort the known values of a column into buckets; see ``bulk_plain.histogram``."""
-    bins = _native.histogram(column.obj, _bounds(bounds))
-    if bins is None:
-        return None
-    counts, above, below, low, high = bins
-    return Bins(counts, (above << LOW_BITS) + below, low, high)
+def histograms(columns: Sequence[tuple[Column, ...]], bounds: Sequence[tuple[int, ...]]) -> list[Bins | None]:
+    """Sort the known values of columns into buckets, of each column all parts; see ``bulk_plain.histograms``."""
+    parts = tuple(tuple(part.obj for part in column) for column in columns)
+    return [
+        None if one is None else Bins(one[0], (one[1] << LOW_BITS) + one[2], *one[3:])
+        for one in _native.histograms(parts, tuple(map(_bounds, bounds)))
+    ]
 
 
 def largest(column: Column, floor: int, count: int) -> list[int]:

@@ -91,13 +91,17 @@ def _between(begin: int, end: int, slack: int) -> int:
     return end - begin
 
 
-def joined(columns: Sequence[Column]) -> Column:
-    """Give one column of several, one behind the other."""
-    return list(chain.from_iterable(columns))
+def histograms(columns: Sequence[tuple[Column, ...]], bounds: Sequence[tuple[int, ...]]) -> list[Bins | None]:
+    """Sort the known values of columns into buckets; None where no value is known.
+
+    Args:
+        columns: of each histogram the parts of its column.
+        bounds: its boundaries, ascending.
+    """
+    return [_histogram(list(chain(*column)), limits) for column, limits in zip(columns, bounds, strict=True)]
 
 
-def histogram(column: Column, bounds: tuple[int, ...]) -> Bins | None:
-    """Sort the known values of a column into buckets; None where no value is known."""
+def _histogram(column: list[int], bounds: tuple[int, ...]) -> Bins | None:
     low, high = min(column), max(column)
     if high < 0:
         return None

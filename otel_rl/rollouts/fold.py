@@ -39,6 +39,9 @@ KEPT_TRACES: Final = 256
 NOTHING: Final[dict[str, Value]] = {}
 PLACES: Final = tuple(Numbers._fields.index(column) for _, column, _, _ in HISTOGRAMS)
 """Of the numbers that the histograms are of."""
+COUNTED: Final = (*PLACES, Numbers._fields.index("preemptions"))
+BOUNDS: Final = (*(bounds for _, _, bounds, _ in HISTOGRAMS), ())
+"""Of the histograms, and for preemptions, of which only the sum is told."""
 
 
 class RequestFold:
@@ -149,9 +152,6 @@ class RequestFold:
             self._count_derived()
         found = outcomes(table)
         self._count_outcomes(table, found, labels)
-        preemptions = bulk.histogram(derived.columns.preemptions, ())
-        if preemptions is not None:
-            self._fold.count(v.PREEMPTIONS, preemptions.total, labels)
         if rollout is not None:
             for kind, number in found.items():
                 rollout.outcomes[kind] += number
@@ -162,10 +162,13 @@ class RequestFold:
         """Count what waits in the histograms that it belongs to."""
         waiting, self._derived, self._waiting = self._derived, {}, 0
         for labels, some in waiting.items():
-            for place, (name, _, bounds, unit) in zip(PLACES, HISTOGRAMS, strict=True):
-                bins = bulk.histogram(bulk.joined([derived.columns[place] for derived in some]), bounds)
+            columns = list(zip(*(derived.columns for derived in some), strict=True))
+            *found, preemptions = bulk.histograms([columns[place] for place in COUNTED], BOUNDS)
+            for (name, _, _, unit), bins in zip(HISTOGRAMS, found, strict=True):
                 if bins is not None:
                     self._fold.merge(name, labels, bins.counts, (bins.total * unit, bins.low * unit, bins.high * unit))
+            if preemptions is not None:
+                self._fold.count(v.PREEMPTIONS, preemptions.total, labels)
 
     def _count_outcomes(self, table: Table, found: dict[str, int], labels: Labels) -> None:
         count = self._fold.count

@@ -44,7 +44,7 @@ class Seen:
             return bytes(self._look(table, scopes))
         times = table.numbers[:2] if table.numbers is not None else map(_column, map(table.column, TIMES[:2]))
         verdicts: bytes
-        self._taken, verdicts = native.see(
+        self._slots, self._taken, verdicts = native.see(
             self._slots, self._taken, MOST_KEYS, table.rows, KEY, *times, _column(scopes)
         )
         return verdicts
