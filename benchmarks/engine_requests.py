@@ -69,7 +69,6 @@ class Hooked(Processor):
     """The same, recorded."""
 
     add_request = wrap(VLLM["add_request"], Processor.add_request)
-    process_outputs = wrap(VLLM["process_outputs"], Processor.process_outputs)
     _update_stats_from_finished = wrap(VLLM["_update_stats_from_finished"], Processor._update_stats_from_finished)
 
 
@@ -116,11 +115,12 @@ class Stood(Manager):
         return Between(Manager.generate_request(self, *args, **kwargs))
 
 
-class Gathering(Processor):
-    """vLLM's processor with hooks that do nothing but gather."""
+class Idle(Processor):
+    """vLLM's processor with a hook that does nothing."""
 
-    process_outputs = wrap(Hook(target="benchmark:iterate", gathered=bool), Processor.process_outputs)
-    _update_stats_from_finished = wrap(VLLM["_update_stats_from_finished"], Processor._update_stats_from_finished)
+    _update_stats_from_finished = wrap(
+        Hook(target="benchmark:finish", behind=bool), Processor._update_stats_from_finished
+    )
 
 
 def iterate(kind: type[Processor], at_once: int) -> float:
@@ -191,19 +191,12 @@ def unrecorded(*, is_much: bool) -> float:
         state.on = True
 
 
-def gather(at_once: int) -> float:
-    """Finish requests of which nothing is looked at."""
-    cost = iterate(Gathering, at_once)
-    state.training.gathered.clear()
-    return cost
-
-
 def ways() -> Iterator[tuple[str, Callable[[], float], Callable[[], float]]]:
     """Give what is measured: its name, the plain call, and the one with what is ours."""
     for at_once in (1, 8, 64):
         name, plain = f"vLLM, {at_once} in an iteration", functools.partial(iterate, Processor, at_once)
         yield name, plain, functools.partial(iterate, Hooked, at_once)
-        yield f"{name}: floor", plain, functools.partial(gather, at_once)
+        yield f"{name}: floor", plain, functools.partial(iterate, Idle, at_once)
     for is_one, name in ((True, "SGLang, one item"), (False, "SGLang, to the end")):
         plain = functools.partial(wait, Manager(), is_one=is_one)
         yield name, plain, functools.partial(wait, Watched(), is_one=is_one)

@@ -56,12 +56,9 @@ class Hook:
     marks: bool = False
     """Only append when each call returned (monotonic ns) to ``runtime.Generating.marks``, where that is a list: for
     what is called for each token, is never compiled and no coroutine. Nothing of ours is called that could fail."""
-    gathers: bool = False
-    """Only put the positional arguments of each call of a method into ``runtime.Training.gathered``, where another row
-    finds those of the same object: for what is called for each request, and is no coroutine."""
-    gathered: Callable[[list[tuple[Any, ...]]], object] | None = None
-    """Only called, guarded, after calls that have left something there, with that: for what is called for each
-    iteration of an engine, is never compiled and no coroutine."""
+    behind: Callable[[tuple[Any, ...]], object] | None = None
+    """Only called, guarded, with the positional arguments of each call that has returned: for what is called for each
+    request, is never compiled and no coroutine."""
     made: Capture | None = None
     """Only called, guarded, behind each call: for constructors in which torch compiles nothing."""
     watch: Begin | None = None
@@ -196,8 +193,8 @@ def wrap(hook: Hook, original: Any) -> Any:
         return watched(hook.target, hook.watch, original)
     if hook.asked is not None:
         return asked(hook.target, hook.before, hook.asked, original)
-    if hook.marks or hook.gathers or hook.gathered is not None or hook.made is not None:
-        return _wrap_behind(hook, original)
+    if hook.marks or hook.behind is not None or hook.made is not None:
+        return _wrap_light(hook, original)
     return _wrap_async(hook, original) if inspect.iscoroutinefunction(original) else _wrap_sync(hook, original)
 
 
@@ -249,13 +246,11 @@ def _wrap_made(target: str, made: Capture, original: Callable[..., Any]) -> Call
     return around
 
 
-def _wrap_behind(hook: Hook, original: Callable[..., Any]) -> Callable[..., Any]:
+def _wrap_light(hook: Hook, original: Callable[..., Any]) -> Callable[..., Any]:
     """Do nothing before the call."""
     if hook.made is not None:
         return _wrap_made(hook.target, hook.made, original)
-    if hook.gathered is not None:
-        return _wrap_gathered(hook.target, hook.gathered, original)
-    return _wrap_marks(original) if hook.marks else _wrap_gathers(original)
+    return _wrap_marks(original) if hook.behind is None else _wrap_behind(hook.target, hook.behind, original)
 
 
 def _wrap_marks(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -271,31 +266,14 @@ def _wrap_marks(original: Callable[..., Any]) -> Callable[..., Any]:
     return around
 
 
-def _wrap_gathers(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def around(*args: Any, **kwargs: Any) -> Any:
-        result = original(*args, **kwargs)
-        if state.on and args:
-            gathered, key = state.training.gathered, id(args[0])
-            if key in gathered:
-                gathered[key].append(args)
-            else:
-                gathered[key] = [args]
-        return result
-
-    return around
-
-
-def _wrap_gathered(
-    target: str, look: Callable[[list[tuple[Any, ...]]], object], original: Callable[..., Any]
+def _wrap_behind(
+    target: str, behind: Callable[[tuple[Any, ...]], object], original: Callable[..., Any]
 ) -> Callable[..., Any]:
     @functools.wraps(original)
     def around(*args: Any, **kwargs: Any) -> Any:
         result = original(*args, **kwargs)
-        if state.on and state.training.gathered and args:
-            gathered = state.training.gathered.pop(id(args[0]), None)
-            if gathered is not None:
-                attempt("follow", target, look, gathered)
+        if state.on:
+            attempt("follow", target, behind, args)
         return result
 
     return around

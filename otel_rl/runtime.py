@@ -112,9 +112,6 @@ class Training:
     """Which of a trainer's own metrics have been read."""
     vllm: Any = None
     """The engines of vLLM and the requests that they have taken."""
-    gathered: dict[int, list[tuple[Any, ...]]] = field(default_factory=dict)
-    """Arguments of calls of vLLM that are looked at together, by the ``id()`` of the object whose methods were called,
-    which they hold: each has threads of its own. Hooks of the kind ``gathers`` add to it."""
     sampling: Any = None
     """What the trainer says of the requests of its open rollout: policy version, samples, groups."""
     sampled: int = 0

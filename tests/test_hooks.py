@@ -73,9 +73,7 @@ def test_a_row_has_a_purpose(name: str, hook: Hook) -> None:
     """It records something, and a collective is no stage."""
     before = hook.before if hook.asked is None else None  # what is asked may be seen when it begins
     others = (hook.stage, before, hook.capture, hook.after, hook.failed)
-    kinds = (
-        hook.marks, hook.gathers, hook.gathered is not None, hook.made is not None, hook.asked is not None,
-    )  # fmt: skip
+    kinds = hook.marks, hook.behind is not None, hook.made is not None, hook.asked is not None
     assert (sum(kinds) == 1) == (others == (None,) * 5 and hook.collective is None and hook.watch is None)
     assert hook.watch is None or (*others, hook.collective) == (None,) * 6
     assert hook.collective is None or (hook.stage, hook.capture, hook.after, hook.failed) == (None,) * 4
@@ -129,7 +127,7 @@ def failing(hook: Hook) -> Hook:
         return replace(hook, before=fails)
     if hook.watch is not None:
         return replace(hook, watch=fails)
-    plain = replace(hook, during="", marks=False, gathers=False, gathered=None, made=None, asked=None)
+    plain = replace(hook, during="", marks=False, behind=None, made=None, asked=None)
     return replace(plain, before=fails, capture=fails, after=fails, failed=fails)
 
 
@@ -192,7 +190,7 @@ def test_a_coroutine_is_the_hosts(quiet: Recording, name: str) -> None:
     async def call_all() -> None:
         for hook in rows_of(name):
             wrapped = wrap(hook, host)
-            is_passed = hook.marks or hook.gathers or not (hook.gathered is hook.made is hook.asked is None)
+            is_passed = hook.marks or not (hook.behind is hook.made is hook.asked is None)
             assert is_passed or hook.collective is not None or inspect.iscoroutinefunction(wrapped), hook.target
             assert await wrapped(False) is result, hook.target
             with pytest.raises(ValueError) as caught:

@@ -267,25 +267,21 @@ def test_a_mark_is_the_time_behind_the_call_while_somebody_wants_it(package: str
 
 
 @pytest.mark.guarded
-def test_what_was_gathered_is_looked_at_after_the_call(recording: Recording) -> None:
-    """Never without it, nor without a recording; our failure is counted."""
-    looked: list[list[tuple[Any, ...]]] = []
+def test_what_is_behind_a_call_sees_its_arguments(recording: Recording) -> None:
+    """Only of one that returned, and never without a recording; our failure is counted."""
+    looked: list[tuple[Any, ...]] = []
 
-    def look(gathered: list[tuple[Any, ...]]) -> None:
-        looked.append(gathered)
+    def look(args: tuple[Any, ...]) -> None:
+        looked.append(args)
         raise RuntimeError("ours")
 
-    gather = wrap(Hook(target="x:gather", gathers=True), lambda owner, x: x)
-    iterate = wrap(Hook(target="x:iterate", gathered=look), lambda owner, *given: [gather(owner, x) for x in given])
-    assert ([5, 6], [], [7]) == (iterate("a", 5, 6), iterate("a"), iterate("b", 7))
-    gather("a", 8)  # of one object, while another one iterates
-    assert [] == iterate("b")
-    expected = [[("a", 5), ("a", 6)], [("b", 7)]]
-    assert (expected, {"follow x:iterate": 2}) == (looked, guard.errors)
-    assert [] == iterate("a")
-    assert ([*expected, [("a", 8)]], {}) == (looked, state.training.gathered)
+    divide = wrap(Hook(target="x:divide", behind=look), lambda owner, x, by=1: x // by)
+    assert (5, 3) == (divide("a", 5), divide("b", 6, by=2))
+    with pytest.raises(ZeroDivisionError):
+        divide("a", 8, 0)
+    assert ([("a", 5), ("b", 6)], {"follow x:divide": 2}) == (looked, guard.errors)
     recording.stop()
-    assert ([9], 3) == (iterate("a", 9), len(looked))
+    assert (9, 2) == (divide("a", 9), len(looked))
 
 
 def test_the_stage_may_depend_on_the_call(package: str, recording: Recording) -> None:

@@ -36,11 +36,11 @@ from typing import Any
 from otel_rl import context, requests, vocabulary
 from otel_rl.analysis.memory import cache_peak
 from otel_rl.current import CURRENT, SPAN_KEY
-from otel_rl.integrations.vllm_over import POOLED, look, settle, tell
+from otel_rl.integrations.vllm_over import MOST_HELD, POOLED, look, settle, tell
 from otel_rl.integrations.vllm_rows import Batch, Engine, Load, is_inside, is_session, refused, remembered
 from otel_rl.patching import Hook
 from otel_rl.probes.kv_cache import pool_bytes
-from otel_rl.records import Noted, Value
+from otel_rl.records import Value
 from otel_rl.requests import Request
 from otel_rl.runtime import state
 
@@ -63,8 +63,6 @@ PACKAGE = _distribution()
 SUPPORTS = ">=0.8.5,<0.34"
 
 LOAD_EVERY_NS = 10_000_000
-MOST_HELD = 18_000
-"""While so many pieces (4 to 10 a sequence) wait for the flusher, what is over is read at once, not kept as it is."""
 REPLICA: ContextVar[int] = ContextVar("otel_rl.vllm.replica", default=-1)
 """Which engine gave the outputs that this task handles: each frontend has a task for that."""
 NO_STATISTICS = (
@@ -117,23 +115,18 @@ def _of_caller(processor: Any, request: Any, sequence: Any, parent: Any) -> Any:
     return parent
 
 
-def _iterated(finished: list[Args]) -> None:
-    """Write down what may change of the sequences that an iteration has finished, and leave the rest to the flusher.
+def _finished(args: Args) -> None:
+    """Write down what may change of a sequence that vLLM has finished, and leave the rest to the flusher.
 
-    The list of tokens is the caller's as well, who may change it. Cost with both wrappers: 0.4 us each; 1 us where
-    one ends in an iteration (``benchmarks/engine_requests.py``).
+    The list of tokens is the caller's as well, who may change it. Cost: 0.4 us (``benchmarks/engine_requests.py``).
     """
     noted, known = state.noted, state.training.vllm or remembered()
-    if len(finished) > 1:
-        pieces: Sequence[Any] = _several(noted, finished)
-    else:  # most often; there it counts what is done once an iteration
-        one = finished[0]
-        detokenizer = one[1].detokenizer
-        tokens = POOLED if detokenizer is None else len(detokenizer.output_token_ids)
-        pieces = (noted, monotonic_ns(), REPLICA.get(), state.container, "", 1, one[0], one[1], one[2], tokens)
+    detokenizer = args[1].detokenizer
+    tokens = POOLED if detokenizer is None else len(detokenizer.output_token_ids)
+    pieces = (noted, monotonic_ns(), REPLICA.get(), state.container, "", args[0], args[1], args[2], tokens)
     over: list[Any] = known.over
-    if known.told is not noted or len(over) + len(noted) >= MOST_HELD:
-        look(known, pieces, MOST_HELD)
+    if known.told is not noted or len(over) >= MOST_HELD:
+        look(known, pieces)
         return
     over += pieces  # in one go: other threads add to it and take from it, too
     if state.noted is not noted:
@@ -159,9 +152,6 @@ def _step_failed(args: Args, kwargs: Kwargs, error: BaseException) -> None:
 
 def _fail(processor: Any, error: BaseException, queue: Any = None) -> None:
     """End all that a processor has taken, or the request of one queue."""
-    finished = state.training.gathered.pop(id(processor), None)
-    if finished:
-        _iterated(finished)
     opened = list(remembered().engine(processor).open.values())
     inside = [one for one in opened if queue is None or one.queue is queue]
     _leave([(processor, sequence, "error") for sequence in inside], type(error).__name__)
@@ -234,24 +224,19 @@ def _note(engine: Engine, rows: list[Request], parent: Any = None) -> None:
         requests.note_many((list, parent or requests.place(), 1, rows), len(rows))
 
 
-def _leave(finished: Sequence[tuple[Any, ...]], error: str = "") -> None:
+def _leave(finished: Sequence[tuple[Any, Any, str]], error: str = "") -> None:
     """Leave sequences that are over to the flusher.
 
     Args:
-        finished: output processor, sequence, vLLM's ``FinishReason`` or a word of ours, and what else there is.
+        finished: output processor, sequence, and a word of ours for how it ended.
         error: class of the exception by which they failed.
     """
-    look(remembered(), _several(state.noted, finished, error), MOST_HELD)
-
-
-def _several(noted: Noted, finished: Sequence[tuple[Any, ...]], error: str = "") -> list[Any]:
-    """Give the pieces of sequences that ended together."""
-    pieces = [noted, monotonic_ns(), REPLICA.get(), state.container, error, len(finished)]
-    for one in finished:
-        detokenizer = one[1].detokenizer
+    now, replica = monotonic_ns(), REPLICA.get()
+    for processor, sequence, how in finished:
+        detokenizer = sequence.detokenizer
         tokens = POOLED if detokenizer is None else len(detokenizer.output_token_ids)
-        pieces += (one[0], one[1], one[2], tokens)
-    return pieces
+        pieces = (state.noted, now, replica, state.container, error, processor, sequence, how, tokens)
+        look(remembered(), pieces)
 
 
 # --- engines ----------------------------------------------------------------------------------------------------------
@@ -343,8 +328,7 @@ ASYNC = "vllm.v1.engine.async_llm:AsyncLLM"
 LLM = "vllm.entrypoints.llm:LLM"
 HOOKS = (
     Hook(target=f"{PROCESSOR}.add_request", after=_taken),
-    Hook(target=f"{PROCESSOR}._update_stats_from_finished", gathers=True),
-    Hook(target=f"{PROCESSOR}.process_outputs", gathered=_iterated),
+    Hook(target=f"{PROCESSOR}._update_stats_from_finished", behind=_finished),
     Hook(target=f"{PROCESSOR}.abort_requests", after=_aborted),
     Hook(target=f"{PROCESSOR}.propagate_error", before=_engine_failed),
     Hook(target="vllm.v1.engine.output_processor:RequestOutputCollector.put", before=_shown),

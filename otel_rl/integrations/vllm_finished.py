@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from otel_rl.integrations.vllm_rows import Iteration, Shown
+from otel_rl.integrations.vllm_rows import Ended, Shown
 from otel_rl.requests import UNKNOWN, OneOf, Row
 from otel_rl.runtime import state
 
@@ -19,7 +19,7 @@ Times = tuple[int, int, int]
 
 
 def many(
-    iterations: Sequence[Iteration],
+    ends: Sequence[Ended],
     sequences: Sequence[Any],
     counts: Sequence[int],
     arrivals: Sequence[float],
@@ -29,7 +29,7 @@ def many(
     """Make the rows of sequences that are over; of a session none. Cost: 1 us each.
 
     Args:
-        iterations: those that ended them.
+        ends: how they ended.
         sequences: vLLM's ``RequestState``, or what ``Engine.read`` gives of it.
         counts: tokens of their outputs.
         arrivals: when their callers submitted them (wall clock, s); 0 where their statistics tell.
@@ -38,13 +38,13 @@ def many(
     """
     found: list[Row] = []
     anchor, words = state.clock.anchor, {reason: str(reason) for reason in set(reasons)}
-    given = zip(iterations, sequences, counts, arrivals, looks, reasons, strict=True)
-    for (engine, replica, iterated, error, batch), sequence, count, arrival, shown, reason in given:
+    given = zip(ends, sequences, counts, arrivals, looks, reasons, strict=True)
+    for (engine, replica, over, error, batch), sequence, count, arrival, shown, reason in given:
         values = sequence if type(sequence) is tuple else engine.read(sequence)
         name, sample, prompt, cached, limit, stats, versions, is_streamed, is_shown, is_session = values
         if is_session:
             continue
-        ended, finish, preemptions, scheduled, first, last = iterated, words[reason], UNKNOWN, 0, 0, 0
+        ended, finish, preemptions, scheduled, first, last = over, words[reason], UNKNOWN, 0, 0, 0
         arrived = arrival or (stats.arrival_time if stats is not None else 0.0)
         submitted = int(arrived * 1e9) - anchor if arrived else 0
         if shown is not None:

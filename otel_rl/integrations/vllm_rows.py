@@ -144,10 +144,9 @@ class Engine:
         return self.parents.pop(request_id, None), arrival
 
 
-Iteration = tuple[Engine, int, int, str, Batch | None]
-"""What sequences have in common that ended together: their engine; index of the one that gave the last outputs (-1:
-unknown); when the frontend was through with them, monotonic ns; class of the exception by which they failed; what its
-``LLM`` was handed last."""
+Ended = tuple[Engine, int, int, str, Batch | None]
+"""How a sequence ended: its engine; index of the one that gave the last outputs (-1: unknown); when the frontend was
+through with it, monotonic ns; class of the exception by which it failed; what its ``LLM`` was handed last."""
 
 
 class Load:

@@ -17,7 +17,7 @@ import otel_rl
 from otel_rl import entry, guard
 from otel_rl import vocabulary as v
 from otel_rl.integrations import vllm as integration
-from otel_rl.integrations import vllm_rows
+from otel_rl.integrations import vllm_over, vllm_rows
 from otel_rl.integrations.trl_rollouts import Sampling
 from otel_rl.integrations.vllm_rows import remembered
 from otel_rl.patching import wrap
@@ -207,7 +207,8 @@ def test_what_is_over_is_read_later(recording: Recording, monkeypatch: pytest.Mo
     """Its tokens are counted at once, since the caller has their list; where much waits, nothing of it is kept."""
     processor, rows = Processor("0.32.0"), []
     for most in (10, 0):
-        monkeypatch.setattr(integration, "MOST_HELD", most)
+        for module in (integration, vllm_over):
+            monkeypatch.setattr(module, "MOST_HELD", most)
         sequence = processor.submit("7", wall(2.0), queue=Queue(), parent=Parent("7"))
         assert sequence.detokenizer is not None
         processor.process_outputs([(sequence.request_id, [1, 2, 3], FinishReason.STOP)])

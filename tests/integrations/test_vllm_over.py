@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 import otel_rl
-from otel_rl import guard
 from otel_rl import vocabulary as v
 from otel_rl.integrations import vllm as integration
 from otel_rl.integrations import vllm_over, vllm_rows
@@ -43,13 +42,19 @@ def submit(processor: Processor, *names: str) -> list[Sequence]:
     return [processor.submit(name, wall(2.0), queue=Queue()) for name in names]
 
 
+def hold(monkeypatch: pytest.MonkeyPatch, pieces: int) -> None:
+    """Have so many pieces of sequences held as they are, and no more."""
+    for module in (integration, vllm_over):
+        monkeypatch.setattr(module, "MOST_HELD", pieces)
+
+
 def told() -> int:
     """Count how often the flusher was told."""
     return sum(isinstance(record, Later) for record in state.queue)
 
 
 def test_the_engine_s_thread_only_writes_down_what_may_change(waiting: Recording) -> None:
-    """And tells the flusher once; the tokens are those at the end of the iteration, whatever the caller does."""
+    """And tells the flusher once; the tokens are those at the end of each, whatever the caller does."""
     processor = Processor("0.32.0")
     sequences = submit(processor, *"123")
     at(waiting, 3.0)
@@ -169,18 +174,6 @@ def test_engines_may_begin_together(waiting: Recording, monkeypatch: pytest.Monk
     assert [1] == [record.value for record in take().counts]
 
 
-def test_each_engine_has_its_own(waiting: Recording) -> None:
-    """Whatever another one's thread does between the end of a sequence and that of its iteration."""
-    processors = [Processor("0.32.0"), Processor("0.32.0")]
-    (first,), (second,) = map(submit, processors, "12")
-    processors[0]._update_stats_from_finished(first, "stop", None)
-    finish(processors[1], second)
-    assert ["2"] == [row.sample for row in take().rows]
-    assert ([first], {}) == (list(remembered().engine(processors[0]).open.values()), guard.errors)
-    integration._fail(processors[0], RuntimeError())
-    assert [("1", "stop")] == [(row.sample, row.finish) for row in take().rows]
-
-
 def when_told(monkeypatch: pytest.MonkeyPatch, work: list[Callable[[], object]]) -> None:
     """Have this done by others when the flusher is told next, right before it is."""
     add = state.add
@@ -232,11 +225,11 @@ def test_an_interrupt_leaves_the_others(waiting: Recording, monkeypatch: pytest.
     for sequence in sequences:
         finish(processor, sequence)
 
-    def interrupted(known: Remembered, over: Pieces[Any]) -> None:
+    def interrupted(known: Remembered, one: Pieces[Any], is_held: bool) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(vllm_over, "_leave", interrupted)
+        patch.setattr(vllm_over, "_pieces", interrupted)
         _ = remembered().engine(processor).open
     assert ["2", "3"] == [row.sample for row in take().rows]
 
@@ -315,14 +308,16 @@ def test_a_full_queue_counts_what_it_drops(waiting: Recording, monkeypatch: pyte
     assert ["3"] == [row.sample for row in take().rows]
 
 
-def test_so_much_is_held_and_no_more(waiting: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("is_asked", [True, False])
+def test_so_much_is_held_and_no_more(waiting: Recording, monkeypatch: pytest.MonkeyPatch, is_asked: bool) -> None:
     """Beyond that nothing of a sequence is kept, since it holds tokens and log-probabilities."""
-    monkeypatch.setattr(integration, "MOST_HELD", 25)
+    hold(monkeypatch, 25)
     processor = Processor("0.32.0")
     with otel_rl.step(1), otel_rl.stage("sample"):
         sequences = submit(processor, *"12345")
         for sequence in sequences:
             finish(processor, sequence)
+            assert not is_asked or sequence.request_id not in remembered().engine(processor).open
         gone = [weakref.ref(sequence) for sequence in sequences]
         del sequences, sequence
         assert [False] * 3 + [True] * 2 == [one() is None for one in gone]
@@ -355,12 +350,11 @@ def test_an_engine_may_go_while_others_are_asked_who_refuses(waiting: Recording)
 
 
 @pytest.mark.guarded
-def test_a_sequence_that_cannot_be_looked_at_takes_its_iteration_only(waiting: Recording) -> None:
+def test_a_sequence_that_cannot_be_looked_at_takes_no_other_with_it(waiting: Recording) -> None:
     """The others are told, and nothing waits for ever."""
     processor = Processor("0.32.0")
     first, second = submit(processor, *"12")
-    finish(processor, first)
+    finish(processor, first, second)
     del first.request_id
-    finish(processor, second)
     assert ["2"] == [row.sample for row in take().rows]
     assert [] == remembered().over

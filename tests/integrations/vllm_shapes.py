@@ -184,7 +184,7 @@ class Processor:
     def _update_stats_from_finished(self, state: Sequence, reason: FinishReason, iteration: Any) -> None:
         pass
 
-    def _process_outputs(self, outputs: Iterable[tuple[str, list[int], FinishReason | None]]) -> None:
+    def process_outputs(self, outputs: Iterable[tuple[str, list[int], FinishReason | None]]) -> None:
         """Each output: request id, new tokens, reason."""
         for request_id, tokens, reason in outputs:
             state = self.request_states.get(request_id)
@@ -227,7 +227,6 @@ class Processor:
         state.queue.put(error)
 
     add_request = wrap(HOOKS["OutputProcessor.add_request"], _add_request)
-    process_outputs = wrap(HOOKS["OutputProcessor.process_outputs"], _process_outputs)
     abort_requests = wrap(HOOKS["OutputProcessor.abort_requests"], _abort_requests)
     propagate_error = wrap(HOOKS["OutputProcessor.propagate_error"], _propagate_error)
     _update_stats_from_finished = wrap(
