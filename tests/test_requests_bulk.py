@@ -283,6 +283,8 @@ def test_one_bad_row_is_no_other_s(way: Any, wrong: Any) -> None:
         ("histograms", ((("",),), (b"",)), "expected bytes"),
         ("finished", (bytes(8), bytes(8), b""), "not of one length"),
         ("largest", (bytes(8), 0, 0), "no largest"),
+        ("alike", ([(1,)], bytes(65)), "too many fields"),
+        ("see", (bytearray(), 0, 9, [("a",)], bytes(65), bytes(8), bytes(8), b""), "too many fields"),
         ("alike", ([(1,), ()], b"\0"), "out of range"),
         ("see", (bytearray(), 0, 9, [([1],)], b"\0", bytes(8), bytes(8), b""), "unhashable"),
         ("see", (bytearray(), 0, 9, [("a",)], b"\0", b"", b"", b""), "as long as the rows"),

@@ -53,6 +53,11 @@ static int is_called_with(Py_ssize_t given, Py_ssize_t wanted, const char *name)
     return 0;
 }
 
+static PyObject *too_many_fields(void) {
+    PyErr_SetString(PyExc_ValueError, "a row has too many fields");
+    return NULL;
+}
+
 static int add_number(PyObject *list, int64_t number) {
     PyObject *made = PyLong_FromLongLong(number);
     int failed = made == NULL || PyList_Append(list, made);
@@ -65,7 +70,7 @@ static int add_number(PyObject *list, int64_t number) {
 /* A whole number; 0, or -1 where it is none of 64 bits. */
 static int read_number(PyObject *value, int64_t *number) {
     int overflow = 0;
-    if (PyLong_Check(value)) {
+    if (PyLong_CheckExact(value) || PyLong_Check(value)) {
         *number = PyLong_AsLongLongAndOverflow(value, &overflow);
     } else {
         PyObject *whole = PyNumber_Index(value);
@@ -92,10 +97,7 @@ static PyObject *columns(PyObject *module, PyObject *const *args, Py_ssize_t giv
     if (!is_called_with(given, 3, "columns") || PyBytes_AsStringAndSize(args[2], &layout, &fields)) return NULL;
     count = PyList_Size(args[0]);
     if (count < 0) return NULL;
-    if (fields > MOST_FIELDS) {
-        PyErr_SetString(PyExc_ValueError, "a row has too many fields");
-        return NULL;
-    }
+    if (fields > MOST_FIELDS) return too_many_fields();
     for (place = 0; place < fields; place++) {
         if (layout[place] != 'q') continue;
         made[wide] = column_new(count, &data[wide]);
@@ -136,17 +138,24 @@ PyDoc_STRVAR(alike_doc,
              "Say whether the values at each of these places (bytes) are equal in all rows.");
 
 static PyObject *alike(PyObject *module, PyObject *const *args, Py_ssize_t given) {
+    PyObject *firsts[MOST_FIELDS];
     Py_ssize_t count, fields, row, field;
     char *places;
     (void)module;
     if (!is_called_with(given, 2, "alike") || PyBytes_AsStringAndSize(args[1], &places, &fields)) return NULL;
     count = PyList_Size(args[0]);
     if (count < 0) return NULL;
-    for (field = 0; field < fields; field++) {
-        for (row = 1; row < count; row++) {
-            PyObject *first = field_of(args[0], 0, places[field]), *other = field_of(args[0], row, places[field]);
-            int is_equal = first == NULL || other == NULL ? -1 : first == other;
-            if (!is_equal) is_equal = PyObject_RichCompareBool(first, other, Py_EQ);
+    if (fields > MOST_FIELDS) return too_many_fields();
+    for (field = 0; count && field < fields; field++) {
+        firsts[field] = field_of(args[0], 0, places[field]);
+        if (firsts[field] == NULL) return NULL;
+    }
+    for (row = 1; row < count; row++) {
+        PyObject *one = PyList_GetItem(args[0], row);
+        for (field = 0; field < fields; field++) {
+            PyObject *other = one == NULL ? NULL : PyTuple_GetItem(one, places[field]);
+            int is_equal = other == NULL ? -1 : firsts[field] == other;
+            if (!is_equal) is_equal = PyObject_RichCompareBool(firsts[field], other, Py_EQ);
             if (is_equal < 0) return NULL;
             if (!is_equal) return Py_NewRef(Py_False);
         }
@@ -193,17 +202,29 @@ static uint64_t mixed(uint64_t value) { /* the finalizer of MurmurHash3 (public 
     return value ^ value >> 33;
 }
 
-/* A number of a scope and the values at these places of a row, equal for equal ones; -1 with an exception set. */
-static int64_t key_of(PyObject *row, const char *places, Py_ssize_t fields, int64_t scope) {
+/* What of a row is hashed: its values at these places, and of the last ones their hashes, since most come again. */
+typedef struct {
+    const char *places;
+    Py_ssize_t fields;
+    PyObject *last[MOST_FIELDS];
+    Py_hash_t hashes[MOST_FIELDS];
+} Key;
+
+/* A number of a scope and a row, equal for equal ones; -1 with an exception set. */
+static int64_t key_of(Key *of, PyObject *row, int64_t scope) {
     uint64_t key = (uint64_t)scope;
     Py_ssize_t field;
-    for (field = 0; row != NULL && field < fields; field++) {
-        PyObject *value = PyTuple_GetItem(row, places[field]);
-        Py_hash_t hash = value == NULL ? -1 : PyObject_Hash(value);
-        if (hash == -1) return -1;
-        key = mixed(key ^ (uint64_t)hash);
+    for (field = 0; field < of->fields; field++) {
+        PyObject *value = PyTuple_GetItem(row, of->places[field]);
+        if (value == NULL) return -1;
+        if (value != of->last[field]) {
+            of->hashes[field] = PyObject_Hash(value);
+            if (of->hashes[field] == -1) return -1;
+            of->last[field] = value;
+        }
+        key = mixed(key ^ (uint64_t)of->hashes[field]);
     }
-    return row == NULL ? -1 : (int64_t)(key >> 1);
+    return (int64_t)(key >> 1);
 }
 
 /* What was seen: slots of a key, 0 where it is free, and an attempt; as many as a power of 2, at most half of them taken.
@@ -229,14 +250,14 @@ static void move(const Slot *from, size_t before, Slot *to, size_t count) {
 }
 
 /* Keys of rows, 0 of one without a name; NULL with an exception set. */
-static int64_t *keys_of(PyObject *rows, Py_ssize_t count, const char *places, Py_ssize_t fields, const int64_t *scopes) {
+static int64_t *keys_of(PyObject *rows, Py_ssize_t count, Key *of, const int64_t *scopes) {
     int64_t *keys = malloc(((size_t)count + 1) * sizeof *keys);
     Py_ssize_t row;
     if (keys == NULL) PyErr_NoMemory();
     for (row = 0; keys != NULL && row < count; row++) {
-        PyObject *one = PyList_GetItem(rows, row), *name = one == NULL ? NULL : PyTuple_GetItem(one, places[0]);
+        PyObject *one = PyList_GetItem(rows, row), *name = one == NULL ? NULL : PyTuple_GetItem(one, of->places[0]);
         int is_named = name == NULL ? -1 : PyObject_IsTrue(name);
-        int64_t key = is_named > 0 ? key_of(one, places, fields, scopes == NULL ? 0 : scopes[row]) : is_named;
+        int64_t key = is_named > 0 ? key_of(of, one, scopes == NULL ? 0 : scopes[row]) : is_named;
         if (key < 0) {
             free(keys);
             return NULL;
@@ -257,15 +278,17 @@ PyDoc_STRVAR(see_doc,
 
 static PyObject *see(PyObject *module, PyObject *const *args, Py_ssize_t given) {
     const int64_t *columns[3] = {NULL, NULL, NULL};
-    Py_ssize_t rows, row, fields, lengths[3] = {0, 0, 0}, taken, most, field;
+    Py_ssize_t rows, row, lengths[3] = {0, 0, 0}, taken, most, field;
     size_t before, count;
+    Key of = {0};
     int64_t *keys;
     PyObject *seen, *verdicts;
     PyThreadState *others = NULL;
     Slot *slots, *slot;
-    char *places, *verdict;
+    char *verdict;
     (void)module;
-    if (!is_called_with(given, 8, "see") || PyBytes_AsStringAndSize(args[4], &places, &fields)) return NULL;
+    if (!is_called_with(given, 8, "see") || PyBytes_AsStringAndSize(args[4], (char **)&of.places, &of.fields)) return NULL;
+    if (of.fields > MOST_FIELDS) return too_many_fields();
     taken = PyLong_AsSsize_t(args[1]);
     most = PyLong_AsSsize_t(args[2]);
     rows = PyList_Size(args[3]);
@@ -276,7 +299,7 @@ static PyObject *see(PyObject *module, PyObject *const *args, Py_ssize_t given) 
         PyErr_SetString(PyExc_ValueError, "see() takes a bytearray, and columns that are as long as the rows are many");
         return NULL;
     }
-    keys = keys_of(args[3], rows, places, fields, lengths[2] ? columns[2] : NULL);
+    keys = keys_of(args[3], rows, &of, lengths[2] ? columns[2] : NULL);
     if (keys == NULL) return NULL;
     before = (size_t)PyByteArray_Size(args[0]) / sizeof(Slot);
     for (count = before ? before : FIRST_SLOTS; count < 2 * (size_t)(taken + rows); count *= 2) {}
