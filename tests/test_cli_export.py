@@ -33,9 +33,10 @@ def run(tmp_path: Path) -> Path:
     return write_run(tmp_path)
 
 
-def test_every_line_is_a_request(run: Path) -> None:
+@pytest.mark.parametrize("options", [["--to", "otlp-json"], ["-o", "-"]])
+def test_every_line_is_a_request(run: Path, options: list[str]) -> None:
     """Standard output holds the requests and nothing else."""
-    result = cli.invoke(app, ["export", str(run), "--to", "otlp-json"])
+    result = cli.invoke(app, ["export", str(run), *options])
     assert 0 == result.exit_code
     assert [line for line, _ in lines(open_run(run))] == result.stdout.splitlines()
 

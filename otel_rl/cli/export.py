@@ -21,6 +21,10 @@ from otel_rl.report.health import damage_rows
 from otel_rl.report.otlp_json import lines
 
 
+STDOUT = Path("-")
+"""As other programs have it: standard output, and no file of that name."""
+
+
 class Format(str, Enum):
     """What `--to` takes."""
 
@@ -34,7 +38,7 @@ def export(
         typer.Option("--to", help="`otlp-json`: one OTLP request a line, as the Collector's file exporter writes."),
     ] = Format.OTLP_JSON,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="File to write. Without it: standard output.")
+        Path | None, typer.Option("--output", "-o", help="File to write. Without it, or as `-`: standard output.")
     ] = None,
     close_open: Annotated[
         bool,
@@ -54,7 +58,7 @@ def export(
     found = opened(run)
     orphans = Orphans(found)
     requests = chain(lines(found), orphans.lines() if close_open else ())
-    if output is not None:
+    if output is not None and output != STDOUT:
         _to_file(output, _with_progress(found, requests))
     elif not _to_stdout(line for line, _ in requests):
         return
