@@ -61,8 +61,10 @@ class Processor:
 
     def process_outputs(self, finished: Sequence[str]) -> None:
         for request_id in finished:
-            self.over.append(self.request_states.pop(request_id))
-            self._update_stats_from_finished(self.over[-1], "stop", None)
+            sequence = self.request_states.pop(request_id)
+            sequence.detokenizer.output_token_ids += [1]  # as the detokenizer takes them
+            self.over.append(sequence)
+            self._update_stats_from_finished(sequence, "stop", None)
 
 
 class Hooked(Processor):

@@ -20,7 +20,6 @@ from otel_rl.report.format import plural, size
 from otel_rl.report.health import damage_rows
 from otel_rl.report.otlp_json import lines
 
-
 STDOUT = Path("-")
 """As other programs have it: standard output, and no file of that name."""
 
