@@ -25,6 +25,7 @@ def many(
     arrivals: Sequence[float],
     looks: Sequence[Shown | None],
     reasons: Sequence[Any],
+    times: Sequence[int],
 ) -> list[Row]:
     """Make the rows of sequences that are over; of a session none. Cost: 1 us each.
 
@@ -35,11 +36,12 @@ def many(
         arrivals: when their callers submitted them (wall clock, s); 0 where their statistics tell.
         looks: when their callers got the outputs, where somebody looked.
         reasons: vLLM's ``FinishReason``, or a word of ours.
+        times: when the frontend was through with them, monotonic ns.
     """
     found: list[Row] = []
     anchor, words = state.clock.anchor, {reason: str(reason) for reason in set(reasons)}
-    given = zip(ends, sequences, counts, arrivals, looks, reasons, strict=True)
-    for (engine, replica, over, error, batch), sequence, count, arrival, shown, reason in given:
+    given = zip(ends, sequences, counts, arrivals, looks, reasons, times, strict=True)
+    for (engine, replica, error, batch), sequence, count, arrival, shown, reason, over in given:
         values = sequence if type(sequence) is tuple else engine.read(sequence)
         name, sample, prompt, cached, limit, stats, versions, is_streamed, is_shown, is_session = values
         if is_session:

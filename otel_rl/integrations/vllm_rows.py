@@ -144,9 +144,9 @@ class Engine:
         return self.parents.pop(request_id, None), arrival
 
 
-Ended = tuple[Engine, int, int, str, Batch | None]
-"""How a sequence ended: its engine; index of the one that gave the last outputs (-1: unknown); when the frontend was
-through with it, monotonic ns; class of the exception by which it failed; what its ``LLM`` was handed last."""
+Ended = tuple[Engine, int, str, Batch | None]
+"""How a sequence ended: its engine; index of the one that gave the last outputs (-1: unknown); class of the
+exception by which it failed; what its ``LLM`` was handed last."""
 
 
 class Load:

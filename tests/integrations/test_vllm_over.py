@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable
-from collections.abc import Sequence as Pieces
 from contextlib import ExitStack
 from typing import Any
 
@@ -219,19 +218,22 @@ def test_a_request_of_nobody_may_come_while_the_flusher_is_told(
 
 
 def test_an_interrupt_leaves_the_others(waiting: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the thread that asks what is inside: what it had not come to waits on."""
+    """Of the thread that asks what is inside: what it had come to is told, and what it had not waits on."""
     processor = Processor("0.32.0")
-    sequences = submit(processor, *"123")
-    for sequence in sequences:
+    for sequence in submit(processor, *"123"):
         finish(processor, sequence)
+    give = Engine.give
 
-    def interrupted(known: Remembered, one: Pieces[Any], is_held: bool) -> None:
-        raise KeyboardInterrupt
+    def interrupted(self: Engine, request_id: str) -> tuple[Any, float]:
+        if request_id == "2-5eed":
+            raise KeyboardInterrupt
+        return give(self, request_id)
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(vllm_over, "_pieces", interrupted)
+        patch.setattr(Engine, "give", interrupted)
         _ = remembered().engine(processor).open
-    assert ["2", "3"] == [row.sample for row in take().rows]
+    assert (1, vllm_over.SIZE) == (len(state.noted) // vllm_over.NOTED, len(remembered().over))
+    assert ["1", "3"] == [row.sample for row in take().rows]
 
 
 def test_hundreds_that_end_together_are_all_told(waiting: Recording) -> None:
