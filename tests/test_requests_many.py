@@ -115,11 +115,11 @@ def endings(draw: st.DrawFn) -> tuple[Any, ...]:
     """Make what is noted of a sequence that is over."""
     engine, batch = draw(st.sampled_from(ENGINES))
     error = draw(st.sampled_from(["", "EngineDeadError"]))
-    iteration = engine, draw(st.integers(-1, 2)), ENDED, error, draw(st.sampled_from([None, batch]))
+    how = engine, draw(st.integers(-1, 2)), error, draw(st.sampled_from([None, batch]))
     sequence = draw(sequences())
     arrival = 0.0 if sequence.stats else draw(st.sampled_from([0.0, (state.clock.anchor + 97 * S) / S]))
     reason = draw(st.sampled_from([*FinishReason, "abort", "error"]))
-    return iteration, sequence, draw(st.integers(0, 3)), arrival, draw(looks()), reason
+    return how, sequence, draw(st.integers(0, 3)), arrival, draw(looks()), reason, ENDED
 
 
 @given(st.lists(endings(), min_size=1, max_size=8), st.lists(st.booleans(), min_size=8, max_size=8))

@@ -37,7 +37,7 @@ def export(
         typer.Option("--to", help="`otlp-json`: one OTLP request a line, as the Collector's file exporter writes."),
     ] = Format.OTLP_JSON,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="File to write. Without it, or as `-`: standard output.")
+        Path | None, typer.Option("--output", "-o", help="File to write; `-` is standard output. Without it: that.")
     ] = None,
     close_open: Annotated[
         bool,

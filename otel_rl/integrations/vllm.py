@@ -118,7 +118,7 @@ def _of_caller(processor: Any, request: Any, sequence: Any, parent: Any) -> Any:
 def _finished(args: Args) -> None:
     """Write down what may change of a sequence that vLLM has finished, and leave the rest to the flusher.
 
-    The list of tokens is the caller's as well, who may change it. Cost: 0.4 us (``benchmarks/engine_requests.py``).
+    The list of tokens is the caller's as well, who may change it. Cost: 0.5 us (``benchmarks/engine_requests.py``).
     """
     noted, known = state.noted, state.training.vllm or remembered()
     detokenizer = args[1].detokenizer
