@@ -309,6 +309,25 @@ def test_requests_of_a_step_and_of_ones_own_stages_are_one_rollout(recording: Re
     assert ({("", 0.064), ("eval", 0.014)}, 2) == (walls, told[vocabulary.REQUEST_COUNT])
 
 
+def test_what_a_rollout_stage_left_over_is_no_rollout(recording: Recording) -> None:
+    """Requests of the step itself, in a step that had such a stage; those of an evaluation are no part of that."""
+    with otel_rl.step(1):
+        with otel_rl.stage("sample"):
+            recording.tick(20)
+            note(given, [request(recording, 1)])
+        with otel_rl.stage("train"):
+            recording.tick(50)
+            note(given, [request(recording, 2)])
+            with otel_rl.stage("mine", mode="eval"):
+                recording.tick(20)
+                note(given, [request(recording, 3)])
+    run = recording.stop()
+    walls = {(point.attributes.get(vocabulary.MODE, ""), point.value) for point in run.points(vocabulary.ROLLOUT_WALL)}
+    told = {span.name for span in run.spans((vocabulary.REQUEST_COUNT,)) if span.attributes}
+    assert ({("", 0.02), ("eval", 0.014)}, {"r1", "r2", "r3"}, {}) == (walls, set(ids_of(run)), bad(run))
+    assert vocabulary.SAMPLE in told
+
+
 @pytest.mark.parametrize("is_written", [False, True])
 def test_what_ends_after_its_rollout_is_no_rollout(recording: Recording, is_written: bool) -> None:
     """As what over-sampling aborts while training: counted and a span, but the rollout was over without it.

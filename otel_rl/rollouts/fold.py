@@ -76,6 +76,8 @@ class RequestFold:
         """By trace id, spans that requests have become."""
         self._over: OrderedDict[int, None] = OrderedDict()
         """Trace ids of the steps that have ended."""
+        self._staged: OrderedDict[int, frozenset[Labels]] = OrderedDict()
+        """By trace id, of what kinds, by their labels, it had requests in rollout stages."""
         self._reading = Reading(self._count_all, self._bad, self._over)
         self._telling: dict[Labels, list[tuple[Numbers, Stage]]] = {}
         """By the labels of their series, requests of this cycle that became spans: exemplars point at the last ones."""
@@ -200,7 +202,8 @@ class RequestFold:
         if rollout is None:
             is_stage = isinstance(bucket.key, Stage) and bucket.key.name in ROLLOUTS
             has_end = is_stage or (bool(bucket.trace.step) and not bucket.trace.is_phase)
-            rollout = Rollout(bucket.trace, self._policy, purpose.mode, has_end=has_end, is_judging=purpose.is_judging)
+            kind = {"is_stage": is_stage, "has_end": has_end, "is_judging": purpose.is_judging}
+            rollout = Rollout(bucket.trace, self._policy, purpose.mode, **kind)
             rollout.begun = now
             self._rollouts[key] = rollout
         rollout.touched = now
@@ -267,6 +270,11 @@ class RequestFold:
         omitted = rollout.count - len(made)
         self._fold.count(v.OMITTED, omitted, rollout.labels)
         if not rollout.is_told:
+            return NOTHING
+        trace_id, staged = rollout.trace.trace_id, self._staged.get(rollout.trace.trace_id, frozenset())
+        if rollout.is_stage:
+            _remember(self._staged, trace_id, staged | {rollout.labels})
+        elif rollout.labels in staged:  # what over-sampling left over, say
             return NOTHING
         wall = wall or rollout.wall()
         numbers = rollout.numbers(wall)

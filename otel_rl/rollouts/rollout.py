@@ -25,18 +25,22 @@ TAILS: Final = {1: v.TAIL_1, 5: v.TAIL_5, 10: v.TAIL_10}
 class Rollout:
     """The requests of one rollout stage, of other stages of a step, or of what has no end that somebody tells."""
 
-    def __init__(self, trace: Trace, policy: Policy, labels: Labels, *, has_end: bool, is_judging: bool) -> None:
+    def __init__(
+        self, trace: Trace, policy: Policy, labels: Labels, *, is_stage: bool, has_end: bool, is_judging: bool
+    ) -> None:
         """Begin without requests.
 
         Args:
             trace: the first request's.
             policy: which requests become spans.
             labels: of its points: whether it belongs to an evaluation.
+            is_stage: it is a rollout stage.
             has_end: a stage or a step says when it is over, rather than silence.
             is_judging: its requests judge what others made.
         """
         self.trace = trace
         self.labels = labels
+        self.is_stage = is_stage
         self.has_end = has_end
         self.is_told = has_end and not is_judging
         """Whether its time, tail and bubble are told: a slice between two silences has none."""
