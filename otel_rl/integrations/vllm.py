@@ -36,6 +36,7 @@ from typing import Any
 from otel_rl import context, requests, vocabulary
 from otel_rl.analysis.memory import cache_peak
 from otel_rl.current import CURRENT, SPAN_KEY
+from otel_rl.guard import attempt
 from otel_rl.integrations.vllm_over import MOST_HELD, POOLED, look, settle, tell
 from otel_rl.integrations.vllm_rows import Batch, Engine, Load, is_inside, is_session, refused, remembered
 from otel_rl.patching import Hook
@@ -231,12 +232,14 @@ def _leave(finished: Sequence[tuple[Any, Any, str]], error: str = "") -> None:
         finished: output processor, sequence, and a word of ours for how it ended.
         error: class of the exception by which they failed.
     """
-    now, replica = monotonic_ns(), REPLICA.get()
-    for processor, sequence, how in finished:
-        detokenizer = sequence.detokenizer
-        tokens = POOLED if detokenizer is None else len(detokenizer.output_token_ids)
-        pieces = (state.noted, now, replica, state.container, error, processor, sequence, how, tokens)
-        look(remembered(), pieces)
+    for one in finished:
+        attempt("leave", "a sequence of vLLM", _end, one, error)
+
+
+def _end(one: tuple[Any, Any, str], error: str) -> None:
+    detokenizer = one[1].detokenizer
+    tokens = POOLED if detokenizer is None else len(detokenizer.output_token_ids)
+    look(remembered(), (state.noted, monotonic_ns(), REPLICA.get(), state.container, error, *one, tokens))
 
 
 # --- engines ----------------------------------------------------------------------------------------------------------

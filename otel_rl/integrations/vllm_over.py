@@ -100,17 +100,18 @@ def _leave(known: Remembered, over: Iterable[Any], *, is_held: bool = True, is_p
 
 def _leave_rest(known: Remembered, rest: Iterator[Any], is_held: bool, is_patient: bool) -> bool:
     """Take sequences out of these until none is left; what was made of them before one fails is kept."""
-    waiting, last = state.noted, None
+    waiting, processor, common = state.noted, None, None
     pieces: list[Any] = []
     try:
         for noted, ended, replica, container, error, of, sequence, reason, tokens in rest:
             if noted is not waiting or len(pieces) >= SLICE * NOTED:
-                _note(pieces, waiting)
-                waiting, pieces = noted, []
+                made, pieces = pieces, []
+                _note(made, waiting)
+                waiting = noted
                 if is_patient:
                     sleep(BREATH_S)
-            if last != (of, replica, error):
-                last, engine = (of, replica, error), known.engine(of)
+            if of is not processor or common != (replica, error):
+                processor, common, engine = of, (replica, error), known.engine(of)
                 how = engine, replica, error, engine.batch
             request_id, queue = sequence.request_id, sequence.queue
             parent, arrival = engine.give(request_id)

@@ -360,3 +360,30 @@ def test_a_sequence_that_cannot_be_looked_at_takes_no_other_with_it(waiting: Rec
     del first.request_id
     assert ["2"] == [row.sample for row in take().rows]
     assert [] == remembered().over
+
+
+def test_engines_that_call_themselves_equal_are_two(waiting: Recording) -> None:
+    """Which one a sequence is of, its output processor says by being that one."""
+
+    class Equal(Processor):
+        __hash__ = object.__hash__
+
+        def __eq__(self, other: object) -> bool:
+            return True
+
+    processors = [Equal("0.32.0"), Equal("0.32.0")]
+    for processor, name in zip(processors, "12", strict=True):
+        finish(processor, *submit(processor, name))
+    assert ["1", "2"] == [row.sample for row in take().rows]
+    assert [({}, {}, {})] * 2 == list(map(opened, processors))
+
+
+@pytest.mark.guarded
+def test_of_an_abort_one_that_cannot_be_looked_at_takes_no_other_with_it(waiting: Recording) -> None:
+    """It is inside until its engine goes, and counted as unfinished then."""
+    processor = Processor("0.32.0")
+    first, *_ = submit(processor, *"123")
+    del first.detokenizer
+    processor.abort_requests(["1-5eed", "2-5eed", "3-5eed"], True)
+    assert [("2", "abort"), ("3", "abort")] == [(row.sample, row.finish) for row in take().rows]
+    assert 1 == remembered().engine(processor).unfinished
