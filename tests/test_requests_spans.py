@@ -247,6 +247,11 @@ def rollout_points(run: Run) -> set[str]:
     return {name for name in names if list(run.points(name))}
 
 
+def walls_of(run: Run) -> set[tuple[object, float]]:
+    """Give the time of every rollout, with what it belongs to."""
+    return {(point.attributes.get(vocabulary.MODE, ""), point.value) for point in run.points(vocabulary.ROLLOUT_WALL)}
+
+
 def test_a_slice_between_two_silences_has_no_tail(recording: Recording) -> None:
     """Of another process's trace nobody knows what belongs together: spans and metrics of requests are all."""
     context = SpanContext(7, 9, is_remote=True, trace_flags=TraceFlags(1))
@@ -304,9 +309,8 @@ def test_requests_of_a_step_and_of_ones_own_stages_are_one_rollout(recording: Re
             recording.tick(20)
             note(given, [request(recording, 3)])
     run = recording.stop()
-    walls = {(point.attributes.get(vocabulary.MODE, ""), point.value) for point in run.points(vocabulary.ROLLOUT_WALL)}
     (told,) = (span.attributes for span in run.spans((vocabulary.REQUEST_COUNT,)) if span.attributes)
-    assert ({("", 0.064), ("eval", 0.014)}, 2) == (walls, told[vocabulary.REQUEST_COUNT])
+    assert ({("", 0.064), ("eval", 0.014)}, 2) == (walls_of(run), told[vocabulary.REQUEST_COUNT])
 
 
 def test_what_a_rollout_stage_left_over_is_no_rollout(recording: Recording) -> None:
@@ -322,9 +326,8 @@ def test_what_a_rollout_stage_left_over_is_no_rollout(recording: Recording) -> N
                 recording.tick(20)
                 note(given, [request(recording, 3)])
     run = recording.stop()
-    walls = {(point.attributes.get(vocabulary.MODE, ""), point.value) for point in run.points(vocabulary.ROLLOUT_WALL)}
     told = {span.name for span in run.spans((vocabulary.REQUEST_COUNT,)) if span.attributes}
-    assert ({("", 0.02), ("eval", 0.014)}, {"r1", "r2", "r3"}, {}) == (walls, set(ids_of(run)), bad(run))
+    assert ({("", 0.02), ("eval", 0.014)}, {"r1", "r2", "r3"}, {}) == (walls_of(run), set(ids_of(run)), bad(run))
     assert vocabulary.SAMPLE in told
 
 
