@@ -91,7 +91,8 @@ class Intake:
             self._metrics.fold(self._fold)
         with guard("count collectives"):
             self._totals.fold(self._fold)
-            self._sweep(taken.spans)
+            if is_all:
+                self._sweep(opened, taken.spans)
         with guard("count requests"):
             if is_all:
                 self.requests.sweep(opened, self._late, taken.spans, is_last=is_last)
@@ -189,13 +190,17 @@ class Intake:
             return False
         return monotonic_ns() - stage.ended < LATE_LIMIT_NS
 
-    def _sweep(self, spans: list[Span]) -> None:
-        """Emit collectives whose stage ended before them (another thread's), instead of keeping them for ever."""
+    def _sweep(self, opened: tuple[Any, ...], spans: list[Span]) -> None:
+        """Emit collectives whose stage ended before them (another thread's), instead of keeping them for ever.
+
+        Not those of a stage that was open when the records were taken: it may have ended since, and comes in the next
+        cycle with the rest of its collectives.
+        """
         for inside in self._in_stage.values():
             inside.settle()
-        late = set(self._late)
-        over = [stage for stage in self._in_stage if stage is None or (stage.ended and stage not in state.open)]
-        for stage in [stage for stage in over if stage not in late]:
+        awaited = {*opened, *self._late}
+        over = [stage for stage in self._in_stage if stage is None or (stage.ended and stage not in awaited)]
+        for stage in over:
             inside = self._in_stage.pop(stage)
             if stage is not None and stage.trace is not None and stage.trace.sampled:
                 spans.extend(inside.spans())

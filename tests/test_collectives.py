@@ -15,6 +15,8 @@ from otel_rl import collectives, vocabulary
 from otel_rl.calls import tells_waits
 from otel_rl.collective_calls import input_bytes
 from otel_rl.collectives import Collective
+from otel_rl.intake import Intake
+from otel_rl.metrics import Fold
 from otel_rl.patching import Hook, wrap
 from otel_rl.probes.device import DeviceInUse
 from otel_rl.runtime import state
@@ -50,6 +52,27 @@ def test_the_longest_of_a_stage_become_spans(recording: Recording) -> None:
     assert {"all_reduce"} == {span.attributes[vocabulary.COMM_OPERATION] for span in spans}
     (histogram,) = run.last_points(vocabulary.COMM_DURATION)
     assert (40, {vocabulary.COMM_OPERATION: "all_reduce"}) == (histogram.count, histogram.attributes)
+
+
+@pytest.mark.parametrize("is_full", [False, True])
+def test_a_stage_that_ends_while_its_collectives_are_counted_has_them_all(recording: Recording, is_full: bool) -> None:
+    """What of it came in one cycle waits for the end of the stage, which comes in the next, or behind a full slice."""
+    intake, stage = Intake(Fold(0)), Stage("rl.train.forward")
+
+    def drained() -> tuple[tuple[Any, ...], list[Any]]:
+        found = tuple(state.open), list(state.queue)
+        state.queue.clear()
+        return found
+
+    with otel_rl.step(1), stage:
+        for _ in range(7):
+            collect(recording, 1)
+        opened, records = drained()
+        collect(recording, 1)
+    intake.take(() if is_full else opened, records, is_asked=False, is_all=not is_full, is_last=False)
+    intake.take(*drained(), is_asked=False, is_all=True, is_last=False)
+    assert stage.attributes is not None
+    assert (8, 0.008) == (stage.attributes[vocabulary.COMM_COUNT], stage.attributes[vocabulary.COMM_TIME])
 
 
 def test_of_equal_length_the_earlier_stays(recording: Recording) -> None:

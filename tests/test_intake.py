@@ -108,7 +108,7 @@ def taken(made: list[Any], cycle: int) -> tuple[list[Any], dict[str, Any]]:
     for first in range(0, len(made), cycle):
         some = made[first : first + cycle]
         state.open.difference_update(some)
-        spans += intake.take((), some, is_asked=False, is_all=True, is_last=False).spans
+        spans += intake.take(tuple(state.open), some, is_asked=False, is_all=True, is_last=False).spans
     told = [(one.name, one.parent_id, one.trace_id, one.start_ns, one.end_ns, one.attributes) for one in spans]
     return told, {points.name: {str(one.attributes): one for one in points.points} for points in fold.take(0)}
 
