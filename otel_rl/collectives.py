@@ -73,6 +73,8 @@ class Collective:
         """Leave no record: it has been launched only, and its wait will be one; what was journaled as open stays."""
         state.open.discard(self)  # first: whoever gives the span's id afterwards sees it, and says nothing
         if self.span_id:
+            self.__class__ = Forgotten
+            self.is_wait = True  # no rank is compared by it
             self.ended = monotonic_ns()
             state.add(self)
 
@@ -131,6 +133,12 @@ class Collective:
         return self
 
 
+class Forgotten(Collective):
+    """The launch of a collective that was journaled as open: its span gets an end, and it counts nowhere."""
+
+    __slots__ = ()
+
+
 class Totals:
     """What one cycle of the flusher counts of collectives: metrics take many values at once for less."""
 
@@ -158,7 +166,7 @@ class Totals:
 class InStage:
     """The collectives directly inside one stage, as far as they have ended."""
 
-    __slots__ = ("count", "ended", "longest", "must", "total_ns")
+    __slots__ = ("count", "ended", "forgotten", "longest", "must", "total_ns")
 
     def __init__(self) -> None:
         self.count = 0
@@ -168,6 +176,7 @@ class InStage:
         """Journaled as open already, so their spans follow in any case."""
         self.ended: list[Collective] = []
         """Those that are not among these yet."""
+        self.forgotten: list[Forgotten] = []
 
     def settle(self) -> None:
         """Take in those that ended; of equal length the earlier stays."""
@@ -190,7 +199,7 @@ class InStage:
 
     def spans(self) -> list[Collective]:
         """Give those that become spans."""
-        return [one.as_span() for one in (*self.must, *self.longest)]
+        return [one.as_span() for one in (*self.must, *self.longest, *self.forgotten)]
 
 
 def _duration(collective: Collective) -> int:

@@ -8,7 +8,7 @@ from time import monotonic_ns
 from typing import Any, Final, cast
 
 from otel_rl.activation import Activations
-from otel_rl.collectives import Collective, InStage, Totals
+from otel_rl.collectives import Collective, Forgotten, InStage, Totals
 from otel_rl.complete import clock_attributes, device_duration, memory_attributes
 from otel_rl.guard import attempt, guard
 from otel_rl.metrics import Fold
@@ -152,6 +152,8 @@ class Intake:
             self.requests.load(record)
         elif kind is KvCache:
             self.requests.kv_cache(record)
+        elif kind is Forgotten:
+            self._in_stage.setdefault(record.stage, InStage()).forgotten.append(record)
         else:
             taken.foreign.append(record)
 
@@ -179,7 +181,8 @@ class Intake:
             stage.attributes = {**memory, **(stage.attributes or NOTHING), **activations, **told, **clock}
         if inside is not None:
             inside.settle()
-            stage.attributes = {**(stage.attributes or NOTHING), **inside.attributes()}
+            if inside.count:
+                stage.attributes = {**(stage.attributes or NOTHING), **inside.attributes()}
             taken.spans.extend(inside.spans())
         taken.spans.append(stage)
 

@@ -358,7 +358,7 @@ def test_a_functional_collective_is_waited_for_by_its_tensor(recording: Recordin
 
 
 def test_a_launch_that_was_journaled_as_open_becomes_a_span(recording: Recording) -> None:
-    """Or its open record would stay for ever."""
+    """Or its open record would stay for ever; what counts, and what ranks are compared by, is its wait alone."""
     state.identify(world_size=2)
 
     def slow(tensor: Any, async_op: bool = False) -> Work:
@@ -366,10 +366,22 @@ def test_a_launch_that_was_journaled_as_open_becomes_a_span(recording: Recording
         assert otel_rl.flush()
         return Work(recording)
 
+    launch = wrap(Hook(target="package:all_reduce", collective=0), slow)
     with otel_rl.step(1):
-        wrap(Hook(target="package:all_reduce", collective=0), slow)(np.zeros(1), async_op=True)
+        with otel_rl.stage("train.backward"):
+            wrap(Hook(target="package:Work.wait", collective=0), Work.wait)(launch(np.zeros(1), async_op=True))
+        launch(np.zeros(1), async_op=True)
     run = recording.stop()
-    assert ([], 1) == (run.open_stages(), sum(span.name == vocabulary.COMM for span in run.spans()))
+    spans = [span for span in run.spans() if span.name == vocabulary.COMM]
+    (stage,) = (span for span in run.spans(None) if span.name == vocabulary.BACKWARD)
+    (histogram,) = run.last_points(vocabulary.COMM_DURATION)
+    (sent,) = run.last_points(vocabulary.COMM_IO)
+    assert ([], 3, [False] * 2) == (run.open_stages(), len(spans), [tells_waits(one.attributes) for one in spans[:2]])
+    assert ({vocabulary.COMM_COUNT: 1, vocabulary.COMM_TIME: 0.003}, 1, 8) == (
+        stage.attributes,
+        histogram.count,
+        sent.value,
+    )
 
 
 @pytest.mark.parametrize(("backwards", "task", "expected"), [(1, 0, "backward"), (1, -1, ""), (2, 0, "")])

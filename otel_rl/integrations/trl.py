@@ -59,10 +59,16 @@ def _trainer_made(args: Args, kwargs: Kwargs, result: Any) -> None:
     state.identify(
         system=PACKAGE,
         system_version=version(PACKAGE),
-        algorithm=type(trainer).__name__.removesuffix("Trainer"),
+        algorithm=_algorithm(type(trainer)),
         model_name=os.path.basename(str(getattr(config, "_name_or_path", "") or "")),
     )
     attempt("read", "the model of a trainer", trl_model.see, trainer)
+
+
+def _algorithm(trainer: type) -> str:
+    """Name it by TRL's own trainer, which the program's may be derived from."""
+    own = (kind for kind in trainer.__mro__ if kind.__module__.partition(".")[0] == PACKAGE)
+    return next(own, trainer).__name__.removesuffix("Trainer")
 
 
 # --- rollout ----------------------------------------------------------------------------------------------------------

@@ -109,7 +109,8 @@ def _header(report: Report, width: int) -> Text:
 
 def _failures(report: Report) -> Text | None:
     """Say which exceptions ended steps."""
-    lines = []
+    before = len(report.failures) - FAILURE_ROWS
+    lines = [Text(f"and {plural(before, 'failure')} before these:", style=NOTE)] if before > 0 else []
     for failure in report.failures[-FAILURE_ROWS:]:
         who = rank_name(report, failure.rank.role, failure.rank.rank)
         what = f"{who} failed with {failure.error} inside {failure.stage}, step {failure.step}"

@@ -23,12 +23,24 @@ from trl.generation.vllm_client import VLLMClient
 import otel_rl
 from otel_rl import vocabulary as v
 from otel_rl.demo import task
+from otel_rl.integrations.trl import _algorithm
 from otel_rl.integrations.trl_rollouts import Sampling
 from otel_rl.requests import UNKNOWN, Request
 from otel_rl.runtime import state
 from tests.noted import Taken, held, take
 
 __all__ = ["held"]
+
+
+def test_the_algorithm_is_that_of_trl() -> None:
+    """A trainer of one's own is derived from one of its."""
+
+    class Mine(trl.GRPOTrainer):  # type: ignore[misc]  # TRL tells no types
+        """As users write them."""
+
+    names = [_algorithm(kind) for kind in (Mine, trl.RLOOTrainer, SimpleNamespace)]
+    assert ["GRPO", "RLOO", "SimpleNamespace"] == names
+
 
 # --- a real training --------------------------------------------------------------------------------------------------
 
