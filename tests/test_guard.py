@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import logging
+import signal
+from typing import Any
 
 import pytest
 
@@ -30,6 +33,52 @@ def test_what_is_no_exception_passes(kind: type[BaseException]) -> None:
     with pytest.raises(kind), guard.guard("read"):
         raise kind
     assert {} == guard.errors
+
+
+class Late(Exception):
+    """What a program's own timeout raises."""
+
+
+def too_late(number: int, frame: object) -> None:
+    """Handle its signal."""
+    raise Late
+
+
+class Timeouts:
+    """Handlers of other shapes."""
+
+    def handle(self, number: int, frame: object) -> None:
+        """By a method, which calls another one."""
+        too_late(number, frame)
+
+    def __call__(self, number: int, frame: object) -> None:
+        """By the object itself."""
+        raise Late
+
+
+HANDLERS = {
+    "function": too_late,
+    "method": Timeouts().handle,
+    "object": Timeouts(),
+    "partial": functools.partial(lambda more, number, frame: too_late(number, frame), 1),
+}
+
+
+@pytest.mark.parametrize("handler", HANDLERS.values(), ids=HANDLERS)
+def test_what_a_handler_of_a_signal_raises_is_the_hosts(handler: Any) -> None:
+    """It arrives where it likes, also while we work; an error of ours under the same handler stays ours."""
+    before = signal.signal(signal.SIGUSR2, handler)
+    try:
+        with pytest.raises(Late), guard.guard("read"):
+            signal.raise_signal(signal.SIGUSR2)
+        with pytest.raises(Late):
+            guard.attempt("read", "memory", signal.raise_signal, signal.SIGUSR2)
+        assert {} == guard.errors
+        with guard.guard("read"):
+            raise Late
+        assert {"read": 1} == guard.errors
+    finally:
+        signal.signal(signal.SIGUSR2, before)
 
 
 def test_work_that_succeeds_is_not_counted() -> None:
