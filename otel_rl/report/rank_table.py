@@ -37,7 +37,7 @@ BOUNDS: Final = {"wait": ">=", "transfer": "<="}
 NOTES: Final = {
     "pp": "pp: pipeline stage, ranks are compared inside it",
     "wait": "wait: in collectives, for slower ranks",
-    "transfer": "transfer: in collectives, all ranks there",
+    "transfer": "transfer: the rest in collectives, waits in broadcasts included",
     "hidden": "hidden: in stages that hide collectives or measure launches only",
     "score": "score: own times against the fastest rank, 0.5 takes twice as long",
     "S": "S: a step with this rank as it is and the others balanced, over a balanced one",
