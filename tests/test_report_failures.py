@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import io
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 import otel_rl
 from otel_rl import vocabulary as v
@@ -13,7 +15,7 @@ from otel_rl.identity import Identity
 from otel_rl.journal.read import Journal, open_run
 from otel_rl.report.build import build_report
 from otel_rl.report.model import Failure, Rank
-from otel_rl.report.terminal import document
+from otel_rl.report.terminal import document, render
 from otel_rl.runtime import state
 from tests.fixtures import Recording
 from tests.peers import Did, Peer
@@ -66,6 +68,22 @@ def test_a_failure_that_was_survived_is_no_end(recording: Recording) -> None:
     steps(recording, 3, failing=2)
     report = build_report(recording.stop(), 10**18)
     assert (["ValueError"], False) == ([failure.error for failure in report.failures], report.state == "failed")
+
+
+@pytest.mark.parametrize(
+    ("number", "said"), [(16, ""), (17, "and 1 failure before these:"), (18, "and 2 failures before these:")]
+)
+def test_what_is_not_listed_is_said(recording: Recording, number: int, said: str) -> None:
+    """The last failures are shown, behind how many there were before them."""
+    for iteration in range(number):
+        with contextlib.suppress(ValueError), otel_rl.step(iteration):
+            recording.tick(5)
+            raise ValueError
+    out = io.StringIO()
+    render(build_report(recording.stop(), 10**18), Console(file=out, width=80))
+    shown = [line for line in out.getvalue().splitlines() if "failed with" in line or "before these" in line]
+    listed = [f"rank 0 failed with ValueError inside rl.loop, step {step}" for step in range(number - 16, number)]
+    assert [said, *listed][not said :] == shown
 
 
 def test_a_shorter_loop_that_an_exception_ended_has_failed(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 from typing import Final
 
 from otel_rl import vocabulary as v
@@ -167,6 +168,8 @@ class _Collector:
         self._stepped: set[str] = set()
         self._shared = Known()
         self._shapes: Shapes = {}
+        self._failed: list[tuple[int, Failure]] = []
+        """With the time at which each had ended its step."""
 
     def add(self, span: SpanView) -> None:
         if is_derived(span):
@@ -200,6 +203,7 @@ class _Collector:
         for key in list(self._groups):
             self._close(key)
         self._found.steps = sorted(_with_peers(self._found.steps), key=lambda record: record.step)
+        self._found.failures = [failure for _, failure in sorted(self._failed, key=itemgetter(0))]
         self._found.attempts = dict(sorted(self._found.attempts.items(), key=lambda item: item[1].begin_ns))
         return self._found
 
@@ -235,7 +239,7 @@ class _Collector:
                 slices = Slices(tree.slices(container.span_id), self._shapes)
                 self._found.steps.append(_step(container, iteration, tree, inside, slices, calls, time))
                 if container.status_code == ERROR:
-                    self._found.failures.append(_failure(container, iteration, spans))
+                    self._failed.append((container.end_ns, _failure(container, iteration, spans)))
 
     def _spend(self, container: SpanView, inside: list[SpanView], *, is_step: bool) -> Goodput:
         """Split a container by kind."""

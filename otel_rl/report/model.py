@@ -381,7 +381,7 @@ class Report:
     numbers: list[Series]
     """What the training recorded by itself with `otel_rl.record`."""
     failures: list[Failure]
-    """Exceptions that ended steps; such a step is not finished."""
+    """Exceptions that ended steps, in order of time; such a step is not finished."""
     disagreements: list[StepDisagreement]
     """Empty where the ranks agree about their steps, and where lost spans leave it open."""
     open_stages: list[OpenStage]
