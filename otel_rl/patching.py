@@ -223,9 +223,12 @@ def _wrap_sync(hook: Hook, original: Callable[..., Any]) -> Callable[..., Any]:
             _fail(hook, span, args, kwargs, error)
             raise
         if span is not None:
-            end = monotonic_ns()
-            described = None if capture is None else attempt("describe", target, capture, args, kwargs, result)
-            attempt("end", target, span.close, end, described)
+            end, described = monotonic_ns(), None
+            try:
+                if capture is not None:
+                    described = attempt("describe", target, capture, args, kwargs, result)
+            finally:  # a handler of a signal may raise anywhere
+                attempt("end", target, span.close, end, described)
         if after is not None:
             attempt("follow", target, after, args, kwargs, result)
         return result
@@ -294,9 +297,12 @@ def _wrap_async(hook: Hook, original: Callable[..., Any]) -> Callable[..., Any]:
             _fail(hook, span, args, kwargs, error)
             raise
         if span is not None:
-            end = monotonic_ns()
-            described = None if capture is None else attempt("describe", target, capture, args, kwargs, result)
-            attempt("end", target, span.close, end, described)
+            end, described = monotonic_ns(), None
+            try:
+                if capture is not None:
+                    described = attempt("describe", target, capture, args, kwargs, result)
+            finally:  # a handler of a signal may raise anywhere
+                attempt("end", target, span.close, end, described)
         if after is not None:
             attempt("follow", target, after, args, kwargs, result)
         return result

@@ -81,11 +81,16 @@ class Stage(Span):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        end = monotonic_ns()
-        if error is not None:
-            with guard("record an exception"):
-                self.fail(error)
-        self.close(end)
+        end = 0
+        try:
+            end = monotonic_ns()
+            if error is not None:
+                with guard("record an exception"):
+                    self.fail(error)
+            self.close(end)
+        except BaseException:  # a handler of a signal raised: the stage has ended all the same
+            self.close(end or monotonic_ns())
+            raise
 
     def __call__(self, function: Function) -> Function:
         """Decorate a function or a coroutine function: every call is a stage of its own."""
@@ -119,26 +124,33 @@ class Stage(Span):
 
         Each call of a function costs 1 to 4 us where stages begin, between matrix products: here are none of ours.
         """
-        if context is not None:
-            above = parent if parent.__class__ is Stage and not parent.ended else _stage_for(parent)
-            self.trace = above.trace
-            self.parent_id = above.span_id
-            self.span_id = random_bits(64) or 1
-            inner = Context(context)
-            put(inner, SPAN_KEY, self)
-            self.token = CURRENT.set(inner)
-        now = monotonic_ns()
-        self.began = begin or now  # before anybody can find it among the open ones
-        if state.exhausted:
-            state.exhausted = 0  # the program goes on: another error may get the same id
-        state.open.add(self)
-        if now - state.probe_ns > (state.fresh_ns if self.coarse else state.own_fresh_ns):
-            state.reading = state.read_memory()
-            state.probe_ns = now = monotonic_ns()
-            self.began = begin or now
-        self.before = state.reading
-        if state.device is not None:
-            state.device.begin(self)
+        try:
+            if context is not None:
+                above = parent if parent.__class__ is Stage and not parent.ended else _stage_for(parent)
+                self.trace = above.trace
+                self.parent_id = above.span_id
+                self.span_id = random_bits(64) or 1
+                inner = Context(context)
+                put(inner, SPAN_KEY, self)
+                self.token = CURRENT.set(inner)
+            now = monotonic_ns()
+            self.began = begin or now  # before anybody can find it among the open ones
+            if state.exhausted:
+                state.exhausted = 0  # the program goes on: another error may get the same id
+            state.open.add(self)
+            if now - state.probe_ns > (state.fresh_ns if self.coarse else state.own_fresh_ns):
+                state.reading = state.read_memory()
+                state.probe_ns = now = monotonic_ns()
+                self.began = begin or now
+            self.before = state.reading
+            if state.device is not None:
+                state.device.begin(self)
+        except BaseException:  # a handler of a signal raised: nobody ends what did not begin
+            if context is not None:
+                CURRENT.set(context)
+            self.token = None
+            self.close(monotonic_ns())
+            raise
 
     def close(self, end: int, described: dict[str, Value] | None = None) -> None:
         """End at ``end`` (monotonic, ns); a second call does nothing, nor does one in a forked child.
@@ -147,35 +159,45 @@ class Stage(Span):
             end: when it ended.
             described: further attributes; what has been set before counts only where they say nothing.
         """
-        token = self.token
-        if token is not None:
-            self.token = None
-            try:
-                CURRENT.reset(token)
-            except ValueError:  # in another task or thread than it began in there is nothing to restore
-                errors["end a stage where it began"] += 1
-        if self not in state.open:
-            return
-        self.ended = end if end > self.began else self.began
-        behind = state.behind
-        if behind is not None:
-            behind(self)
-        if isinstance(described, dict):
-            if self.attributes:
-                described.update({key: value for key, value in self.attributes.items() if key not in described})
-            self.attributes = described
-        if state.device is not None:
-            state.device.end(self)
-        if end - state.probe_ns > (state.fresh_ns if self.coarse else state.own_fresh_ns):
-            state.reading = state.read_memory()
-            state.probe_ns = end
-        self.after = state.reading
-        # First this: at every moment the flusher finds it in the queue or among the open ones.
-        if state.awake and len(state.queue) < QUEUE_LIMIT:
-            state.queue.append(self)
-        else:
-            state.add(self)
-        state.open.discard(self)
+        try:
+            token = self.token
+            if token is not None:
+                self.token = None
+                try:
+                    CURRENT.reset(token)
+                except ValueError:  # in another task or thread than it began in there is nothing to restore
+                    errors["end a stage where it began"] += 1
+            if self not in state.open:
+                return
+            self.ended = end if end > self.began else self.began
+            behind = state.behind
+            if behind is not None:
+                behind(self)
+            if isinstance(described, dict):
+                self.attributes = {**self.attributes, **described} if self.attributes else described
+            if state.device is not None:
+                state.device.end(self)
+            if end - state.probe_ns > (state.fresh_ns if self.coarse else state.own_fresh_ns):
+                state.reading = state.read_memory()
+                state.probe_ns = end
+            self.after = state.reading
+            # First this: at every moment the flusher finds it in the queue or among the open ones.
+            if state.awake and len(state.queue) < QUEUE_LIMIT:
+                state.queue.append(self)
+            else:
+                state.add(self)
+            state.open.discard(self)
+        except BaseException:
+            self._end_interrupted(end)
+            raise
+
+    def _end_interrupted(self, end: int) -> None:
+        """Give what is known of a stage to the flusher, once, where a handler of a signal raised while it ended."""
+        if self in state.open:
+            self.ended = self.ended or max(end, self.began)
+            if self not in tuple(state.queue):
+                state.add(self)
+            state.open.discard(self)
 
     def fail(self, error: BaseException) -> None:
         """Note how the stage ended; an iterator's end and a coroutine's are not failures."""

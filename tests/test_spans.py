@@ -8,8 +8,10 @@ import copy
 import gc
 import os
 import pickle
+import sys
 import threading
 import weakref
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
 from types import SimpleNamespace
@@ -789,3 +791,61 @@ def test_a_copy_of_an_open_stage_is_a_new_one(recording: Recording) -> None:
     with otel_rl.step(1), otel_rl.stage("tool") as span:
         copies = [copy.deepcopy(span), pickle.loads(pickle.dumps(span))]
     assert [("tool", False)] * 2 == [(found.name, found.is_recording()) for found in copies]
+
+
+# --- a handler of a signal raises -------------------------------------------------------------------------------------
+
+
+class Late(BaseException):
+    """What a program's own timeout raises; how ``guard`` tells that it is a signal's is tested there."""
+
+
+def interrupt(at: int) -> tuple[bool, int]:
+    """Run a stage inside another one, and raise where Python would run a signal's handler for the ``at``-th time.
+
+    That is when a function of ours begins or one of C has returned; not where ``__exit__`` begins, since nothing of
+    ours has run by then. Returns whether it raised, and how many stages were queued.
+    """
+    moments = iter(range(at, -1, -1))
+
+    def raise_late(frame: Any, event: str, argument: object) -> None:
+        is_ours = frame.f_code.co_filename == spans.__file__ and event in ("call", "c_return")
+        is_moment = is_ours and (event, frame.f_code.co_name) != ("call", "__exit__")
+        if is_moment and next(moments, None) == 0:
+            sys.setprofile(None)
+            raise Late
+
+    before = len(state.queue)
+    outer = spans.Stage("outer", {"a": 1})
+    try:
+        sys.setprofile(raise_late)
+        with outer, spans.Stage("inner") as inner:
+            inner.fail(ValueError())
+    except Late:
+        is_late = True
+    else:
+        is_late = False
+    finally:
+        sys.setprofile(None)
+    return is_late, len(state.queue) - before
+
+
+def test_a_stage_that_a_handler_of_a_signal_interrupts_ends(
+    recording: Recording, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever it raises: nothing stays open or current, and a stage is told once."""
+    monkeypatch.setattr(state, "queue", deque())
+    with otel_rl.step(1):
+        around, current = set(state.open), trace.get_current_span()
+        is_late, at, queued = True, 0, []
+        while is_late:
+            is_late, count = interrupt(at)
+            queued.append(count)
+            assert around == set(state.open), at
+            assert trace.get_current_span() is current, at
+            told = [stage.span_id for stage in state.queue if isinstance(stage, spans.Stage)]
+            assert len(set(told)) == len(told), at
+            at += 1
+    assert at > 20
+    assert {0, 1, 2} == set(queued)
+    assert 2 == queued[-1]
