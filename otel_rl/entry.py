@@ -92,11 +92,20 @@ def instrument(integrations: Iterable[str] | None = None) -> None:
     Raises:
         ConfigurationError: a setting has a value that it cannot have.
         NotPossibleError: an integration was asked for by name, and its package is missing or of an unsupported version.
+        TypeError: what was asked for is no name.
 
-    Cost: 0.2 s, most of it the import of the OpenTelemetry SDK; then at most 1 % of a 30 ms step (``benchmarks/``).
+    Cost: 0.2 s, most of it the import of the OpenTelemetry SDK; then 1.7 ms of each step of TRL, with what our thread
+    holds it up (``benchmarks/overhead_trl.py``).
     """
-    names = (integrations,) if isinstance(integrations, str) else integrations
-    _instrument(Config.from_env(), None if names is None else tuple(names), is_asked=True)
+    _instrument(Config.from_env(), None if integrations is None else _names(integrations), is_asked=True)
+
+
+def _names(asked: Any) -> tuple[str, ...]:
+    """Take in which integrations are asked for: one name, or several."""
+    names = tuple(asked) if isinstance(asked, Iterable) and not isinstance(asked, str) else (asked,)
+    if not all(isinstance(name, str) for name in names):
+        raise TypeError(f'instrument({asked!r}): integrations are names, as in instrument(["trl"])')
+    return names
 
 
 def autoload() -> None:

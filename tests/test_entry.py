@@ -107,6 +107,14 @@ def test_an_integration_that_nobody_knows_is_refused(monkeypatch: pytest.MonkeyP
     assert not state.on
 
 
+@pytest.mark.parametrize("wrong", [5, [5], [["trl"]], b"trl", True])
+def test_what_is_no_name_of_an_integration_is_refused(wrong: Any) -> None:
+    """The message shows what one looks like."""
+    with pytest.raises(TypeError, match=r'integrations are names, as in instrument\(\["trl"\]\)'):
+        otel_rl.instrument(wrong)
+    assert not state.on
+
+
 def test_one_name_may_be_given_as_it_is(stubbed: Recording) -> None:
     """A string is one name, not its letters."""
     otel_rl.instrument("auto")
