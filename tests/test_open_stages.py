@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 import otel_rl
@@ -49,3 +51,20 @@ def test_a_stage_whose_span_waits_for_its_attempt_is_told_to_have_ended(
         )
     run = recording.stop()
     assert ([], 3) == (run.open_stages(), [span.name for span in run.spans()].count("load"))
+
+
+def test_the_time_of_a_stage_that_is_killed_is_known_to_a_fifth(
+    recording: Recording, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That it is open is said again after a quarter of the time so far, at least a second and at most a minute."""
+    monkeypatch.setattr("otel_rl.open_stages.monotonic", lambda: recording.clock.ns / 1e9)
+    opened = OpenStages()
+    said = []
+    with otel_rl.step(1), otel_rl.stage("sample") as stage:
+        for _ in range(4 * 600):
+            recording.tick(250)
+            said += [(log.time_ns - stage.start_ns) / 1e9 for log in opened.logs([stage], [])]
+    pauses = [after - before for before, after in pairwise(said)]
+    assert (0.25, 1.0, 60.0) == (said[0], min(pauses), max(pauses))
+    assert all(after - 0.25 <= max(before + 1.0, 1.25 * before) for before, after in pairwise(said))
+    assert len(said) < 30
