@@ -200,8 +200,10 @@ class Stage(Span):
             state.open.discard(self)
 
     def fail(self, error: BaseException) -> None:
-        """Note how the stage ended; an iterator's end and a coroutine's are not failures."""
-        if self not in state.open or isinstance(error, (StopIteration, StopAsyncIteration, GeneratorExit, SystemExit)):
+        """Note how the stage ended; the end of an iterator, a coroutine or a program that succeeds is no failure."""
+        if self not in state.open or isinstance(error, (StopIteration, StopAsyncIteration, GeneratorExit)):
+            return
+        if isinstance(error, SystemExit) and not error.code:
             return
         self.set_attribute(vocabulary.ERROR_TYPE, type(error).__qualname__)
         if self.status is None:

@@ -275,13 +275,16 @@ class Odd(BaseException):
         (StopIteration(3), None),
         (StopAsyncIteration(), None),
         (GeneratorExit(), None),
-        (SystemExit(1), None),
+        (SystemExit(), None),
+        (SystemExit(0), None),
+        (SystemExit(3), (2, "")),
+        (SystemExit("no data"), (2, "")),
     ],
 )
 def test_the_very_exception_passes_and_leaves_a_status(
     recording: Recording, error: BaseException, status: tuple[int, str] | None
 ) -> None:
-    """What ends an iterator or a program is no error; the text of the others is content and stays out."""
+    """What ends an iterator, or a program with success, is no error; the text of the others stays out."""
     with otel_rl.step(1), pytest.raises(type(error)) as caught, otel_rl.stage("reward") as span:
         raise error
     assert caught.value is error
