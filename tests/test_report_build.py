@@ -294,6 +294,7 @@ def test_a_killed_run_says_where_it_died(tmp_path: Path) -> None:
     begin_ns = BEGIN_NS + (SETUP_MS + 11 * 100 + 2 * 30 + 200) * MS
     expected = [
         OpenStage(
+            attempt="a" * 32,
             role="trainer",
             rank=rank,
             stage=v.BACKWARD,

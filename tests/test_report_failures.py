@@ -104,3 +104,15 @@ def test_a_last_step_that_was_made_again_is_no_end(tmp_path: Path) -> None:
     peer.step(4, [Did(v.REWARD, 5)], loop="train.2")
     report = build_report(open_run(tmp_path), 10**18)
     assert ("unknown", [("train", 4)]) == (report.state, [(one.loop, one.step) for one in report.failures])
+
+
+def test_a_failure_says_in_which_attempt_it_was(tmp_path: Path) -> None:
+    """Where there are several: both count their steps from 1."""
+    for number, attempt in enumerate(("a" * 16, "b" * 16)):
+        peer = Peer(tmp_path, 0, 1, identity=DEAD, attempt=attempt, clock_ms=60_000 * number)
+        peer.step(1, [Did(v.REWARD, 5)])
+        peer.step(2, [Did(v.REWARD, 5)], status=2)
+    out = io.StringIO()
+    render(build_report(open_run(tmp_path), 10**18), Console(file=out, width=80))
+    shown = [line for line in out.getvalue().splitlines() if "failed with" in line]
+    assert [", step 2, attempt 1", ", step 2, attempt 2"] == [line[-len(", step 2, attempt 1") :] for line in shown]

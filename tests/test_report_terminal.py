@@ -18,6 +18,7 @@ from otel_rl.report.build import build_report
 from otel_rl.report.efficiency_model import SlowCommunication
 from otel_rl.report.model import Rank
 from otel_rl.report.terminal import render
+from tests.peers import Did, Peer
 from tests.runs import BEGIN_NS, Plan, write_run
 
 PLANS = {
@@ -72,6 +73,7 @@ def test_no_line_is_wider_than_the_terminal(text_of: Callable[[str, int], str], 
         ("hanging", "rank 1 may hang: in rl.train.backward, step 12, for 56.6 s (since "),
         ("hanging", "; the longest that ended took 16.0 ms"),
         ("hanging", "running"),
+        ("killed", "lasted at least "),
         ("no step", "No step was finished"),
         ("launches", "* Timed on the host: launches of device work, not the work: no rank is named."),
         ("launches", "rl.checkpoint        10.0 ms     0 us  only rank 0"),
@@ -119,6 +121,8 @@ def test_a_run_that_was_resumed_says_so(tmp_path: Path) -> None:
     write_run(tmp_path, Plan(killed_in=v.SAMPLE))
     text = shown(tmp_path, Plan(attempt="b" * 32, first_step=6, shift_ms=60_000, steps=10), 80)
     assert "2 attempts: killed after 11 steps, then finished after 10 steps" in text
+    assert "at most 1 s before it died; it was open" in " ".join(text.split())
+    assert "was last seen in rl.sample, step 12, attempt 1, at most" in text
 
 
 def test_each_attempt_has_its_goodput(tmp_path: Path) -> None:
@@ -224,3 +228,20 @@ def test_parts_of_memory_fit_into_the_terminal(tmp_path: Path) -> None:
     """The last ones are left out."""
     text = shown(tmp_path, PLANS["device"], 40)
     assert "device      live  reserved     other\n" in text
+
+
+def test_a_loop_that_counts_anew_is_told(tmp_path: Path) -> None:
+    """Two calls of a trainer in one process have the same numbers of steps."""
+    peer = Peer(tmp_path, 0, 1)
+    for number in (1, 2, 3):
+        peer.step(number, [Did(v.REWARD, 5)])
+    once = build_report(open_run(tmp_path), BEGIN_NS)
+    for number in (1, 2):
+        peer.step(number, [Did(v.REWARD, 5)], loop="train.2")
+    twice = build_report(open_run(tmp_path), BEGIN_NS)
+    lines = []
+    for report in (once, twice):
+        out = io.StringIO()
+        render(report, Console(file=out, width=80))
+        lines.append(next(line for line in out.getvalue().splitlines() if "1 rank" in line).split(" · ")[-1])
+    assert (["3 steps (1-3)", "5 steps (1-3) in 2 loops"], 2) == (lines, twice.steps.loops)

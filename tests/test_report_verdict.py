@@ -12,7 +12,7 @@ from otel_rl.report.efficiency_model import BubbleRow, Efficiency, RankTime, Slo
 from otel_rl.report.model import LongStep, Rank, StageRow, StepTimes
 from otel_rl.report.verdict import verdict
 
-STEPS = StepTimes(recorded=12, averaged=10, warmup=2, first=1, last=12, median_s=1.0, p95_s=1.2, total_s=10.0)
+STEPS = StepTimes(recorded=12, averaged=10, warmup=2, first=1, last=12, loops=1, median_s=1.0, p95_s=1.2, total_s=10.0)
 
 
 def stage(name: str, share: float, *, comm: float = 0.0, host: bool = False, inside: str | None = None) -> StageRow:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -78,6 +78,7 @@ def step_times(averaged: Averaged) -> StepTimes:
         warmup=len(finished) - len(steady),
         first=min(iterations, default=None),
         last=max(iterations, default=None),
+        loops=max(Counter(attempt for attempt, _ in {key[:2] for key in finished}).values(), default=0),
         median_s=summary.median,
         p95_s=summary.p95,
         total_s=averaged.per_rank_s(lambda record: record.step.time_ns),

@@ -73,6 +73,7 @@ def _open_row(view: OpenView, around: list[OpenView], now_ns: int, longest_ns: M
     longest_s = longest_ns[call] / 1e9 if call in longest_ns else None
     numbers = [number for one in (view, *around) if (number := iteration_of(one.attributes)) is not None]
     return OpenStage(
+        attempt=text(view.resource, v.ATTEMPT_ID),
         role=rank.role,
         rank=rank.rank,
         stage=label(view.name, view.attributes),

@@ -104,6 +104,8 @@ class StepTimes:
     first: int | None
     """Number of the first step, as the framework counts."""
     last: int | None
+    loops: int
+    """Training loops of a process, each of which counts its steps anew; where attempts differ, the most of one."""
     median_s: float
     p95_s: float
     total_s: float
@@ -261,6 +263,8 @@ class OpenCollective:
 class OpenStage:
     """A stage without an end: where a rank is now, or was last seen, at most a second before it died."""
 
+    attempt: str
+    """Empty of a rank that does not know it yet."""
     role: str
     rank: int
     stage: str
@@ -268,7 +272,7 @@ class OpenStage:
     """The open stages around it, outermost first."""
     since_ns: int
     open_s: float
-    """Until now for a living process; until its last record, so at least that, for a dead one."""
+    """Until now for a living process; until its last record, at least four fifths of it, for a dead one."""
     longest_s: float | None
     """Longest call of such a stage that ended, on any rank; null where none is known."""
     calls_known: bool

@@ -10,7 +10,7 @@ from otel_rl import vocabulary as v
 from otel_rl.report.format import clock, count, seconds
 from otel_rl.report.model import OpenCollective, OpenStage, Report
 from otel_rl.report.pieces import is_container
-from otel_rl.report.style import NOTE, WARNING, rank_name
+from otel_rl.report.style import NOTE, WARNING, attempt_name, rank_name
 
 ROWS: Final = 16
 """Open stages that are listed; a cluster that hangs has one per rank."""
@@ -41,7 +41,8 @@ def _lines(report: Report, rows: list[OpenStage]) -> list[Text]:
 
 
 def _line(report: Report, row: OpenStage) -> Text:
-    who, where, time = rank_name(report, row.role, row.rank), _where(row), seconds(row.open_s)
+    who, time = rank_name(report, row.role, row.rank), seconds(row.open_s)
+    where = _where(row) + attempt_name(report, row.attempt)
     since = f"{time} (since {clock(row.since_ns)})"
     if not row.is_alive:
         seen = f"{who} was last seen in {where}, at most {LAG_S:.0f} s before it died"

@@ -39,3 +39,9 @@ def plain_table() -> PlainTable:
 def rank_name(report: Report, role: str, rank: int) -> str:
     """Call a rank by its number, and by its role where there are several."""
     return f"rank {rank}" if len({one.role for one in report.ranks}) < 2 else f"{role} {rank}"
+
+
+def attempt_name(report: Report, attempt: str) -> str:
+    """Say of which attempt something is, where there are several: by its number, from 1."""
+    known = [one.id for one in report.attempts]
+    return f", attempt {known.index(attempt) + 1}" if len(known) > 1 and attempt in known else ""

@@ -21,7 +21,7 @@ from otel_rl.report.request_table import request_table
 from otel_rl.report.series_table import numbers_table, series_table
 from otel_rl.report.stage_table import stage_table
 from otel_rl.report.step_names import disagreement_lines
-from otel_rl.report.style import GOOD, HEADING, NOTE, WARNING, rank_name
+from otel_rl.report.style import GOOD, HEADING, NOTE, WARNING, attempt_name, rank_name
 from otel_rl.report.work_table import memory_table, rate_lines, work_table
 
 STATES: Final = {
@@ -99,7 +99,7 @@ def _header(report: Report, width: int) -> Text:
     ranks = plural(len(report.ranks), "rank") if report.ranks else ""
     facts = [system, report.algorithm, report.model, ranks, _steps(report)]
     setup = report.attempts[-1].setup_s if report.attempts else None
-    lasted = "running for" if report.state == "alive" else "lasted"
+    lasted = {"alive": "running for", "killed": "lasted at least"}.get(report.state, "lasted")
     times = [f"started {clock(report.begin_ns)}", f"{lasted} {seconds(report.duration_s)}"] if report.begin_ns else []
     times += [f"set-up {seconds(setup)}"] if setup is not None else []
     lines = [" · ".join(fact for fact in facts if fact), " · ".join(times), *rate_lines(report)]
@@ -113,7 +113,8 @@ def _failures(report: Report) -> Text | None:
     lines = [Text(f"and {plural(before, 'failure')} before these:", style=NOTE)] if before > 0 else []
     for failure in report.failures[-FAILURE_ROWS:]:
         who = rank_name(report, failure.rank.role, failure.rank.rank)
-        what = f"{who} failed with {failure.error} inside {failure.stage}, step {failure.step}"
+        where = f"inside {failure.stage}, step {failure.step}{attempt_name(report, failure.attempt)}"
+        what = f"{who} failed with {failure.error} {where}"
         lines.append(Text(what, style=WARNING))
     return Text("\n").join(lines) if lines else None
 
@@ -123,7 +124,8 @@ def _steps(report: Report) -> str:
     if not steps.recorded:
         return "no finished step"
     span = f" ({steps.first}-{steps.last})" if steps.last != steps.first else f" ({steps.first})"
-    return plural(steps.recorded, "step") + span
+    loops = f" in {plural(steps.loops, 'loop')}" if steps.loops > 1 else ""
+    return plural(steps.recorded, "step") + span + loops
 
 
 def _attempts(report: Report) -> str:
