@@ -196,14 +196,15 @@ def threads(_: str) -> None:
 
 
 def exits(how: str) -> None:
-    """End in one of the ways in which programs end, right after a stage."""
+    """End in one of the ways in which programs end, right after a stage: a word and the code of an exit."""
+    how, _, code = how.partition(" ")
     otel_rl.instrument()
     with otel_rl.step(1):
         record("last", 10)
         if how == "exception":
             raise LookupError("gone")
         if how == "exit":
-            sys.exit(4)
+            sys.exit(int(code))
         if how == "interrupt":
             os.kill(os.getpid(), signal.SIGINT)
             time.sleep(5)
