@@ -49,6 +49,7 @@ class Did:
     """One stage on one rank: its own work, then its collectives."""
 
     name: str
+    """Empty: under no stage."""
     own_ms: float
     met: Sequence[Met] = ()
     more: dict[str, Any] = field(default_factory=dict)
@@ -130,6 +131,8 @@ class Peer:
     def _stage(self, did: Did, trace: int, container: int) -> list[FakeSpan]:
         stage, begin_ns = next(self._ids), self.now_ns
         self.now_ns += round(did.own_ms * MS)
+        if not did.name:
+            return []
         spans = []
         for met in did.met:
             start_ns = self.now_ns

@@ -20,6 +20,7 @@ from otel_rl.analysis.stragglers import (
     StageCall,
     Waited,
     activity,
+    between_stages,
     call_waits,
     costs,
     is_symmetric,
@@ -384,3 +385,23 @@ def test_what_each_slow_rank_costs() -> None:
     calls = [StageCall(0, rank, "reward", duration * MS) for rank, duration in own.items()]
     assert {(1, "reward"): pytest.approx(0.03), (3, "reward"): pytest.approx(0.029)} == costs(calls, 40 * MS)
     assert {} == costs(calls, 1600 * MS)
+
+
+@given(st.lists(st.integers(0, 50), min_size=2, max_size=5))
+def test_time_under_no_stage_is_own_where_others_wait_for_it(other_ms: list[int]) -> None:
+    """They meet behind it, so who came earlier waits for the last one; where nobody is seen to, it may be waiting."""
+    waited_ms = {rank: max(other_ms) - one for rank, one in enumerate(other_ms)}
+    calls = [StageCall(0, rank, "forward", (10 + wait) * MS, wait * MS) for rank, wait in waited_ms.items()]
+    wall_ns = {rank: (one + 10 + waited_ms[rank]) * MS for rank, one in enumerate(other_ms)}
+    waited_ns = {rank: wait * MS for rank, wait in waited_ms.items()}
+    expected = {rank: pytest.approx(one / 1e3) for rank, one in enumerate(other_ms)}
+    assert expected == between_stages(calls, wall_ns, waited_ns)
+    least = dict.fromkeys(range(len(other_ms)), pytest.approx(min(other_ms) / 1e3))
+    assert least == between_stages(calls, wall_ns, {})
+
+
+def test_a_rank_that_is_slow_under_no_stage_costs_what_it_is_late() -> None:
+    """As one that is slow in a stage does."""
+    calls = [StageCall(0, rank, "forward", 10 * MS) for rank in range(3)]
+    between_s = {0: 0.001, 1: 0.031, 2: 0.001}
+    assert {(1, "rl.other"): pytest.approx(0.03)} == costs(calls, 41 * MS, between_s)

@@ -107,6 +107,15 @@ def test_two_ranks_have_but_one_other() -> None:
     assert verdict(STEPS, TOP, both).sentence.startswith(expected)
 
 
+def test_a_rank_may_be_slow_under_no_stage() -> None:
+    """Which has a name in the tables only."""
+    found = verdict(STEPS, TOP, stragglers(slow(v.OTHER, 2, 3.0, 0.2), slow(v.REWARD, 1, 3.0, 0.2)))
+    begin = "Rank 2 holds the run back: what runs under no stage (rl.other) takes 3.0 times as long there as on "
+    assert found.sentence.startswith(begin)
+    found = verdict(STEPS, TOP, stragglers(slow(v.REWARD, 1, 3.0, 0.2), slow(v.OTHER, 2, 3.0, 0.2)))
+    assert found.sentence.endswith("; as much is lost by rank 2 under no stage.")
+
+
 def test_ranks_that_are_as_slow_are_all_named() -> None:
     """Never the first one alone; many of them are counted; one that costs less is not among them."""
     rows = [slow(v.REWARD, rank, 2.0, 0.2 - rank / 1000) for rank in (2, 3, 5, 6, 7, 8, 50)]

@@ -85,6 +85,17 @@ def test_a_slow_rank_is_named_with_its_stage(tmp_path: Path, wrapping: str, wher
 
 
 @pytest.mark.parametrize("wrapping", ["fsdp2", "ddp"])
+def test_a_rank_that_is_slow_between_its_stages_is_named(tmp_path: Path, wrapping: str) -> None:
+    """By what it does under no stage, since the others are seen to wait for it."""
+    found = drill(tmp_path, wrapping, "between")
+    (straggler,) = found.report["efficiency"]["stragglers"]
+    assert (SLOW_RANK, v.OTHER, STEPS) == tuple(straggler[key] for key in ("rank", "stage", "slow_steps"))
+    assert straggler["cost_s"] == pytest.approx(median(found.slept_s), rel=0.1)
+    verdict = found.report["verdict"]
+    assert ("straggler", SLOW_RANK, v.OTHER) == (verdict["kind"], verdict["rank"]["rank"], verdict["stage"])
+
+
+@pytest.mark.parametrize("wrapping", ["fsdp2", "ddp"])
 def test_slow_communication_is_no_ranks_fault(tmp_path: Path, wrapping: str) -> None:
     """Every collective takes longer on all ranks alike: it is named, and nobody is.
 

@@ -13,6 +13,7 @@ from otel_rl import vocabulary as v
 from otel_rl.journal.read import open_run
 from otel_rl.report.build import build_report
 from otel_rl.report.efficiency_model import Efficiency
+from otel_rl.report.model import Rank
 from otel_rl.sidecar.own import OwnJournal
 from tests.peers import BEGIN_NS, WORLD, Did, Met, Peer
 from tests.watched import DEAD, SIDECAR, FakeClock, Watched, clock, compared
@@ -227,3 +228,24 @@ def test_a_counter_is_of_one_scope(tmp_path: Path, clock: FakeClock) -> None:
     node = [(0, "node", 0.005), (1, "node", 0.0)]
     run = [[(0, "run", 0.008 * k), (1, "run", 0.004 * k), (2, "run", 0.0)] for k in (1, 2)]
     assert [*node, *run[0], *run[1]] == found
+
+
+@pytest.mark.parametrize("is_seen", [True, False])
+def test_a_rank_that_is_slow_under_no_stage(tmp_path: Path, clock: FakeClock, is_seen: bool) -> None:
+    """It is named where the other is seen to wait for it; else it may be waiting itself, in what nobody sees."""
+
+    def did(rank: int, number: int) -> list[Did]:
+        late_ms, met_ms = ((1, 25), (21, 5))[rank]
+        if is_seen:
+            return [Did("", late_ms), Did(v.FORWARD, 20, [Met(met_ms, number)])]
+        return [Did("", late_ms), Did(v.FORWARD, 20 + met_ms)]
+
+    found, watched = played(tmp_path, 2, did, clock)
+    named = [(1, v.OTHER, pytest.approx(0.02), STEPS - 2)] if is_seen else []
+    slow = [(one.rank, one.stage, one.cost_s, one.slow_steps) for one in found.stragglers]
+    assert named == [one for one in slow if one[1] == v.OTHER]
+    costs = [(1, {v.STAGE: v.OTHER, v.SCOPE_KEY: "run"}, 0.02)] * STEPS if is_seen else []
+    assert costs == [one for one in watched.numbers(v.STRAGGLER_COST) if one[1][v.STAGE] == v.OTHER]
+    report = build_report(open_run(tmp_path), BEGIN_NS)
+    rows = [(row.straggler, row.excess_s) for row in report.balance if row.stage == v.OTHER]
+    assert ([(Rank("trainer", 1), pytest.approx(0.02))] if is_seen else []) == rows

@@ -10,6 +10,7 @@ from math import isnan, nan
 from statistics import median
 from typing import Final, Generic
 
+from otel_rl import vocabulary as v
 from otel_rl.analysis.balance import EXCESS_SHARE
 from otel_rl.analysis.stragglers import (
     RankT,
@@ -88,6 +89,7 @@ class ManySteps(Generic[RankT]):
         calls: Iterable[StageCall[RankT]],
         time_ns: int | None = None,
         waited: Waited[RankT] | None = None,
+        between_s: Mapping[RankT, float] | None = None,
     ) -> None:
         """Take a step in.
 
@@ -95,10 +97,11 @@ class ManySteps(Generic[RankT]):
             calls: of all ranks.
             time_ns: how long the step took; without it the time of its stages.
             waited: from ``call_waits``, where that was asked already.
+            between_s: own time under no stage by rank, from ``between_stages``.
         """
         listed = list(calls)
         whole = step_ns(listed) if time_ns is None else time_ns
-        own = own_times(listed)
+        own = own_times(listed, between_s)
         self._steps_ns.append(whole)
         self._inseparable.update(call.stage for call in listed if not call.is_separable)
         for stage, times in own.items():
@@ -109,7 +112,8 @@ class ManySteps(Generic[RankT]):
 
     def comparable(self) -> dict[str, dict[RankT, array[float]]]:
         """Give the own times of the stages whose collectives can be separated in every step."""
-        return {stage: own for stage, own in self.own_s.items() if stage not in self._inseparable}
+        left_out = {*self._inseparable, v.OTHER}
+        return {stage: own for stage, own in self.own_s.items() if stage not in left_out}
 
     def stragglers(self) -> list[Straggler[RankT]]:
         """Name the ranks that are slow in a stage in at least half of the steps that have it, the costliest first.

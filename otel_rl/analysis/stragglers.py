@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Final, Generic, NamedTuple, TypeVar
 
+from otel_rl import vocabulary as v
 from otel_rl.analysis.balance import EXCESS_SHARE, Slowest, is_straggler, slowest
 from otel_rl.analysis.goodput import Kind, kind_of
 
@@ -230,14 +231,17 @@ def slow_ranks(calls: Iterable[StageCall[RankT]]) -> list[Slow[RankT]]:
     return slow_in(own_times(listed), step_ns(listed))
 
 
-def costs(calls: Iterable[StageCall[RankT]], whole_ns: int) -> dict[tuple[RankT, str], float]:
+def costs(
+    calls: Iterable[StageCall[RankT]], whole_ns: int, between_s: Mapping[RankT, float] | None = None
+) -> dict[tuple[RankT, str], float]:
     """Say what each slow rank of one step, and each as slow, takes longer than the median of the others, s, by stage.
 
     Args:
         calls: of one step.
         whole_ns: how long the step took.
+        between_s: own time under no stage by rank, from ``between_stages``.
     """
-    own_s = own_times(list(calls))
+    own_s = own_times(list(calls), between_s)
     found: dict[tuple[RankT, str], float] = {}
     for one in slow_in(own_s, whole_ns):
         own = own_s[one.stage]
@@ -275,16 +279,46 @@ def step_ns(calls: Iterable[StageCall[RankT]]) -> int:
     return max(total.values(), default=0)
 
 
-def own_times(calls: Sequence[StageCall[RankT]]) -> dict[str, dict[RankT, float]]:
-    """Add up own time by stage and rank of one step, s; a rank without the stage has none of it."""
+def between_stages(
+    calls: Iterable[StageCall[RankT]], wall_ns: Mapping[RankT, int], waited_ns: Mapping[RankT, int]
+) -> dict[RankT, float]:
+    """Say how long each rank worked under no stage in one step, s.
+
+    There it may wait itself, in what nobody sees: a store, a device, a file that another rank writes. So more than the
+    least of the ranks counts only as far as a peer was seen to wait in collectives for longer than this rank.
+
+    Args:
+        calls: of all ranks, top-level stages only.
+        wall_ns: duration of the step by rank.
+        waited_ns: for slower ranks, in collectives, by rank.
+    """
+    covered: Counter[RankT] = Counter()
+    for call in calls:
+        covered[call.rank] += call.duration_ns
+    other_ns = {rank: max(0, wall - covered[rank]) for rank, wall in wall_ns.items()}
+    least = min(other_ns.values(), default=0)
+    longest = max((waited_ns.get(rank, 0) for rank in wall_ns), default=0)
+    return {rank: min(other, least + longest - waited_ns.get(rank, 0)) / 1e9 for rank, other in other_ns.items()}
+
+
+def own_times(
+    calls: Sequence[StageCall[RankT]], between_s: Mapping[RankT, float] | None = None
+) -> dict[str, dict[RankT, float]]:
+    """Add up own time by stage and rank of one step, s; a rank without the stage has none of it.
+
+    Args:
+        calls: of one step.
+        between_s: own time under no stage by rank, from ``between_stages``.
+    """
     ranks = list(dict.fromkeys(call.rank for call in calls))
     own_ns: dict[str, dict[RankT, int]] = {}
     for call in calls:
         own_ns.setdefault(call.stage, dict.fromkeys(ranks, 0))[call.rank] += call.own_ns or 0
     unknown = {call.stage for call in calls if not call.is_separable}
-    return {
+    found = {
         stage: {rank: time / 1e9 for rank, time in own.items()} for stage, own in own_ns.items() if stage not in unknown
     }
+    return {**found, v.OTHER: dict(between_s)} if between_s else found
 
 
 def transfers(calls: Iterable[StageCall[RankT]], waited: Waited[RankT] | None = None) -> dict[str, int]:

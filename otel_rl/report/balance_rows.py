@@ -12,6 +12,7 @@ from otel_rl.analysis.balance import slowest
 from otel_rl.report.average import Averaged
 from otel_rl.report.efficiency_model import StragglerRow
 from otel_rl.report.model import BalanceRow, Rank, RankSeconds, StageRow
+from otel_rl.report.stage_rows import other_ns
 
 MAIN_SHARE: Final = 0.01
 """A stage has a row from this share of the step time."""
@@ -21,6 +22,8 @@ def balance_rows(
     averaged: Averaged, stages: Sequence[StageRow], stragglers: Sequence[StragglerRow]
 ) -> list[BalanceRow]:
     """Compare the ranks of each role and pipeline stage in each main stage, in the order of the stage table.
+
+    What is under no stage has a row only where a rank is slow there.
 
     Args:
         averaged: the steps.
@@ -32,7 +35,7 @@ def balance_rows(
     rows: list[BalanceRow] = []
     for stage in stages:
         is_main = stage.share >= MAIN_SHARE or stage.stage in slow
-        if stage.inside is None and is_main and stage.stage not in (v.OTHER, v.COMM):
+        if stage.inside is None and is_main and (stage.stage not in (v.OTHER, v.COMM) or stage.stage in slow):
             found = _own_ns(averaged, stage.stage)
             for of in sorted({peers[rank] for rank in found}):
                 own = {rank: found.get(rank, []) for rank in sorted(peers) if peers[rank] == of}
@@ -44,6 +47,9 @@ def balance_rows(
 def _own_ns(averaged: Averaged, stage: str) -> dict[Rank, list[int]]:
     """List a stage's own times by rank, one for each step that has it."""
     found: defaultdict[Rank, list[int]] = defaultdict(list)
+    if stage == v.OTHER:
+        for record in averaged.steady:
+            found[record.rank].append(other_ns(record))
     for record, part in averaged.slices((stage,)):
         found[record.rank].append(part.own_ns)
     return found

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from otel_rl.analysis.many_steps import ManySteps
 from otel_rl.analysis.scores import Timing, own_score, weighted_scores, what_if
-from otel_rl.analysis.stragglers import StageCall, Waited, activity
+from otel_rl.analysis.stragglers import StageCall, Waited, activity, between_stages
 from otel_rl.calls import is_idle, is_work
 from otel_rl.pieces import UNKNOWN
 from otel_rl.report.collect import StepRecord
@@ -52,9 +52,11 @@ class _Peers:
     alone_s: defaultdict[int, float] = field(default_factory=lambda: defaultdict(float))
     """Steps with this rank as it is and the others ideal."""
 
-    def add(self, calls: Sequence[StageCall[int]], time_ns: int, waited: Waited[int]) -> None:
-        """Take a step in, with the time that it took."""
-        self.many.add(calls, time_ns, waited)
+    def add(
+        self, calls: Sequence[StageCall[int]], time_ns: int, waited: Waited[int], between_s: Mapping[int, float]
+    ) -> None:
+        """Take a step in, with the time that it took and what each rank did under no stage."""
+        self.many.add(calls, time_ns, waited, between_s)
         found = what_if(calls) if len({call.rank for call in calls}) > 1 else None
         if found is None:
             return
@@ -118,7 +120,7 @@ class RankTimes:
         work = [call for call in calls if is_work(call)]
         key = records[0].rank.role, records[0].pipeline
         self._of.update((record.rank, key) for record in records)
-        self._peers[key].add(work, max(step_ns.values()), waited)
+        self._peers[key].add(work, max(step_ns.values()), waited, between_stages(calls, step_ns, waited_ns))
 
     def stragglers(self, median_step_s: float) -> list[StragglerRow]:
         """Name slow ranks, the costliest first."""

@@ -90,9 +90,10 @@ def _straggler(efficiency: Efficiency) -> Verdict | None:
     against += efficiency.of_stage(worst.pipeline)
     who = _ranks(named, efficiency)
     elsewhere = [row for row in slow if row not in alike and _ties(row.cost_s, worst.cost_s)]
-    ties = [f"{_ranks([row], efficiency)} in {row.stage}" for row in elsewhere]
+    ties = [f"{_ranks([row], efficiency)} {_within(row.stage)}" for row in elsewhere]
+    what = f"what runs under no stage ({v.OTHER})" if worst.stage == v.OTHER else worst.stage
     sentence = (
-        f"{who[0].upper()}{who[1:]} {'hold' if len(named) > 1 else 'holds'} the run back: {worst.stage} takes "
+        f"{who[0].upper()}{who[1:]} {'hold' if len(named) > 1 else 'holds'} the run back: {what} takes "
         f"{times(worst.ratio)} as long there as {against}, which costs {seconds(worst.cost_s)} per step, "
         f"{percent(worst.share)} of the median step{f'; as much is lost by {listed(ties)}' if ties else ''}."
     )
@@ -125,6 +126,10 @@ def _slow_communication(efficiency: Efficiency) -> Verdict | None:
 
 def _inside(stage: str) -> str:
     return "under no stage" if stage in (v.COMM, v.OTHER) else f"inside {stage}"
+
+
+def _within(stage: str) -> str:
+    return "under no stage" if stage == v.OTHER else f"in {stage}"
 
 
 def _waits(top: Sequence[StageRow], efficiency: Efficiency, waits: Awaited, step_s: float) -> Verdict | None:

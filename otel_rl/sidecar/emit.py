@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError
 from otel_rl import ids
 from otel_rl import vocabulary as v
 from otel_rl.analysis.bubbles import Denominator
-from otel_rl.analysis.stragglers import call_waits, costs
+from otel_rl.analysis.stragglers import between_stages, call_waits, costs
 from otel_rl.calls import is_work, matched_peers
 from otel_rl.journal import views
 from otel_rl.journal.encode import Request, SpanEncoder
@@ -101,16 +101,18 @@ class Emitter:
         stages = {rank: UNKNOWN if role in self._unsaid else part.pipeline for rank, part in parts.items()}
         of_peers = matched_peers({rank: parts[rank].calls for rank in sorted(parts)}, stages)
         in_stages = call_waits(*of_peers.values()).by_stage()
+        waited_ns = {rank: sum(by_stage.values()) for rank, by_stage in in_stages.items()}
         slow: dict[tuple[int, str], float] = {}
         for pipeline, calls in of_peers.items():
-            step_ns = max(part.end_ns - part.begin_ns for rank, part in parts.items() if stages[rank] == pipeline)
-            slow |= costs(filter(is_work, calls), step_ns)
+            steps_ns = {rank: part.end_ns - part.begin_ns for rank, part in parts.items() if stages[rank] == pipeline}
+            between_s = between_stages(calls, steps_ns, waited_ns)
+            slow |= costs(filter(is_work, calls), max(steps_ns.values()), between_s)
         of_named = self._costs(role, slow)
         for rank in sorted(parts):
             part = parts[rank]
             encoder = self._encoder(part.resource)
             self._spans += encoder.encode(_idle(part, wait) for wait in waits[rank])
-            points = [*self._waited(part, sum(in_stages.get(rank, {}).values()), scope), *_slow(part, of_named, scope)]
+            points = [*self._waited(part, waited_ns.get(rank, 0), scope), *_slow(part, of_named, scope)]
             self._points += encoder.encode_metrics(points)
 
     def take(self) -> list[Request]:

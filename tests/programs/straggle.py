@@ -2,9 +2,9 @@
 
     torchrun --standalone --nproc-per-node=4 straggle.py WRAPPING WHERE STEPS TRUTH
 
-WRAPPING is ``fsdp2`` or ``ddp``. WHERE is ``forward``, ``backward``, ``reward`` or ``loader``: one rank is slow there;
-``collective``: collectives take longer on all ranks; ``everywhere``: all ranks are slow in ``reward``. TRUTH is where
-the slow rank writes by how many seconds it was late, a number for each time.
+WRAPPING is ``fsdp2`` or ``ddp``. WHERE is ``forward``, ``backward``, ``reward``, ``loader`` or ``between`` (under no
+stage): one rank is slow there; ``collective``: collectives take longer on all ranks; ``everywhere``: all ranks are slow
+in ``reward``. TRUTH is where the slow rank writes by how many seconds it was late, a number for each time.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SLOW_RANK = 2
 SLOW_S = 0.1
 SKEW_NS = (0, 250_000_000, -80_000_000, 3_000_000)
 """By how much the wall clock of each rank is wrong."""
-PLACES = ("forward", "backward", "reward", "loader")
+PLACES = ("forward", "backward", "reward", "loader", "between")
 WIDTH, LAYERS, BATCH = 32, 3, 8
 
 
@@ -133,12 +133,13 @@ def make_model(wrapping: str, laggard: Laggard, *, slowly: bool) -> Any:
     return model
 
 
-def train(model: Any, batches: Iterator[Any], steps: int, late_reward: Delay) -> None:
+def train(model: Any, batches: Iterator[Any], steps: int, late_reward: Delay, late_between: Delay) -> None:
     """Do what every loop does, each in its stage; loading, backward and optimizer are stages without our help."""
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     for number in range(1, steps + 1):
         with otel_rl.step(number):
             batch = next(batches)
+            late_between()
             with otel_rl.stage("reward"):
                 late_reward()
                 reward = batch.mean()
@@ -161,7 +162,8 @@ def main() -> None:
     delays["reward"].is_on |= where == "everywhere"
     laggard = Laggard(delays["forward"], delays["backward"])
     model = make_model(wrapping, laggard, slowly=where == "collective")
-    train(model, iter(DataLoader(Prompts(delays["loader"]), batch_size=BATCH)), steps, delays["reward"])
+    batches = iter(DataLoader(Prompts(delays["loader"]), batch_size=BATCH))
+    train(model, batches, steps, delays["reward"], delays["between"])
     if where in delays and rank == SLOW_RANK:
         truth.write_text(json.dumps(delays[where].slept_s))
     dist.destroy_process_group()
