@@ -135,6 +135,7 @@ def _instrument(config: Config, integrations: tuple[str, ...] | None, *, is_aske
     state.phase = Phase()
     state.open_setup = open_setup
     state.end_journal = _end_journal
+    state.follow = _parts.patches.follow
     use_memory_reader()
     tell_workers()
     _hook_process()

@@ -10,8 +10,9 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from time import monotonic_ns
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
+from weakref import WeakSet
 
 import wrapt
 
@@ -97,6 +98,8 @@ class Patch:
     replacement: Any
     inherited: bool
     """The owner had the attribute from a base class only."""
+    outermost: bool = False
+    """Only objects whose class finds the attribute in the owner first are hooked."""
 
 
 class Patches:
@@ -107,6 +110,8 @@ class Patches:
         self.missing: list[str] = []
         """Targets that the installed version does not have."""
         self._wanted: set[Hook | Attachment] = set()
+        self._followed: WeakSet[type] = WeakSet()
+        """Classes whose overrides are hooked."""
         self._detach: list[Callable[[], object]] = []
         self._lock = threading.RLock()
 
@@ -125,6 +130,42 @@ class Patches:
         self._wanted.add(attachment)
         wrapt.register_post_import_hook(functools.partial(self._attach, attachment), attachment.module)
 
+    def follow(self, kind: type) -> None:
+        """Hook what a class, or one between, overrides of the hooked methods of those that it is derived from.
+
+        The stage of such a method is then around the override, which may call the method or replace it. Of one call,
+        only the method that the object's own class finds first is hooked.
+
+        Args:
+            kind: most often of the program: a trainer derived from the framework's.
+        """
+        with guard(f"follow {kind.__qualname__}"), self._lock:
+            if kind in self._followed:
+                return
+            self._followed.add(kind)
+            for name, patch in self._nearest(kind).items():
+                definer = _definer(kind, name)
+                if definer is None or definer is patch.owner:
+                    continue
+                override = vars(definer)[name]
+                if isinstance(override, FunctionType):
+                    if not patch.outermost:
+                        self._put_outermost(patch, patch.owner, patch.replacement, patch.original)
+                    self._put_outermost(patch, definer, wrap(patch.hook, override), override)
+
+    def _nearest(self, kind: type) -> dict[str, Patch]:
+        """Find the replaced methods that objects of a class have, of each name that of the nearest class."""
+        places = {owner: place for place, owner in enumerate(kind.__mro__)}
+        methods = [patch for patch in self.applied if inspect.isclass(patch.owner) and patch.owner in places]
+        further_first = sorted(methods, key=lambda patch: -places[patch.owner])  # stable: the last replacement counts
+        return {patch.name: patch for patch in further_first if not patch.name.startswith("__")}
+
+    def _put_outermost(self, patch: Patch, owner: type, hooked: Any, original: Any) -> None:
+        """Hook a method for the objects whose class finds it first; for the others it is as it was."""
+        before, replacement = vars(owner)[patch.name], _outermost(owner, patch.name, hooked, original)
+        setattr(owner, patch.name, replacement)
+        self.applied.append(Patch(patch.hook, owner, patch.name, before, replacement, inherited=False, outermost=True))
+
     def undo(self) -> None:
         """Restore every target that still holds our replacement, also where modules imported it from.
 
@@ -141,6 +182,7 @@ class Patches:
                 with guard("undo an attachment"):
                     detach()
             self.applied.clear()
+            self._followed.clear()
             self.missing.clear()
             self._detach.clear()
 
@@ -196,6 +238,19 @@ def wrap(hook: Hook, original: Any) -> Any:
     if hook.marks or hook.behind is not None or hook.made is not None:
         return _wrap_light(hook, original)
     return _wrap_async(hook, original) if inspect.iscoroutinefunction(original) else _wrap_sync(hook, original)
+
+
+def _definer(kind: type, name: str) -> type | None:
+    """Find the class whose method an object of a class has."""
+    return next((owner for owner in kind.__mro__ if name in vars(owner)), None)
+
+
+def _outermost(owner: type, name: str, hooked: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return (hooked if _definer(type(self), name) is owner else original)(self, *args, **kwargs)
+
+    return method
 
 
 # Between matrix products, with cold caches, each call of a function costs 1 to 4 us (``benchmarks/cold.py``), and a

@@ -244,6 +244,8 @@ class Runtime:
     exhausted: int = 0
     """The id of the out-of-memory error that passes through the open stages; it is logged by the innermost only."""
 
+    follow: Callable[[type], None] = _nothing
+    """Hooks what a class overrides of hooked methods."""
     is_compiling: Callable[[], bool] = _no
     """``torch.compiler.is_compiling`` once torch is there."""
     is_tracing: Callable[[], bool] = _no

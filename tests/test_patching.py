@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 import sys
 import types
@@ -131,6 +132,52 @@ def test_a_name_that_holds_our_replacement_is_replaced_by_its_own(package: str) 
     original = module.work.__wrapped__
     patches.undo()
     assert user.work is module.work is original
+
+
+class Own:
+    """Makes classes of a program that are derived from a package's."""
+
+    def __init__(self, module: Any) -> None:
+        class Between(module.Thing):  # type: ignore[misc]
+            def method(self, x: Any) -> Any:
+                return "between", super().method(x)
+
+        class Last(Between):
+            def method(self, x: Any) -> Any:
+                return "last", super().method(x)
+
+            def inherited(self) -> str:
+                return "replaced"
+
+            static = staticmethod(len)
+
+        self.between, self.last = Between, Last
+        self.methods = {cls: dict(vars(cls)) for cls in (Between, Last, module.Thing, module.Base)}
+
+
+def test_overrides_are_hooked_once_and_restored(package: str, recording: Recording) -> None:
+    """In the class that an object finds first, whichever classes it has between; also where it calls nothing else."""
+    module, patches, ended = load(package), Patches(), []
+    own = Own(module)
+    for target in ("Thing.method", "Thing.static", "Base.inherited"):
+        name = target.partition(".")[2]
+        after = functools.partial(lambda name, *_: ended.append(name), name)
+        patches.install(Hook(target=f"{package}:{target}", stage=name, after=after))
+    between, last, thing = own.between(), own.last(), module.Thing()
+    for kind in (own.last, own.between, own.last, module.Thing):
+        patches.follow(kind)
+    with otel_rl.step(1):
+        assert (thing, 5) == thing.method(5)
+        assert ("between", (between, 5)) == between.method(5)
+        assert ("last", ("between", (last, 5))) == last.method(5)
+        assert ("base", "replaced") == (thing.inherited(), last.inherited())
+        assert (5, 2) == (between.static(5), last.static([1, 2]))
+    assert "method" == own.last.method.__name__
+    expected = [*["method"] * 3, *["inherited"] * 2, "static"]
+    assert (expected, expected) == (ended, [stage.name for stage in below(recording)])
+    patches.undo()
+    assert own.methods == {cls: dict(vars(cls)) for cls in own.methods}
+    assert ("last", ("between", (last, 5))) == last.method(5)
 
 
 def test_what_somebody_else_replaced_after_us_stays(package: str, recording: Recording) -> None:

@@ -101,6 +101,7 @@ def _keep_measured(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -
 def _trainer_made(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """The first sign that this process trains: its set-up is worth a trace from now on."""
     state.open_setup()
+    state.follow(type(args[0]))
     state.identify(system=state.learned.get("system", "transformers"))  # what a parent trains with is no matter
 
 

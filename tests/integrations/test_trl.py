@@ -351,6 +351,29 @@ def measured(request: pytest.FixtureRequest, trainings: Trainings) -> tuple[Trai
     return plain, with_us, Recorded(with_us.runs)
 
 
+@pytest.mark.parametrize("trainer", ["grpo", "rloo"])
+def test_what_a_derived_trainer_overrides_belongs_to_the_stage(trainings: Trainings, trainer: str) -> None:
+    """Whether it calls the method of TRL or replaces it; and everything else is as without otel_rl."""
+    config = {"max_steps": 2, "beta": 0.0}
+    plain = trainings.train(f"plain-derived-{trainer}", trainer=trainer, config=config, derived=True, otel=False)
+    result = trainings.train(f"derived-{trainer}", trainer=trainer, config=config, derived=True)
+    for what in ("rollouts", "parameters", "random", "steps", "errors"):
+        assert plain.truth[what] == result.truth[what]
+    recorded = Recorded(result.runs)
+    assert ([], {}) == (recorded.orphans, recorded.errors())
+    scored = [line for line in lines(SCORED) if not line.startswith("  ")]  # it calls no function of TRL's for rewards
+    old = ["rl.logprob old"] if trainer == "rloo" else []
+    outline = lines("rl.idle\nrl.sample\nrl.sample.process", *old, *scored, UPDATE, LOGGED)
+    steps = recorded.steps()
+    assert {1: outline, 2: [*outline, "rl.log"]} == {number: step.outline() for number, step in steps.items()}
+    slept_s = 0.02
+    for step in steps.values():
+        found = {stage.name: stage for stage in step.children}
+        assert 2 * slept_s <= (found[v.FORWARD].span.end_ns - found[v.FORWARD].span.start_ns) / 1e9
+        assert slept_s <= (found[v.SAMPLE].span.end_ns - found[v.SAMPLE].span.start_ns) / 1e9
+        assert TOKENS <= set(found[v.FORWARD].attributes)
+
+
 CLOCKED = ("step_time", "epoch", "step", "runtime", "samples_per_second", "steps_per_second")
 
 

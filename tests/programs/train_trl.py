@@ -1,9 +1,10 @@
 """Trains a tiny model with TRL as the JSON on the command line says, and writes what really happened into a file.
 
 Keys: ``truth`` (where to write it, ``{rank}`` becomes the rank), ``work`` (a directory), ``trainer`` (grpo or rloo),
-``config`` (arguments of TRL's config), ``otel`` (false: without otel_rl), ``rewards`` (names of the functions below),
-``prompts`` (size of the data set), ``look`` (true: the ledger looks at every rollout, however fast they follow) and
-``play`` (what happens besides training: a function below).
+``derived`` (true: of a class derived from TRL's, which overrides methods), ``config`` (arguments of TRL's config),
+``otel`` (false: without otel_rl), ``rewards`` (names of the functions below), ``prompts`` (size of the data set),
+``look`` (true: the ledger looks at every rollout, however fast they follow) and ``play`` (what happens besides
+training: a function below).
 """
 
 from __future__ import annotations
@@ -126,6 +127,33 @@ def keep(function: Any, trainer_of: Any) -> Any:
 
 # --- training ---------------------------------------------------------------------------------------------------------
 
+SLEPT_S = 0.02
+
+
+def derived(kind: Any) -> Any:
+    """Derive trainers: a method is added to in two classes, one replaced, one only in the class between."""
+    import torch
+
+    class Between(kind):  # type: ignore[misc]
+        def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
+            time.sleep(SLEPT_S)
+            return super().compute_loss(*args, **kwargs)
+
+        def _generate(self, *args: Any, **kwargs: Any) -> Any:
+            result = super()._generate(*args, **kwargs)
+            time.sleep(SLEPT_S)
+            return result
+
+    class Own(Between):
+        def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
+            time.sleep(SLEPT_S)
+            return super().compute_loss(*args, **kwargs)
+
+        def _calculate_rewards(self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any) -> Any:
+            return torch.tensor([[float(len(ids))] for ids in completion_ids_list])
+
+    return Own
+
 
 def make(job: dict[str, Any], **changes: Any) -> Any:
     """Make the trainer of a job."""
@@ -158,7 +186,8 @@ def make(job: dict[str, Any], **changes: Any) -> Any:
         import peft
 
         lora = peft.LoraConfig(**lora)
-    trainer = getattr(trl, f"{kind}Trainer")(
+    trainer_class = getattr(trl, f"{kind}Trainer")
+    trainer = (derived(trainer_class) if job.get("derived") else trainer_class)(
         model=task.model(work / f"rank-{RANK}" / "tiny-qwen2", 0),
         reward_funcs=functions,
         args=getattr(trl, f"{kind}Config")(**config),
