@@ -114,9 +114,11 @@ def step_metrics(trainer: Any) -> None:
     if not losses:
         return
     time_ns = state.now()
+    is_scaled = getattr(trainer, "loss_is_scaled_for_ga", True)  # GRPO's; of RLOO's the trainer of transformers takes
+    parts = 1 if is_scaled else trainer.current_gradient_accumulation_steps  # the mean over the micro-batches
 
     def use(values: list[float]) -> tuple[Point]:
-        return (Point(vocabulary.LOSS, sum(values), time_ns, LOSS_LABELS),)
+        return (Point(vocabulary.LOSS, sum(values) / parts, time_ns, LOSS_LABELS),)
 
     deferred.read(losses, use)
 
@@ -127,7 +129,7 @@ def evaluation_metrics(trainer: Any) -> None:
 
 
 def keep_loss(loss: Any) -> None:
-    """Keep a micro-batch's loss for the end of the step; TRL scales it, so that the sum is the step's loss."""
+    """Keep a micro-batch's loss for the end of the step."""
     loop = state.training.loop
     if loop is not None and loop.tree is not None:  # a loss that is computed outside a step is nobody's
         state.training.losses.append(loss.detach())

@@ -343,7 +343,8 @@ def one(values: dict[int, list[float]]) -> dict[int, float]:
 @pytest.fixture(scope="module", params=["grpo", "rloo"])
 def measured(request: pytest.FixtureRequest, trainings: Trainings) -> tuple[Trained, Trained, Recorded]:
     """The same training twice: without otel_rl, logging every step, and with it, logging every ten."""
-    config = {"gradient_accumulation_steps": 2, "max_steps": 7, "eval_strategy": "steps", "eval_steps": 3}
+    config = {"gradient_accumulation_steps": 2, "num_iterations": 2, "max_steps": 7}
+    config |= {"eval_strategy": "steps", "eval_steps": 3}
     job = {"trainer": request.param, "rewards": ["unsure", "digits", "short"]}
     plain = trainings.train(f"plain-{request.param}", **job, config=config, otel=False)
     config = {**config, "logging_steps": 10, "report_to": ["otel"]}
@@ -399,7 +400,7 @@ def test_metrics_of_every_step_are_trls_own(measured: tuple[Trained, Trained, Re
         metric, labels = spelled(name)
         found = one(recorded.values(metric, rl_scope="global", **labels))
         assert expected == pytest.approx(found, nan_ok=True), name
-    assert 1 < sum(map(math.isnan, logged["rewards/unsure/mean"].values()))
+    assert any(map(math.isnan, logged["rewards/unsure/mean"].values()))
     counted = {point.attributes[v.METRIC_NAME]: point.value for point in recorded.last(v.NONFINITE)}
     assert counted[v.REWARD_SCORE] == sum(math.isnan(point.value) for point in recorded.run.points(v.REWARD_SCORE))
 
@@ -428,6 +429,7 @@ def test_loss_norm_and_rate_of_every_step_are_the_trainers(measured: tuple[Train
     for metric, name in ((v.LOSS, "loss"), (v.GRAD_NORM, "grad_norm"), (v.LEARNING_RATE, "learning_rate")):
         expected = {number: entry[name] for number, entry in logs.items()}
         assert expected == pytest.approx(one(recorded.values(metric)), rel=1e-5, abs=1e-7), name
+        assert max(map(abs, expected.values())) > 1e-4, name
 
 
 def test_an_evaluations_metrics_are_told_apart(measured: tuple[Trained, Trained, Recorded]) -> None:
