@@ -19,6 +19,9 @@ from otel_rl.records import Value
 OF_ALL_RANKS: Final = ("gather", "gather_object", "gather_for_metrics", "reduce", "wait_for_everyone")
 """accelerate's collectives, which all ranks leave together. torch's own of these names are rooted: what the root spends
 in them is waiting, too."""
+SMALL_BROADCAST: Final = 64 << 10
+"""Bytes of a broadcast that takes no time to hand over: who is in it for longer waits, as in that of DDP's buffers. A
+larger one each rank leaves when it has got or sent it."""
 DATA: Final = f"{v.IDLE} data"
 """The one wait that a rank may be slow in: its own loader is."""
 Labels = tuple[str, ...]
@@ -99,7 +102,7 @@ def calls_in(container: Piece, tree: Tree, spans: Iterable[SpanView], known: Kno
     labels: list[str] = []
     numbers: list[tuple[int, int, int, bool, int, int, int]] = []
     rows: list[tuple[int, SpanView]] = []
-    top = tree.directly(container.key)
+    top = [piece.within(container) for piece in tree.directly(container.key)]
     direct = tree.direct_comm(container)
     omitted = direct.count - sum(piece.is_comm for piece in top)
     for piece in top:
@@ -123,7 +126,12 @@ def is_met(attributes: Mapping[str, object]) -> bool:
     operation = str(attributes.get(v.COMM_OPERATION, ""))
     if attributes.get(v.COMM_ASYNC) is True:
         return operation == v.DDP_ALL_REDUCE
-    return operation in OF_ALL_RANKS or is_symmetric(operation)
+    return operation in OF_ALL_RANKS or is_symmetric(operation) or _is_small_broadcast(operation, attributes)
+
+
+def _is_small_broadcast(operation: str, attributes: Mapping[str, object]) -> bool:
+    size = attributes.get(v.COMM_BYTES)
+    return "broadcast" in operation and isinstance(size, int) and 0 < size <= SMALL_BROADCAST
 
 
 def tells_waits(attributes: Mapping[str, Value]) -> bool:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from otel_rl.analysis.stages import Comm, Piece, Slice, Tree
 
 ROOT = b"root"
+WHOLE = Piece(ROOT, b"", "rl.rank 0", 0, 1000)
 
 
 def stage(
@@ -34,7 +35,7 @@ def test_own_time_leaves_out_nested_collectives() -> None:
             stage("comm", "sample", 20, 40, comm=True),
         ]
     )
-    slices = tree.slices(ROOT)
+    slices = tree.slices(WHOLE)
     assert Slice((100,), 100, 75, Comm(3, 25), False, False) == slices[("evaluate",)]
     assert Slice((50,), 50, 30, Comm(1, 20), False, False) == slices[("evaluate", "sample")]
     assert {("evaluate",), ("evaluate", "sample")} == set(slices)
@@ -43,13 +44,13 @@ def test_own_time_leaves_out_nested_collectives() -> None:
 def test_a_stage_without_a_sum_counts_its_comm_spans() -> None:
     """Where the writer gave no time of collectives, the spans stand for it."""
     tree = Tree([stage("forward", "root", 0, 10), stage("comm", "forward", 2, 5, comm=True)])
-    assert Slice((10,), 10, 7, Comm(1, 3), False, False) == tree.slices(ROOT)[("forward",)]
+    assert Slice((10,), 10, 7, Comm(1, 3), False, False) == tree.slices(WHOLE)[("forward",)]
 
 
 def test_a_collective_below_the_container_is_a_row_without_own_time() -> None:
     """It lies in no stage, so it is one itself."""
     tree = Tree([stage("comm", "root", 2, 5, comm=True)])
-    assert {("comm",): Slice((3,), 3, 0, Comm(1, 3), False, False)} == tree.slices(ROOT)
+    assert {("comm",): Slice((3,), 3, 0, Comm(1, 3), False, False)} == tree.slices(WHOLE)
 
 
 def test_collectives_under_no_stage_are_those_that_the_container_counted() -> None:
@@ -62,13 +63,13 @@ def test_collectives_under_no_stage_are_those_that_the_container_counted() -> No
 def test_hidden_collectives_mark_the_stages_around_them() -> None:
     """Own time of a parent is as uncertain as that of its child."""
     tree = Tree([stage("train", "root", 0, 9), stage("backward", "train", 1, 8, hidden=True)])
-    assert [part.is_hidden for part in tree.slices(ROOT).values()] == [True, True]
+    assert [part.is_hidden for part in tree.slices(WHOLE).values()] == [True, True]
 
 
 def test_overlapping_calls_are_busy_once() -> None:
     """Busy time is a union, durations and own time belong to the calls."""
     tree = Tree([stage("reward1", "root", 0, 10), stage("reward2", "root", 5, 20)])
-    assert Slice((10, 15), 20, 25, Comm(0, 0), False, False) == tree.slices(ROOT)[("reward",)]
+    assert Slice((10, 15), 20, 25, Comm(0, 0), False, False) == tree.slices(WHOLE)[("reward",)]
 
 
 def test_spans_that_point_at_each_other_end() -> None:
@@ -93,7 +94,7 @@ def test_own_time_takes_every_collective_away_once(shapes: list[tuple[int, int]]
         return [] if index is None else [index, *ancestors(parents[index])]
 
     inside = [sum(shape[1] for other, shape in enumerate(shapes) if i in ancestors(other)) for i in range(len(shapes))]
-    found = {path[-1]: part.own_ns for path, part in Tree(pieces).slices(ROOT, depth=10).items()}
+    found = {path[-1]: part.own_ns for path, part in Tree(pieces).slices(WHOLE, depth=10).items()}
     assert {str(index): 1000 - comm_ns for index, comm_ns in enumerate(inside)} == found
 
 
@@ -120,18 +121,18 @@ def launch(key: str, end: int, device_ns: int | None, inside: Comm | None = None
 def test_a_stage_that_the_device_timed_has_its_times() -> None:
     """All of its calls, or none: a mixture would be neither."""
     both = [launch("a", 3, 40), launch("b", 5, 60)]
-    assert {("forward",): Slice((40, 60), 100, 100, Comm(0, 0), False, False, True)} == Tree(both).slices(ROOT)
+    assert {("forward",): Slice((40, 60), 100, 100, Comm(0, 0), False, False, True)} == Tree(both).slices(WHOLE)
     mixed = [launch("a", 3, 40), launch("b", 5, None)]
-    assert {("forward",): Slice((3, 5), 5, 8, Comm(0, 0), False, True)} == Tree(mixed).slices(ROOT)
+    assert {("forward",): Slice((3, 5), 5, 8, Comm(0, 0), False, True)} == Tree(mixed).slices(WHOLE)
 
 
 def test_waits_for_collectives_are_a_part_of_the_time_of_the_device() -> None:
     """They run on streams of their own, so own time is not known."""
     tree = Tree([launch("a", 3, 40, Comm(2, 1))])
-    assert {("forward",): Slice((40,), 40, 40, Comm(2, 1), True, False, True)} == tree.slices(ROOT)
+    assert {("forward",): Slice((40,), 40, 40, Comm(2, 1), True, False, True)} == tree.slices(WHOLE)
 
 
 def test_a_stage_whose_host_waits_keeps_the_hosts_time() -> None:
     """A rollout: the host waits for its tokens."""
     tree = Tree([Piece(b"a", ROOT, "sample", 0, 50, device_ns=40)])
-    assert {("sample",): Slice((50,), 50, 50, Comm(0, 0), False, False)} == tree.slices(ROOT)
+    assert {("sample",): Slice((50,), 50, 50, Comm(0, 0), False, False)} == tree.slices(WHOLE)

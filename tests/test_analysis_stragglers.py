@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 from statistics import median
@@ -240,12 +241,48 @@ def test_a_stage_of_one_rank_only_is_no_straggling() -> None:
     assert {"forward": 4} == transfers(calls)
 
 
-def test_slow_now_and_then_is_no_straggler() -> None:
+def test_slow_once_is_no_straggler() -> None:
     """In 1 of 3 steps: named in that step, not in the run; in half of the steps it would be."""
     calls = [StageCall(step, rank, "reward", 50 if step == rank == 1 else 10) for step in range(3) for rank in (0, 1)]
     assert [0, 1, 0] == [len(slow_ranks(call for call in calls if call.step == step)) for step in range(3)]
     assert [] == stragglers(calls)
     assert [Straggler(1, "reward", 2e-8, 1, 2, 3e-8, 1e-8)] == stragglers(call for call in calls if call.step < 2)
+
+
+def at_times(own: Callable[[int, int], int]) -> list[StageCall[int]]:
+    """Make 12 steps of three ranks in which each rewards for so long, by step and rank, ms."""
+    return [StageCall(step, rank, "reward", own(step, rank) * MS) for step in range(12) for rank in range(3)]
+
+
+def test_a_rank_that_is_slow_at_times_costs_what_it_does_in_the_mean() -> None:
+    """In each third step by 90 ms: 30 ms per step, over what it and the others took then."""
+    calls = at_times(lambda step, rank: 100 if rank == 1 and step % 3 == 0 else 10)
+    [found] = stragglers(calls)
+    assert (1, "reward", 4, 12, True) == (found.rank, found.stage, found.slow_steps, found.steps, found.is_at_times)
+    assert (pytest.approx(0.03), 0.1, 0.01) == (found.cost_s, found.own_s, found.others_s)
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        lambda step, rank: 100 if rank == 1 and step in (3, 6) else 10,
+        lambda step, rank: 100 if rank == step % 3 else 10,
+        lambda step, rank: {0: 100, 1: 10}.get(step % 3, 10) if rank == 1 else {1: 100}.get(step % 3, 10),
+        lambda step, rank: 13 if rank == 1 and step % 3 == 0 else 10,
+    ],
+    ids=["twice", "in turn", "two in turn", "too little"],
+)
+def test_slow_by_turns_or_by_chance_is_no_straggler(own: Callable[[int, int], int]) -> None:
+    """Not in fewer than three steps, nor where others are as often, nor for less than 2 % of the mean step."""
+    calls = at_times(own)
+    calls += [StageCall(call.step, call.rank, "sample", 100 * MS) for call in calls]
+    assert [] == stragglers(calls)
+
+
+def test_ranks_that_are_slow_alike_are_held_against_the_others() -> None:
+    """Two of three: as fast as the third they would save the whole difference."""
+    calls = at_times(lambda step, rank: 10 if rank == 0 else 40)
+    assert [(1, pytest.approx(0.03)), (2, pytest.approx(0.03))] == [(one.rank, one.cost_s) for one in stragglers(calls)]
 
 
 def test_nothing_recorded_names_nothing() -> None:

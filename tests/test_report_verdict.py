@@ -107,6 +107,16 @@ def test_two_ranks_have_but_one_other() -> None:
     assert verdict(STEPS, TOP, both).sentence.startswith(expected)
 
 
+def test_a_rank_may_be_slow_at_times() -> None:
+    """Then it costs a part of the mean step."""
+    found = verdict(STEPS, TOP, stragglers(replace(slow(v.REWARD, 2, 60.0, 0.4), slow_steps=2, steps=6)))
+    expected = (
+        "Rank 2 holds the run back in 2 of 6 steps: rl.reward takes 60.0 times as long there as on the median of the "
+        "other ranks, which costs 400 ms per step, 40 % of the mean step."
+    )
+    assert expected == found.sentence
+
+
 def test_a_rank_may_be_slow_under_no_stage() -> None:
     """Which has a name in the tables only."""
     found = verdict(STEPS, TOP, stragglers(slow(v.OTHER, 2, 3.0, 0.2), slow(v.REWARD, 1, 3.0, 0.2)))
@@ -164,9 +174,10 @@ def test_ranks_that_wait_for_each_other_in_turn() -> None:
     expected = (
         "Collectives hold the run back: the ranks spend 36 % of the step time in them: 36 % inside rl.train.backward"
     )
-    waiting = f"{expected}; 20 % is waiting for the slowest, now one rank, now another."
+    larger = " More goes into generating rollouts: 60 % without them."
+    waiting = f"{expected}; 20 % is waiting for the slowest, now one rank, now another.{larger}"
     waits = Awaited(is_spread=True)
-    assert [waiting, f"{expected}."] == [
+    assert [waiting, f"{expected}.{larger}"] == [
         verdict(STEPS, rows, skewed(share), waits=waits).sentence for share in (0.2, 0.1)
     ]
 
@@ -181,9 +192,11 @@ def test_where_more_may_be_waiting_the_sentence_says_so() -> None:
     expected = [
         f"{start}; at least 20 % is waiting for the slowest.",
         f"{start}; at least 10 % is waiting, and how much more is not known: {untold}.",
+        f"{start}; how much is waiting is not known: {untold}.",
     ]
+    expected = [f"{sentence} More goes into generating rollouts: 60 % without them." for sentence in expected]
     unknown = [replace(NOBODY.ranks[0], is_wait_exact=False), *NOBODY.ranks[1:]]
-    found = [verdict(STEPS, rows, replace(skewed(share), ranks=unknown)) for share in (0.2, 0.1)]
+    found = [verdict(STEPS, rows, replace(skewed(share), ranks=unknown)) for share in (0.2, 0.1, 0.0001)]
     assert [("comm", sentence, None) for sentence in expected] == [(one.kind, one.sentence, one.rank) for one in found]
 
 
@@ -204,7 +217,7 @@ def test_where_more_may_be_waiting_the_sentence_says_so() -> None:
 )
 def test_ranks_that_wait_for_the_same_again_and_again(waits: Awaited, expected: str) -> None:
     """No stage says that it is slow, its waits do."""
-    found = verdict(STEPS, [stage(v.BACKWARD, 0.9, comm=0.4)], skewed(0.3), waits=waits)
+    found = verdict(STEPS, [stage(v.BACKWARD, 0.6, comm=0.6)], skewed(0.3), waits=waits)
     start = "Collectives hold the run back: the ranks spend 36 % of the step time in them: 36 % inside "
     assert (f"{start}rl.train.backward; 30 % is waiting{expected}", next(iter(waits.ranks), None)) == (
         found.sentence,

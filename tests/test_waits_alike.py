@@ -230,6 +230,21 @@ def test_a_counter_is_of_one_scope(tmp_path: Path, clock: FakeClock) -> None:
     assert [*node, *run[0], *run[1]] == found
 
 
+@pytest.mark.parametrize(("size", "waits"), [(4096, [0.02, 0.0]), (1 << 20, [0.0, 0.0]), (0, [0.0, 0.0])])
+def test_ranks_wait_in_small_broadcasts(tmp_path: Path, clock: FakeClock, size: int, waits: list[float]) -> None:
+    """As in that of DDP's buffers: handing them over takes no time. A larger one each leaves when it has it."""
+
+    def did(rank: int, number: int) -> list[Did]:
+        late_ms, met_ms = ((10, 25), (30, 5))[rank]
+        more = {v.COMM_BYTES: size} if size else {}
+        return [Did(v.REWARD, late_ms), Did(v.FORWARD, 10, [Met(met_ms, number, "_broadcast_coalesced", more=more)])]
+
+    found, watched = played(tmp_path, 2, did, clock)
+    assert [pytest.approx(one) for one in waits] == [row.wait_s for row in found.ranks]
+    waited = [sum(seconds for rank, _, seconds in watched.numbers(v.SKEW_WAIT)[-2:] if rank == one) for one in (0, 1)]
+    assert [pytest.approx(one * STEPS) for one in waits] == waited
+
+
 @pytest.mark.parametrize("is_seen", [True, False])
 def test_a_rank_that_is_slow_under_no_stage(tmp_path: Path, clock: FakeClock, is_seen: bool) -> None:
     """It is named where the other is seen to wait for it; else it may be waiting itself, in what nobody sees."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Final, Generic, TypeVar
@@ -49,6 +49,19 @@ def slowest(own_s: Mapping[RankT, float]) -> Slowest[RankT] | None:
     others = {name: value for name, value in own_s.items() if name != rank}
     tied = tuple(name for name, value in others.items() if value > (1 - TIE_SHARE) * own_s[rank])
     return Slowest(rank, own_s[rank], median(others.values()), tied)
+
+
+def held_against(own_s: float, others_s: Sequence[float]) -> float:
+    """Say what a rank is held against: the median of the others, those that are as slow left out where it is slow.
+
+    Args:
+        own_s: of the rank.
+        others_s: of the others, at least one.
+    """
+    typical_s = median(others_s)
+    if 0 < STRAGGLER_RATIO * typical_s <= own_s:
+        return median([other_s for other_s in others_s if other_s <= (1 - TIE_SHARE) * own_s])
+    return typical_s
 
 
 def is_straggler(candidate: Slowest[RankT]) -> bool:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from array import array
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isnan, nan
 from statistics import median
 from typing import Final, Generic
 
 from otel_rl import vocabulary as v
-from otel_rl.analysis.balance import EXCESS_SHARE
+from otel_rl.analysis.balance import EXCESS_SHARE, STRAGGLER_RATIO, held_against
 from otel_rl.analysis.stragglers import (
     RankT,
     StageCall,
@@ -24,7 +24,9 @@ from otel_rl.analysis.stragglers import (
 )
 
 PERSISTENT_SHARE: Final = 0.5
-"""A rank is a straggler of the run when it is slow in this share of the steps that have the stage."""
+"""A rank is a straggler of the run when it is slow in this share of the steps that have the stage,"""
+LEAST_TIMES: Final = 3
+"""or at times: in so many steps, and in this share of those in which any rank is slow in the stage."""
 COMM_SHARE: Final = 0.3
 """Communication is slow from this share of the step, the waits for slow ranks taken away."""
 
@@ -36,16 +38,22 @@ class Straggler(Generic[RankT]):
     rank: RankT
     stage: str
     cost_s: float
-    """What a step would save: own time - median of the other ranks in the same step, median over the steps that have
-    the stage, times the part of the steps that have it."""
+    """What a step would save if this rank, and those as slow, were as fast as the others: own time - median of these in
+    the same step; median over the steps that have the stage, times the part of the steps that have it. Of one that is
+    slow at times the mean of all steps."""
     slow_steps: int
     """Steps in which it was the slowest or as slow."""
     steps: int
     """Steps that have the stage."""
     own_s: float
-    """Own time, median."""
+    """Own time, median; of one that is slow at times over the steps in which it is."""
     others_s: float
     """Median of the other ranks in the same step, median over the steps in which they have the stage."""
+
+    @property
+    def is_at_times(self) -> bool:
+        """Whether it is slow in fewer than half of the steps."""
+        return self.slow_steps < PERSISTENT_SHARE * self.steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,17 +124,29 @@ class ManySteps(Generic[RankT]):
         return {stage: own for stage, own in self.own_s.items() if stage not in left_out}
 
     def stragglers(self) -> list[Straggler[RankT]]:
-        """Name the ranks that are slow in a stage in at least half of the steps that have it, the costliest first.
+        """Name the ranks that are slow in a stage again and again, the costliest first.
 
-        A stage that is inseparable in any step names nobody, nor one that costs less than 2 % of the median step.
+        That is in at least half of the steps that have it; or else in three at least, which are half of those in which
+        any rank is. A stage that is inseparable in any step names nobody, nor one that costs less than 2 % of the
+        median step (at times: of the mean step).
         """
-        limit_s = EXCESS_SHARE * median(self._steps_ns or [0]) / 1e9
+        steps_ns = self._steps_ns or array("q", [0])
+        limit_s = EXCESS_SHARE * median(steps_ns) / 1e9
+        limit_at_times_s = EXCESS_SHARE * sum(steps_ns) / len(steps_ns) / 1e9
+        of_stage: Counter[str] = Counter()
+        for (_, stage), count in self._slow.items():
+            of_stage[stage] += count
         named = [
             self._straggler(rank, stage, count)
             for (rank, stage), count in self._slow.items()
-            if stage not in self._inseparable and count >= PERSISTENT_SHARE * self._num_steps(stage)
+            if stage not in self._inseparable
+            and (
+                count >= PERSISTENT_SHARE * self._num_steps(stage)
+                or count >= max(LEAST_TIMES, PERSISTENT_SHARE * of_stage[stage])
+            )
         ]
-        return sorted((one for one in named if one.cost_s >= limit_s), key=lambda one: -one.cost_s)
+        costly = (one for one in named if one.cost_s >= (limit_at_times_s if one.is_at_times else limit_s))
+        return sorted(costly, key=lambda one: -one.cost_s)
 
     def slow_communication(self) -> list[SlowComm]:
         """Name the stages whose collectives are a large part of the step on every rank; no rank is to blame.
@@ -159,14 +179,17 @@ class ManySteps(Generic[RankT]):
             others = [times[number] for name, times in own.items() if name != rank and number < len(times)]
             present = [other_s for other_s in others if not isnan(other_s)]
             if present and not isnan(time_s):
-                pairs.append((time_s, median(present)))
-        steps = self._num_steps(stage)
-        return Straggler(
-            rank,
-            stage,
-            cost_s=median([time_s - others_s for time_s, others_s in pairs]) * steps / len(self._steps_ns),
-            slow_steps=slow_steps,
-            steps=steps,
+                pairs.append((time_s, held_against(time_s, present)))
+        found = Straggler(rank, stage, 0.0, slow_steps, self._num_steps(stage), 0.0, 0.0)
+        excess_s = [time_s - others_s for time_s, others_s in pairs]
+        if found.is_at_times:
+            cost_s = sum(excess_s) / len(self._steps_ns)
+            pairs = [(time_s, others_s) for time_s, others_s in pairs if time_s >= STRAGGLER_RATIO * others_s > 0]
+        else:
+            cost_s = median(excess_s) * found.steps / len(self._steps_ns)
+        return replace(
+            found,
+            cost_s=cost_s,
             own_s=median([time_s for time_s, _ in pairs]),
             others_s=median([others_s for _, others_s in pairs if others_s > 0]),
         )

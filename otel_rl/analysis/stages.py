@@ -49,15 +49,23 @@ class Piece(NamedTuple):
         """End minus begin, never negative."""
         return max(0, self.end_ns - self.begin_ns)
 
+    def within(self, container: Piece) -> Piece:
+        """Give the part of it that lies in a container, which a stage of a task or another thread may outlive."""
+        if container.begin_ns <= self.begin_ns and self.end_ns <= container.end_ns:
+            return self
+        begin_ns = max(self.begin_ns, container.begin_ns)
+        return self._replace(begin_ns=begin_ns, end_ns=max(begin_ns, min(self.end_ns, container.end_ns)))
+
 
 class Slice(NamedTuple):
     """One stage on one rank in one step; a tuple, since a run has millions of them."""
 
     durations_ns: tuple[int, ...]
+    """Of its calls, whole."""
     busy_ns: int
-    """Union of its calls: overlapping calls count once."""
+    """Union of its calls inside the step: overlapping calls count once."""
     own_ns: int
-    """Sum of its calls without the collectives inside them, nested ones included."""
+    """Sum of its calls inside the step without the collectives inside them, nested ones included."""
     comm: Comm
     is_hidden: bool
     is_host_clock: bool
@@ -117,10 +125,10 @@ class Tree:
         spans = [(child.begin_ns, child.end_ns) for child in self._children.get(piece.key, ()) if child.is_comm]
         return Comm(len(spans), covered(spans))
 
-    def slices(self, container: bytes, depth: int = 2) -> dict[Path, Slice]:
+    def slices(self, container: Piece, depth: int = 2) -> dict[Path, Slice]:
         """Fold the stages in a container by their labels' path, ``depth`` levels deep; collectives at the top only."""
         groups: defaultdict[Path, list[Piece]] = defaultdict(list)
-        level: list[tuple[Path, Piece]] = [((piece.label,), piece) for piece in self._children.get(container, ())]
+        level: list[tuple[Path, Piece]] = [((piece.label,), piece) for piece in self._children.get(container.key, ())]
         while level:
             for path, piece in level:
                 groups[path].append(piece)
@@ -131,17 +139,18 @@ class Tree:
                 for child in self._children.get(piece.key, ())
                 if not child.is_comm
             ]
-        return {path: self._fold(pieces) for path, pieces in groups.items()}
+        return {path: self._fold(pieces, container) for path, pieces in groups.items()}
 
-    def _alone(self, piece: Piece) -> Slice:
+    def _alone(self, piece: Piece, part: Piece) -> Slice:
         """Fold one call with nothing inside, as most stages of a step are."""
-        comm, time_ns = self.comm(piece), piece.duration_ns
-        return Slice((time_ns,), time_ns, time_ns - comm.time_ns, comm, piece.is_hidden, False)
+        comm, time_ns = self.comm(part), part.duration_ns
+        return Slice((piece.duration_ns,), time_ns, time_ns - comm.time_ns, comm, piece.is_hidden, False)
 
-    def _fold(self, pieces: Sequence[Piece]) -> Slice:
+    def _fold(self, pieces: Sequence[Piece], container: Piece) -> Slice:
+        parts = [piece.within(container) for piece in pieces]
         if len(pieces) == 1 and pieces[0].key not in self._children and not pieces[0].is_host_clock:
-            return self._alone(pieces[0])
-        comm = [self.comm(piece) for piece in pieces]
+            return self._alone(pieces[0], parts[0])
+        comm = [self.comm(part) for part in parts]
         comm_ns = sum(one.time_ns for one in comm)
         inside = [*pieces, *(child for piece in pieces for child in self.below(piece.key))]
         is_hidden = any(piece.is_hidden for piece in inside)
@@ -152,8 +161,8 @@ class Tree:
             return Slice(tuple(on_device), total_ns, total_ns, within, is_hidden or count > 0, False, True)
         return Slice(
             durations_ns=tuple(piece.duration_ns for piece in pieces),
-            busy_ns=covered((piece.begin_ns, piece.end_ns) for piece in pieces),
-            own_ns=sum(piece.duration_ns for piece in pieces) - comm_ns,
+            busy_ns=covered((part.begin_ns, part.end_ns) for part in parts),
+            own_ns=sum(part.duration_ns for part in parts) - comm_ns,
             comm=Comm(count, comm_ns),
             is_hidden=is_hidden,
             is_host_clock=any(piece.is_host_clock for piece in inside),

@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from statistics import median
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from otel_rl import vocabulary as v
-from otel_rl.analysis.balance import EXCESS_SHARE, Slowest, is_straggler, slowest
+from otel_rl.analysis.balance import EXCESS_SHARE, Slowest, held_against, is_straggler, slowest
 from otel_rl.analysis.goodput import Kind, kind_of
 
 SYMMETRIC: Final = ("allreduce", "allgather", "reducescatter", "alltoall", "barrier")
@@ -234,7 +233,7 @@ def slow_ranks(calls: Iterable[StageCall[RankT]]) -> list[Slow[RankT]]:
 def costs(
     calls: Iterable[StageCall[RankT]], whole_ns: int, between_s: Mapping[RankT, float] | None = None
 ) -> dict[tuple[RankT, str], float]:
-    """Say what each slow rank of one step, and each as slow, takes longer than the median of the others, s, by stage.
+    """Say what each slow rank of one step, and each as slow, takes longer than the median of the rest, s, by stage.
 
     Args:
         calls: of one step.
@@ -246,7 +245,8 @@ def costs(
     for one in slow_in(own_s, whole_ns):
         own = own_s[one.stage]
         for rank in (one.rank.rank, *one.rank.tied):
-            found[rank, one.stage] = own[rank] - median(other_s for name, other_s in own.items() if name != rank)
+            others_s = [other_s for name, other_s in own.items() if name != rank]
+            found[rank, one.stage] = own[rank] - held_against(own[rank], others_s)
     return found
 
 

@@ -28,6 +28,11 @@ class Averaged:
         return summarize([record.step.time_ns for record in self.steady]).median
 
     @property
+    def mean_ns(self) -> float:
+        """Mean step time; 0 without any step."""
+        return self.time_ns / len(self.steady) if self.steady else 0.0
+
+    @property
     def time_ns(self) -> int:
         """Sum of the averaged step times of all ranks."""
         return sum(record.step.time_ns for record in self.steady)

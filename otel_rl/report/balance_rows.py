@@ -70,7 +70,7 @@ def _row(
         is_comparable=is_comparable,
         straggler=slow[0] if slow else None,
         tied=slow[1:],
-        ratio=named[0].ratio if named else ratio,
+        ratio=(None if named[0].is_at_times else named[0].ratio) if named else ratio,
         excess_s=named[0].cost_s if named else excess_s,
     )
 

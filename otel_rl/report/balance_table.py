@@ -84,7 +84,8 @@ def _slowest(report: Report, row: BalanceRow) -> Text:
     name = rank_name(report, row.straggler.role, row.straggler.rank)
     if row.tied:
         name = f"{name} and {row.tied[0].rank}" if len(row.tied) == 1 else f"{len(row.tied) + 1} ranks"
-    return Text(f"{name}, {row.ratio or 0:.1f}x the others", style=WARNING)
+    how = "at times" if row.ratio is None else f"{row.ratio:.1f}x the others"
+    return Text(f"{name}, {how}", style=WARNING)
 
 
 def _not_slow(report: Report, row: BalanceRow) -> str:

@@ -236,7 +236,7 @@ class _Collector:
             if iteration is not None:
                 self._stepped.add(key[0])
                 calls = calls_in(piece(container), tree, inside, self._shared)
-                slices = Slices(tree.slices(container.span_id), self._shapes)
+                slices = Slices(tree.slices(piece(container)), self._shapes)
                 self._found.steps.append(_step(container, iteration, tree, inside, slices, calls, time))
                 if container.status_code == ERROR:
                     self._failed.append((container.end_ns, _failure(container, iteration, spans)))

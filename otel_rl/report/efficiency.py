@@ -34,7 +34,7 @@ def efficiency(found: Collected, averaged: Averaged) -> Efficiency:
             if all(id(record) in steady for record in peers):
                 times.add(peers, calls, waited)
     return Efficiency(
-        stragglers=times.stragglers(averaged.median_ns / 1e9),
+        stragglers=times.stragglers(averaged.median_ns / 1e9, averaged.mean_ns / 1e9),
         slow_communication=times.slow_communication(),
         ranks=times.ranks(),
         slowdowns=times.slowdowns(),

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from otel_rl.analysis.many_steps import PERSISTENT_SHARE
+
 BubbleKind = Literal["data", "queue", "pipeline", "other", "skew"]
 UNTOLD: Final = (
     "not every collective is recorded on every rank of its group, and of many in a stage only the 32 longest"
@@ -21,20 +23,31 @@ class StragglerRow:
     rank: int
     stage: str
     own_s: float
-    """Its own time in the stage, median of the averaged steps that have it."""
+    """Its own time in the stage, median of the averaged steps that have it; of a rank that is slow at times, in fewer
+    than half of these, of the steps in which it is slow."""
     ratio: float
-    """That over the median of the other ranks."""
+    """That over the median of the other ranks, those that are as slow left out."""
     cost_s: float
-    """Own time minus the median of the other ranks in the same step, per step: median of the steps that have the stage,
-    times the part of the steps that have it."""
+    """Own time minus the median of these in the same step, per step: median of the steps that have the stage, times the
+    part of the steps that have it; of a rank that is slow at times the mean of all steps."""
     share: float
-    """Cost over the median step time."""
+    """Cost over the median step time; of a rank that is slow at times over the mean one."""
     slow_steps: int
     """Averaged steps in which it was the slowest, or as slow."""
     steps: int
     """Averaged steps that have the stage."""
     pipeline: int | None
     """The pipeline stage (`rl.rank.pp`); null where it is not known."""
+
+    @property
+    def is_at_times(self) -> bool:
+        """Whether it is slow in fewer than half of the steps that have the stage."""
+        return self.slow_steps < PERSISTENT_SHARE * self.steps
+
+    @property
+    def of_step(self) -> str:
+        """Say what ``share`` is a part of."""
+        return "mean step" if self.is_at_times else "median step"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -151,8 +151,8 @@ class BalanceRow:
     tied: list[Rank]
     """The other ranks that it names there."""
     ratio: float | None
-    """Own time of that rank, or else the longest, over the median of the others; null below two ranks or where that is
-    0."""
+    """Own time of that rank, or else the longest, over the median of the others; null below two ranks, where that is 0,
+    and of a rank that is slow at times only."""
     excess_s: float | None
     """What that rank costs per step; where none is named the longest own time minus the median of the others, times the
     part of the steps that have the stage."""

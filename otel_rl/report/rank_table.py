@@ -37,7 +37,7 @@ BOUNDS: Final = {"wait": ">=", "transfer": "<="}
 NOTES: Final = {
     "pp": "pp: pipeline stage, ranks are compared inside it",
     "wait": "wait: in collectives, for slower ranks",
-    "transfer": "transfer: the rest in collectives, waits in broadcasts included",
+    "transfer": "transfer: the rest in collectives, waits in large broadcasts included",
     "hidden": "hidden: in stages that hide collectives or measure launches only",
     "score": "score: own times against the fastest rank, 0.5 takes twice as long",
     "S": "S: a step with this rank as it is and the others balanced, over a balanced one",
@@ -86,7 +86,7 @@ def _slow(report: Report) -> list[str]:
     times = report.efficiency
     lines = [
         f"{rank_name(report, row.role, row.rank)} costs {seconds(row.cost_s)} per step in {row.stage}, "
-        f"{percent(row.share)} of the median step: slow in {count(row.slow_steps)} of {plural(row.steps, 'step')}"
+        f"{percent(row.share)} of the {row.of_step}: slow in {count(row.slow_steps)} of {plural(row.steps, 'step')}"
         for row in times.stragglers
     ]
     lines += [

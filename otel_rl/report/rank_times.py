@@ -122,7 +122,7 @@ class RankTimes:
         self._of.update((record.rank, key) for record in records)
         self._peers[key].add(work, max(step_ns.values()), waited, between_stages(calls, step_ns, waited_ns))
 
-    def stragglers(self, median_step_s: float) -> list[StragglerRow]:
+    def stragglers(self, median_step_s: float, mean_step_s: float) -> list[StragglerRow]:
         """Name slow ranks, the costliest first."""
         rows = [
             StragglerRow(
@@ -132,7 +132,7 @@ class RankTimes:
                 own_s=one.own_s,
                 ratio=one.own_s / one.others_s if one.others_s else 0.0,
                 cost_s=one.cost_s,
-                share=one.cost_s / median_step_s if median_step_s else 0.0,
+                share=one.cost_s / step_s if (step_s := mean_step_s if one.is_at_times else median_step_s) else 0.0,
                 slow_steps=one.slow_steps,
                 steps=one.steps,
                 pipeline=_known(pipeline),

@@ -12,7 +12,7 @@ from otel_rl.analysis.balance import TIE_SHARE
 from otel_rl.analysis.many_steps import COMM_SHARE
 from otel_rl.report.awaited import Awaited
 from otel_rl.report.efficiency_model import UNTOLD, Efficiency, SlowCommunication, StragglerRow
-from otel_rl.report.format import listed, percent, seconds, times
+from otel_rl.report.format import count, listed, percent, plural, seconds, times
 from otel_rl.report.model import LongStep, Rank, StageRow, StepTimes, Verdict, VerdictKind
 from otel_rl.report.request_model import Tail
 
@@ -26,6 +26,8 @@ TAIL_STEP_SHARE: Final = 0.1
 """The slowest requests are the verdict when they alone take this share of the step time,"""
 TAIL_RATIO: Final = 3.0
 """and this multiple of what as many of the others would take."""
+TOLD_SHARE: Final = 0.0005
+"""A smaller share is written as nothing."""
 PART_SHARE: Final = 0.5
 """A stage is named as most of its group from this part of it."""
 
@@ -92,10 +94,11 @@ def _straggler(efficiency: Efficiency) -> Verdict | None:
     elsewhere = [row for row in slow if row not in alike and _ties(row.cost_s, worst.cost_s)]
     ties = [f"{_ranks([row], efficiency)} {_within(row.stage)}" for row in elsewhere]
     what = f"what runs under no stage ({v.OTHER})" if worst.stage == v.OTHER else worst.stage
+    often = f" in {count(worst.slow_steps)} of {plural(worst.steps, 'step')}" if worst.is_at_times else ""
     sentence = (
-        f"{who[0].upper()}{who[1:]} {'hold' if len(named) > 1 else 'holds'} the run back: {what} takes "
+        f"{who[0].upper()}{who[1:]} {'hold' if len(named) > 1 else 'holds'} the run back{often}: {what} takes "
         f"{times(worst.ratio)} as long there as {against}, which costs {seconds(worst.cost_s)} per step, "
-        f"{percent(worst.share)} of the median step{f'; as much is lost by {listed(ties)}' if ties else ''}."
+        f"{percent(worst.share)} of the {worst.of_step}{f'; as much is lost by {listed(ties)}' if ties else ''}."
     )
     found = _verdict("straggler", sentence, worst.stage, worst.share)
     return replace(found, rank=Rank(worst.role, worst.rank), ratio=worst.ratio)
@@ -159,13 +162,25 @@ def _collectives(top: Sequence[StageRow], efficiency: Efficiency, waits: Awaited
     )
     skew = sum(row.share for row in efficiency.bubbles if row.kind == "skew")
     is_exact = all(row.is_wait_exact for row in efficiency.ranks)
+    larger = _larger(top, comm)
     if 2 * skew >= comm:
         least = "" if is_exact else "at least "
         waiting = f"; {least}{percent(skew)} is waiting{_for_whom(waits, efficiency)}."
-        found = _verdict("comm", f"{sentence}{waiting}", v.COMM, comm)
+        found = _verdict("comm", f"{sentence}{waiting}{larger}", v.COMM, comm)
         return replace(found, rank=waits.ranks[0]) if waits.ranks else found
-    untold = "" if is_exact else f"; at least {percent(skew)} is waiting, and how much more is not known: {UNTOLD}"
-    return _verdict("comm", f"{sentence}{untold}.", v.COMM, comm)
+    known = f"at least {percent(skew)} is waiting, and how much more" if skew >= TOLD_SHARE else "how much is waiting"
+    untold = "" if is_exact else f"; {known} is not known: {UNTOLD}"
+    return _verdict("comm", f"{sentence}{untold}.{larger}", v.COMM, comm)
+
+
+def _larger(top: Sequence[StageRow], comm: float) -> str:
+    """Say what takes more than the collectives, themselves left out."""
+    own: defaultdict[str, float] = defaultdict(float)
+    for row in top:
+        if row.stage not in (v.OTHER, v.COMM):
+            own[_group(row.stage)] += row.share * (1 - row.comm_share)
+    name = max(own, key=lambda one: own[one], default="")
+    return f" More goes into {name}: {percent(own[name])} without them." if name and own[name] > comm else ""
 
 
 def _for_whom(waits: Awaited, efficiency: Efficiency) -> str:

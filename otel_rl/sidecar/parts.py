@@ -17,8 +17,8 @@ from otel_rl.records import Attributes
 
 KEYS: Final = frozenset((
     v.ITERATION, v.LOOP_NAME, v.IDLE_REASON, v.LOGPROB_KIND, v.COMM_COUNT, v.COMM_TIME, v.COMM_HIDDEN, v.CLOCK,
-    v.COMM_OPERATION, v.COMM_GROUP, v.COMM_GROUP_SIZE, v.COMM_SEQUENCE, v.COMM_ASYNC, v.SUBMISSION, v.DEVICE_TIME,
-    v.CHECKPOINT_LOAD,
+    v.COMM_OPERATION, v.COMM_BYTES, v.COMM_GROUP, v.COMM_GROUP_SIZE, v.COMM_SEQUENCE, v.COMM_ASYNC, v.SUBMISSION,
+    v.DEVICE_TIME, v.CHECKPOINT_LOAD,
 ))  # fmt: skip
 """The attributes that a part is made from."""
 SETTLED_S: Final = 12.0
