@@ -326,11 +326,13 @@ def _finish() -> None:
     with guard("count the requests that never ended"):
         _count_unfinished()
     with guard("finish"):
-        if state.training.loop is not None:
-            state.training.loop.end()
+        loop = state.training.loop
+        has_failed = loop is not None and loop.last is not None and loop.last.container.status is not None
+        if loop is not None:
+            loop.end()
         if state.awake:
             report_alone()
-        state.phase.close(monotonic_ns(), _uncaught() if state.training.loop is None else None)
+        state.phase.close(monotonic_ns(), None if has_failed else _uncaught())
         for left in tuple(state.open):
             if isinstance(left, Stage):  # of a thread that still runs, or that nobody ended
                 left.set_attribute(vocabulary.TRUNCATED, True)

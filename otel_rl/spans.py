@@ -126,7 +126,9 @@ class Stage(Span):
         """
         try:
             if context is not None:
-                above = parent if parent.__class__ is Stage and not parent.ended else _stage_for(parent)
+                above = (
+                    parent if parent.__class__ is Stage and parent.trace and not parent.ended else _stage_of(parent)
+                )
                 self.trace = above.trace
                 self.parent_id = above.span_id
                 self.span_id = random_bits(64) or 1
@@ -252,7 +254,12 @@ class Stage(Span):
         )
 
     def set_attribute(self, key: str, value: Any) -> None:
-        """Set one attribute; any value is taken, a tensor on a device is described and not read."""
+        """Set one attribute; any value is taken, a tensor on a device is described and not read.
+
+        Like everything else that is set on a stage which has ended, one that comes later is ignored.
+        """
+        if self.ended:
+            return
         cleaned = value if type(value) in NUMBERS else clean(value)
         if type(key) is not str:
             key = clean_key(key)
@@ -273,6 +280,8 @@ class Stage(Span):
 
     def add_event(self, name: str, attributes: Mapping[str, Any] | None = None, timestamp: int | None = None) -> None:
         """Add a point in time; ``timestamp`` in ns since 1970."""
+        if self.ended:
+            return
         time_ns = timestamp or monotonic_ns() + (self.trace.anchor if self.trace else 0)
         with guard("add an event"):
             self.events = _with_room(self.events)
@@ -280,13 +289,16 @@ class Stage(Span):
 
     def add_link(self, context: SpanContext, attributes: Mapping[str, Any] | None = None) -> None:
         """Refer to another span."""
+        if self.ended:
+            return
         with guard("add a link"):
             self.links = _with_room(self.links)
             self.links.append(SpanLink(context.trace_id, context.span_id, clean_all(attributes)))
 
     def update_name(self, name: str) -> None:
         """Rename the span."""
-        self.name = clean_key(name)
+        if not self.ended:
+            self.name = clean_key(name)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy or a pickle of a stage is a new one of the same name: where it was open, it is not."""
@@ -302,7 +314,7 @@ class Stage(Span):
         OpenTelemetry itself puts the text of the exception that is being handled there: that is content.
         """
         code, text = (status.status_code, status.description) if isinstance(status, Status) else (status, description)
-        is_final = self.status is not None and self.status[0] == StatusCode.OK.value
+        is_final = self.ended or (self.status is not None and self.status[0] == StatusCode.OK.value)
         if not is_final and code in (StatusCode.OK, StatusCode.ERROR):
             description = str(clean(text) or "") if code is StatusCode.ERROR else ""
             self.status = (code.value, "" if is_content(description) else description)
@@ -383,9 +395,9 @@ def current_stage() -> Stage | None:
     return span if span.__class__ is Stage else cast("Stage | None", state.container)
 
 
-def _stage_for(parent: Any) -> Stage:
+def _stage_of(parent: Any) -> Stage:
     """Find or make the stage that stands for a parent that is none of ours, or that has ended."""
-    if isinstance(parent, Stage) and not _is_container(parent):
+    if isinstance(parent, Stage) and parent.trace and not _is_container(parent):
         return parent
     with guard("find the parent of a stage"):
         context = None if parent is None or isinstance(parent, Stage) else parent.get_span_context()

@@ -204,15 +204,27 @@ def test_a_handler_that_exits_loses_nothing(tmp_path: Path) -> None:
     assert [] == recorded.run.open_stages()
 
 
-@pytest.mark.parametrize(("how", "code"), [("exception", 1), ("exit", 4), ("exit", 0), ("interrupt", -2), ("end", 0)])
-def test_however_a_program_ends_everything_is_there(tmp_path: Path, how: str, code: int) -> None:
+@pytest.mark.parametrize(
+    ("how", "code", "error", "state"),
+    [
+        ("exception", 1, "LookupError", "failed"),
+        ("between", 1, None, "failed"),
+        ("exit", 4, "SystemExit", "failed"),
+        ("exit", 0, None, "unknown"),
+        ("interrupt", -2, "KeyboardInterrupt", "failed"),
+        ("end", 0, None, "finished"),
+    ],
+)
+def test_however_a_program_ends_everything_is_there(
+    tmp_path: Path, how: str, code: int, error: str | None, state: str
+) -> None:
     """Its exit code is its own; an exception closes the step with its type, an exit only with a code."""
     run(tmp_path, PROGRAM, "exits", f"{how} {code}", code=code)
     (recorded,) = everything(tmp_path)
     assert 10 == sum(node.name == "last" for node in recorded.nodes)
-    error = {1: "LookupError", 4: "SystemExit", -2: "KeyboardInterrupt"}.get(code)
     assert [error] == [step.attributes.get(v.ERROR_TYPE) for step in recorded.steps().values()]
     assert [] == recorded.run.open_stages()
+    assert state == build_report(recorded.run, time.time_ns()).state
 
 
 def test_threads_and_tasks_record_side_by_side(tmp_path: Path) -> None:

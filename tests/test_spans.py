@@ -212,6 +212,30 @@ def test_late_attributes_events_links_and_status_are_kept(recording: Recording) 
     assert (2, "broke") == (found.status.code, found.status.message)
 
 
+@pytest.mark.parametrize("is_journaled", [False, True])
+def test_what_is_set_on_a_stage_that_has_ended_is_ignored(recording: Recording, is_journaled: bool) -> None:
+    """As OpenTelemetry wants it, whether or not its span was written meanwhile."""
+    with otel_rl.step(1):
+        with otel_rl.stage("reward") as span:
+            pass
+        if is_journaled:
+            assert otel_rl.flush()
+        span.set_attribute("late", 1)
+        span.add_event("late")
+        span.add_link(trace.SpanContext(7, 8, is_remote=False))
+        span.set_status(StatusCode.ERROR, "late")
+        span.update_name("late")
+    found = proto_spans(recording)["rl.reward"]
+    assert ([], [], [], 0) == (list(found.attributes), list(found.events), list(found.links), found.status.code)
+
+
+def test_stages_below_one_that_was_never_opened_belong_to_the_step(recording: Recording) -> None:
+    """It may be current all the same."""
+    with otel_rl.step(1), trace.use_span(otel_rl.stage("never")), otel_rl.stage("child"):
+        pass
+    assert ["child"] == [stage.name for stage in step_of(recording.trees()).below]
+
+
 @pytest.mark.parametrize(
     ("calls", "status"),
     [

@@ -241,6 +241,8 @@ def _state(attempt: str, found: Collected, opened: Iterable[OpenView], alive: se
     last = next((record.key for record in reversed(found.steps) if record.attempt == attempt), None)
     if any((failure.attempt, failure.loop, failure.step) == last for failure in found.failures):
         return "failed"
+    if any(phase.attempt == attempt and phase.is_failed for phase in found.phases):
+        return "failed"  # of an exception between two steps, or in set-up
     if left and not has_teardown:
         return "killed"  # behind an exception or the tear-down it is what a worker was in that was ended with them
     return "finished" if has_teardown else "unknown"

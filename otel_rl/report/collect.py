@@ -93,6 +93,8 @@ class Phase:
     trace: bytes
     name: str
     duration_ns: int
+    is_failed: bool = False
+    """An exception ended it, and the program."""
 
 
 @dataclass(slots=True)
@@ -254,7 +256,10 @@ class _Collector:
 
 
 def _phase(span: SpanView) -> Phase:
-    return Phase(text(span.resource, v.ATTEMPT_ID), span.trace_id, span.name, max(0, span.end_ns - span.start_ns))
+    is_failed = span.status_code == ERROR
+    return Phase(
+        text(span.resource, v.ATTEMPT_ID), span.trace_id, span.name, max(0, span.end_ns - span.start_ns), is_failed
+    )
 
 
 def _failure(container: SpanView, iteration: int, spans: list[SpanView]) -> Failure:

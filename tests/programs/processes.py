@@ -208,6 +208,8 @@ def exits(how: str) -> None:
         if how == "interrupt":
             os.kill(os.getpid(), signal.SIGINT)
             time.sleep(5)
+    if how == "between":
+        raise LookupError("gone")
 
 
 if __name__ == "__main__":
