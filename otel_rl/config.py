@@ -50,6 +50,13 @@ def _positive(text: str) -> int:
     return int(text)
 
 
+def _cap(text: str) -> int:
+    """A segment is an eighth of the cap and has to hold a request of 1 MiB: what goes first would else take all."""
+    if not text.isascii() or not text.isdigit() or int(text) < 8 * MIB:
+        raise ValueError(f"a whole number of bytes, at least {8 * MIB} (8 MiB)")
+    return int(text)
+
+
 def _count(text: str) -> int:
     if not text.isascii() or not text.isdigit():
         raise ValueError("a whole number, 0 or above")
@@ -121,9 +128,9 @@ class Config:
     )
     journal_max_bytes: int = _setting(
         "OTEL_RL_JOURNAL_MAX_BYTES",
-        _positive,
+        _cap,
         4096 * MIB,
-        "size cap of one process's journal; the oldest spans go first",
+        "size cap of one process's journal, at least 8 MiB; the oldest spans go first",
     )
     capture_content: bool = _setting(
         "OTEL_RL_CAPTURE_CONTENT", _boolean, False, "true records texts of exceptions and stack traces"

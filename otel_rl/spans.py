@@ -126,9 +126,7 @@ class Stage(Span):
         """
         try:
             if context is not None:
-                above = (
-                    parent if parent.__class__ is Stage and parent.trace and not parent.ended else _stage_of(parent)
-                )
+                above = parent if parent.__class__ is Stage and parent.trace and not parent.ended else _stage_of(parent)
                 self.trace = above.trace
                 self.parent_id = above.span_id
                 self.span_id = random_bits(64) or 1

@@ -19,7 +19,7 @@ from otel_rl.current import CURRENT, SPAN_KEY
 from otel_rl.guard import attempt, errors, guard, say
 from otel_rl.probes.memory import Reading, host, peak_rss
 from otel_rl.records import Later, Noted, Point, Value
-from otel_rl.runtime import Trace, state
+from otel_rl.runtime import PHASES, Trace, state
 from otel_rl.spans import Stage
 from otel_rl.workers import hear_attempt, leave_place, take_place, tell_attempt
 
@@ -34,7 +34,9 @@ class Tree:
         self.peak = peak_rss()
         # Of an unknown attempt nothing can be derived: spans of others that take this id must not collide.
         trace_id = ids.trace_id(identity.attempt_id or f"{ids.random_bits(128):x}", loop, number)
-        is_sampled, is_known = state.sampled(trace_id), bool(identity.attempt_id)
+        # Set-up and tear-down are one trace each: they are where a reader learns how a run began and ended.
+        is_sampled = state.config.sampler != "always_off" if loop in PHASES else state.sampled(trace_id)
+        is_known = bool(identity.attempt_id)
         trace = Trace(trace_id, state.clock.anchor, sampled=is_sampled, known=is_known, step=f"{loop} {number}")
         root_id = ids.root_id(identity.attempt_id, loop, number)
         self.token: Token[Context] | None = None

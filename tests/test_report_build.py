@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import io
 import itertools
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
+import otel_rl
 from otel_rl import vocabulary as v
 from otel_rl.journal.read import open_run
 from otel_rl.report.build import build_report
@@ -28,6 +30,8 @@ from otel_rl.report.model import (
     WorkRow,
 )
 from otel_rl.report.terminal import render
+from otel_rl.runtime import state
+from tests.fixtures import Recording
 from tests.peers import ALIVE, Did, Peer
 from tests.runs import BEGIN_NS, GIB, MIB, MS, SETUP_MS, Attributes, Plan, write_run
 from tests.watched import DEAD
@@ -454,3 +458,21 @@ def test_a_torn_tail_is_reported_and_the_rest_is_read(tmp_path: Path) -> None:
     assert report.steps.recorded == 12
     assert [(torn.name.split(".")[0], 1)] == [(one.writer, one.places) for one in report.damage]
     assert all(isinstance(one, DamagedFile) and one.bytes > 0 for one in report.damage)
+
+
+def test_steps_that_are_not_sampled_are_counted_and_said(recording: Recording) -> None:
+    """Set-up and tear-down are always: how the run began and ended is known. What such steps did is in no goodput."""
+    state.config = replace(state.config, sampler="traceidratio", sampler_ratio=0.4)
+    for number in range(12):
+        with otel_rl.step(number), otel_rl.stage("reward"):
+            recording.tick(10)
+    report = build_report(recording.stop(), BEGIN_NS)
+    assert 0 < report.steps.recorded < 12
+    assert (12 - report.steps.recorded, "finished", []) == (
+        report.unseen_steps,
+        report.state,
+        report.efficiency.goodput,
+    )
+    console = Console(width=80, record=True, file=io.StringIO())
+    render(report, console)
+    assert f"{report.unseen_steps} steps left numbers and no spans: not sampled" in console.export_text()

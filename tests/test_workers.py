@@ -245,12 +245,12 @@ def test_a_trainer_of_transformers_is_one_whatever_the_parent_trains_with(
 ) -> None:
     """In one process what TRL's trainer said holds for the others, too."""
     state.identify(system="trl")
-    trainer_made((), {})
+    trainer_made((object(),), {})
     values = told()
     become_worker(values)
     with otel_rl.stage("load"):
         pass
-    trainer_made((), {})
+    trainer_made((object(),), {})
     assert ("trl", "transformers") == (values[0]["system"], state.identity.system)
 
 

@@ -64,9 +64,12 @@ def build_report(run: Run, now_ns: int) -> Report:
     averaged = average(found.steps)
     stages = stage_rows(averaged)
     times = efficiency(found, averaged)
+    points = _points(run)
+    unseen_steps = max(0, points.steps - len(averaged.finished))
+    if unseen_steps:
+        times = replace(times, goodput=[])  # what such steps did is in no span
     balance = balance_rows(averaged, stages, times.stragglers)
     steps = step_times(averaged)
-    points = _points(run)
     losses = loss_rows(points.counts.points())
     resource = found.resources[list(found.attempts)[-1]] if found.attempts else {}
     requests = points.requests.rows(stages, found.requests)
@@ -102,6 +105,7 @@ def build_report(run: Run, now_ns: int) -> Report:
         series=series,
         numbers=numbers,
         failures=found.failures,
+        unseen_steps=unseen_steps,
         disagreements=disagreements(found.steps, run.journals, losses),
         open_stages=open_rows(opened, now_ns, found.longest_ns),
         pending=pending(run, attempts, now_ns),
@@ -109,7 +113,7 @@ def build_report(run: Run, now_ns: int) -> Report:
         damage=damage_rows(run.journals),
         verdict=_verdict(found, averaged, stages, times, requests.tails)
         if steps.averaged
-        else nothing(run, found, opened, is_counted=points.has_steps),
+        else nothing(run, found, opened, is_counted=points.steps > 0),
     )
 
 
@@ -122,7 +126,8 @@ class _Points:
     requests: RequestPoints = field(default_factory=RequestPoints)
     memory: Parts = field(default_factory=Parts)
     flops: FlopsPoints = field(default_factory=FlopsPoints)
-    has_steps: bool = False
+    steps: int = 0
+    """How many steps of all ranks left their time."""
 
 
 def _points(run: Run) -> _Points:
@@ -141,7 +146,7 @@ def _points(run: Run) -> _Points:
             points.counts.see(point)
         elif is_own(point):
             points.numbers.see(point)
-        points.has_steps |= point.name == v.STEP_TIME
+        points.steps += point.name == v.STEP_TIME
     return points
 
 

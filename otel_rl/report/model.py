@@ -386,6 +386,9 @@ class Report:
     """What the training recorded by itself with `otel_rl.record`."""
     failures: list[Failure]
     """Exceptions that ended steps, in order of time; such a step is not finished."""
+    unseen_steps: int
+    """Steps of all ranks that left their time among the metrics, and no spans: they were not sampled, or their spans
+    were given up. Whatever is made of spans is of the other steps, and no goodput is given."""
     disagreements: list[StepDisagreement]
     """Empty where the ranks agree about their steps, and where lost spans leave it open."""
     open_stages: list[OpenStage]

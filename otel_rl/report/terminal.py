@@ -52,6 +52,7 @@ def document(report: Report, width: int) -> RenderableType:
         _sentence(report),
         _failures(report),
         ledger_lines(report),
+        _unseen(report),
         disagreement_lines(report),
         open_lines(report),
         pending_lines(report),
@@ -105,6 +106,17 @@ def _header(report: Report, width: int) -> Text:
     lines = [" · ".join(fact for fact in facts if fact), " · ".join(times), *rate_lines(report)]
     lines += [_attempts(report)] if len(report.attempts) > 1 else []
     return Text("\n").join([title, *(Text(line) for line in lines if line)])
+
+
+def _unseen(report: Report) -> Text | None:
+    if not report.unseen_steps:
+        return None
+    ranks = " of all ranks" if len(report.ranks) > 1 else ""
+    return Text(
+        f"{plural(report.unseen_steps, 'step')}{ranks} left numbers and no spans: not sampled (OTEL_TRACES_SAMPLER), or "
+        "given up. All but requests and what is told over the steps is of the others, and no goodput is given.",
+        style=WARNING,
+    )
 
 
 def _failures(report: Report) -> Text | None:

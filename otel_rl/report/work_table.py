@@ -32,7 +32,7 @@ def work_table(report: Report) -> RenderableType | None:
     if not any(row.samples or row.train_tokens or row.response_tokens for row in report.work):
         return None
     table = plain_table()
-    table.add_column("in all steps", no_wrap=True)
+    table.add_column("with spans" if report.unseen_steps else "in all steps", no_wrap=True)
     for name in ("samples", "prompt tok.", "response tok.", "padding", "trained tok."):
         table.add_column(name, justify="right", no_wrap=True)
     for row in report.work:
