@@ -169,7 +169,7 @@ def _add_open(found: Collected, opened: Iterable[OpenView]) -> None:
         writer = view.journal.identity.writer
         container = containers.get((writer, view.trace_id))
         set_ns = found.clock_set_ns.get(writer, 0) if container is None else clock_set_ns(container)
-        end_ns = max(view.start_ns, view.journal.last_ns)
+        end_ns = max(view.start_ns, view.last_ns)
         found.widen(text(view.resource, v.ATTEMPT_ID), Bounds(view.start_ns - set_ns, end_ns - set_ns))
         found.know(view.resource, view.journal.identity)
     for (writer, _), container in sorted(containers.items(), key=lambda item: begun_ns(item[1])):

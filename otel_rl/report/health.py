@@ -67,7 +67,7 @@ def _around(view: OpenView, known: dict[bytes, OpenView]) -> list[OpenView]:
 
 def _open_row(view: OpenView, around: list[OpenView], now_ns: int, longest_ns: Mapping[str, int]) -> OpenStage:
     rank = rank_of(view.resource)
-    end_ns = now_ns if view.alive else view.journal.last_ns
+    end_ns = now_ns if view.alive else view.last_ns
     open_s = max(0, end_ns - view.start_ns) / 1e9
     call = call_of(view.name, view.attributes)
     longest_s = longest_ns[call] / 1e9 if call in longest_ns else None
