@@ -12,11 +12,14 @@ import pytest
 from rich.console import Console
 
 from otel_rl import vocabulary as v
+from otel_rl.journal.identity import WriterIdentity
 from otel_rl.journal.read import open_run
 from otel_rl.report.build import build_report
 from otel_rl.report.model import ClockSet, Rank, Report
 from otel_rl.report.terminal import render
-from tests.runs import BEGIN_NS, MS, Plan, write_run
+from tests.peers import ALIVE, Peer
+from tests.runs import BEGIN_NS, MS, SETUP_MS, FakeSpan, Plan, write_run
+from tests.watched import DEAD
 
 HOUR_NS = 3_600_000 * MS
 ATTEMPT = "a" * 32
@@ -101,6 +104,21 @@ def test_steps_that_a_restart_made_again_are_wasted(tmp_path: Path, by_s: int) -
     found = report_of(tmp_path / "set", 0, Plan(**first, clock_set_s=sets), Plan(**second))
     assert (calm.efficiency.goodput, calm.steps) == (found.efficiency.goodput, found.steps)
     assert [True, False, True] == [row.parts[3].time_ns > 0 for row in found.efficiency.goodput]
+
+
+@pytest.mark.parametrize("identity", [DEAD, ALIVE])
+def test_a_worker_that_began_behind_it_makes_no_run_longer(tmp_path: Path, identity: WriterIdentity) -> None:
+    """Its clock is the one that was set: what it recorded lies hours behind what its trainer did in the same step."""
+    calm, found = tmp_path / "calm", tmp_path / "set"
+    reports = []
+    for root, by_s in ((calm, 0), (found, 7200)):
+        path = write_run(root, Plan(clock_set_s={(0, 7): by_s, (1, 7): by_s} if by_s else {}))
+        worker = Peer(path, 0, attempt=ATTEMPT, role="loader", clock_ms=SETUP_MS + by_s * 1000, identity=identity)
+        worker.write([FakeSpan("tokenize", 7, 7, 8, worker.now_ns, worker.now_ns + MS)])
+        worker.open("tokenize")
+        worker.die()
+        reports.append(replace(build_report(open_run(path), BEGIN_NS + (by_s * 1000 + 60_000) * MS), path=""))
+    assert unplaced(reports[0]) == unplaced(reports[1])
 
 
 def test_the_report_says_by_how_much_each_clock_was_set(tmp_path: Path) -> None:

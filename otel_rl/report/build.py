@@ -162,19 +162,19 @@ def _verdict(
     return verdict(step_times(fair), stages, times, long_step, tails, awaited(fair, times.ranks))
 
 
-def _add_open(found: Collected, opened: Iterable[OpenView]) -> None:
+def _add_open(found: Collected, opened: Sequence[OpenView]) -> None:
     """Let processes count that have finished no span yet."""
-    containers = {(view.journal.identity.writer, view.trace_id): view for view in opened if is_container(view.name)}
+    for container in sorted(filter(lambda view: is_container(view.name), opened), key=begun_ns):
+        found.holders.add(container.journal.identity.writer)
+        found.clock_set_ns[container.journal.identity.writer] = clock_set_ns(container)
+        if clock_set_ns(container):
+            found.set_in.add(text(container.resource, v.ATTEMPT_ID))
     for view in opened:
-        writer = view.journal.identity.writer
-        container = containers.get((writer, view.trace_id))
-        set_ns = found.clock_set_ns.get(writer, 0) if container is None else clock_set_ns(container)
-        end_ns = max(view.start_ns, view.last_ns)
-        found.widen(text(view.resource, v.ATTEMPT_ID), Bounds(view.start_ns - set_ns, end_ns - set_ns))
+        attempt, set_ns = text(view.resource, v.ATTEMPT_ID), clock_set_ns(view)
+        if is_container(view.name) or attempt not in found.set_in:
+            end_ns = max(view.start_ns, view.last_ns)
+            found.widen(attempt, Bounds(view.start_ns - set_ns, end_ns - set_ns))
         found.know(view.resource, view.journal.identity)
-    for (writer, _), container in sorted(containers.items(), key=lambda item: begun_ns(item[1])):
-        found.holders.add(writer)
-        found.clock_set_ns[writer] = clock_set_ns(container)
 
 
 def _add_now(found: Collected, alive: set[str], now_ns: int, read_ns: int) -> None:
@@ -185,10 +185,10 @@ def _add_now(found: Collected, alive: set[str], now_ns: int, read_ns: int) -> No
     be by those that nobody set: whose clock ``now_ns`` is by is not known.
     """
     for attempt, bounds in found.attempts.items():
-        living = found.writers[attempt] & alive
-        own_ns = now_ns - max((found.clock_set_ns.get(writer, 0) for writer in living), default=0)
+        holders = found.writers[attempt] & found.holders
+        own_ns = now_ns - max((found.clock_set_ns[writer] for writer in holders), default=0)
         ends = [one.end_ns for one in found.attempts.values()]
-        if living:
+        if found.writers[attempt] & alive:
             bounds.widen(bounds.begin_ns, max([own_ns, *(end_ns for end_ns in ends if end_ns - own_ns <= read_ns)]))
 
 

@@ -135,6 +135,9 @@ class Collected:
     """By attempt and rank."""
     clock_set_ns: dict[str, int] = field(default_factory=dict)
     """By how much the wall clock of each writer had been set when its last container began."""
+    set_in: set[str] = field(default_factory=set)
+    """Attempts in which a clock was set: of containers alone it is known when they were recorded by one that was not,
+    since workers may have begun before or behind that."""
     clocks: dict[tuple[str, Rank], set[str]] = field(default_factory=lambda: defaultdict(set))
     """What the clock of each rank of an attempt is known by: its host's name, and the boot of that host."""
     requests: int = 0
@@ -179,10 +182,8 @@ class _Collector:
         self._shapes: Shapes = {}
         self._failed: list[tuple[int, Failure]] = []
         """With the time at which each had ended its step."""
-        self._bounds: dict[tuple[str, str], Bounds] = {}
-        """Of the records of each attempt and writer, as their times are."""
-        self._placed: set[str] = set()
-        """Writers whose clock was set: where they recorded is known of their containers alone."""
+        self._bounds: dict[str, Bounds] = {}
+        """Of the records of each attempt, by whatever clock."""
 
     def add(self, span: SpanView) -> None:
         if is_derived(span):
@@ -215,8 +216,8 @@ class _Collector:
     def finish(self) -> Collected:
         for key in list(self._groups):
             self._close(key)
-        for (attempt, writer), bounds in self._bounds.items():
-            if writer not in self._placed:
+        for attempt, bounds in self._bounds.items():
+            if attempt not in self._found.set_in:
                 self._found.widen(attempt, bounds)
         self._found.steps = sorted(_with_peers(self._found.steps), key=lambda record: record.step)
         self._found.failures = [failure for _, failure in sorted(self._failed, key=itemgetter(0))]
@@ -225,8 +226,7 @@ class _Collector:
 
     def _note(self, span: SpanView) -> None:
         found, attempt = self._found, text(span.resource, v.ATTEMPT_ID)
-        place = attempt, span.journal.identity.writer
-        self._bounds.setdefault(place, Bounds(span.start_ns, span.end_ns)).widen(span.start_ns, span.end_ns)
+        self._bounds.setdefault(attempt, Bounds(span.start_ns, span.end_ns)).widen(span.start_ns, span.end_ns)
         if v.TRUNCATED not in span.attributes:
             call = call_of(span.name, span.attributes)
             found.longest_ns[call] = max(found.longest_ns.get(call, 0), span.end_ns - span.start_ns)
@@ -242,7 +242,7 @@ class _Collector:
         if containers:
             self._found.clock_set_ns[key[0]] = set_ns
         if set_ns:
-            self._placed.add(key[0])
+            self._found.set_in.add(text(spans[0].resource, v.ATTEMPT_ID))
             spans = [span._replace(start_ns=span.start_ns - set_ns, end_ns=span.end_ns - set_ns) for span in spans]
             containers = [span for span in spans if is_container(span.name)]
         tree = Tree(map(piece, spans))
