@@ -38,7 +38,7 @@ def clock_rows(records: Iterable[StepRecord]) -> list[ClockSet]:
 def clock_lines(report: Report) -> list[str]:
     """Say in one line whose clock was set by how much; none where no clock was."""
     ranks: defaultdict[str, list[str]] = defaultdict(list)
-    for row in report.clocks_set:
+    for row in sorted(report.clocks_set, key=lambda row: row.rank):
         way = "forward" if row.by_s > 0 else "back"
         loop = "" if row.loop == "train" else f" of {row.loop}"
         when = f"before step {row.step}{loop}{attempt_name(report, row.attempt)}"
