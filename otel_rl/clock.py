@@ -39,10 +39,12 @@ def perf_counter_shift() -> int:
 class Clock:
     """The process's anchor; ``anchor`` changes only between steps, never inside one."""
 
-    __slots__ = ("anchor",)
+    __slots__ = ("anchor", "set_ns")
 
     def __init__(self) -> None:
         self.anchor = measure_anchor()
+        self.set_ns = 0
+        """By how much the wall clock has been set since then."""
 
     def re_anchor(self) -> int:
         """Follow the wall clock if somebody set it, and say by how many ns (0: it was not set)."""
@@ -53,6 +55,7 @@ class Clock:
         if abs(jump) < RE_ANCHOR_NS:
             return 0
         self.anchor = measured
+        self.set_ns += jump
         return jump
 
 

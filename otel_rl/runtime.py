@@ -354,6 +354,7 @@ def after_fork_in_child() -> None:
     state.open = set()
     state.dropped = Counter()
     state.started_ns = monotonic_ns()
+    state.clock.set_ns = 0
     state.identity = state.identity.in_child()
     state.learned = {}
     state.identifying = threading.RLock()

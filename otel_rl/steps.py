@@ -45,6 +45,8 @@ class Tree:
             self.root = Stage(name, dict(attributes), coarse=True)
             self.root.trace, self.root.span_id = trace, root_id
             self.root.open(begin=begin)
+        if state.clock.set_ns:
+            attributes = {**attributes, vocabulary.CLOCK_SET: state.clock.set_ns}
         self.container = Stage(f"{vocabulary.RANK_SPAN} {identity.rank}", attributes, coarse=True)
         self.container.trace, self.container.parent_id = trace, root_id
         self.container.span_id = ids.random_bits(64) or 1

@@ -52,6 +52,8 @@ class Plan:
     """Each step tells what the memory of its device consists of; most is reserved in the fifth."""
     checkpoint: bool = False
     """Rank 0 alone writes one of 10 ms in every step; the others wait in a collective."""
+    clock_set_s: Mapping[tuple[int, int], float] = field(default_factory=dict)
+    """By rank and step: by how much its wall clock is set before that."""
 
 
 @dataclass
@@ -85,6 +87,16 @@ class Clock:
 
     def __init__(self, recording: Recording, ids: Iterator[int], start_ns: int) -> None:
         self.recording, self.ids, self.now_ns = recording, ids, start_ns
+        self.set_ns = 0
+
+    def set(self, by_s: float) -> None:
+        """Let somebody set it."""
+        self.now_ns += round(by_s * 1e9)
+        self.set_ns += round(by_s * 1e9)
+
+    def container(self, attributes: Mapping[str, Value]) -> Attributes:
+        """Say what a container that begins now says."""
+        return {**attributes, v.CLOCK_SET: self.set_ns} if self.set_ns else dict(attributes)
 
     def stage(
         self, name: str, trace: int, parent: int, ms: float, attributes: Mapping[str, Value] | None = None
@@ -144,6 +156,7 @@ def _record(plan: Plan, rank: int, ids: Iterator[int]) -> Recording:
     _phase(plan, clock, rank, v.SETUP, SETUP_MS)
     last = plan.first_step + plan.steps - 1
     for number in range(plan.first_step, last + 1):
+        clock.set(plan.clock_set_s.get((rank, number), 0))
         if number == last and plan.killed_in:
             _open_step(plan, clock, rank, number)
         else:
@@ -170,7 +183,7 @@ def _root(trace: int) -> int:
 def _phase(plan: Plan, clock: Clock, rank: int, name: str, ms: int) -> None:
     trace = _trace(plan, 900_000 + (name == v.TEARDOWN))
     start_ns = clock.now_ns
-    clock.stage(f"{v.RANK_SPAN} {rank}", trace, _root(trace), ms)
+    clock.stage(f"{v.RANK_SPAN} {rank}", trace, _root(trace), ms, clock.container({}))
     if rank == 0:
         clock.recording.spans.append(FakeSpan(name, trace, _root(trace), 0, start_ns, clock.now_ns))
 
@@ -184,7 +197,9 @@ def _step(plan: Plan, clock: Clock, rank: int, number: int) -> None:
         _evaluate(clock, trace, container)
     clock.now_ns += 2 * MS  # rl.other
     clock.recording.spans.append(
-        FakeSpan(f"{v.RANK_SPAN} {rank}", trace, container, _root(trace), start_ns, clock.now_ns, attributes)
+        FakeSpan(
+            f"{v.RANK_SPAN} {rank}", trace, container, _root(trace), start_ns, clock.now_ns, clock.container(attributes)
+        )
     )
     if rank == 0:
         clock.recording.spans.append(FakeSpan(v.LOOP, trace, _root(trace), 0, start_ns, clock.now_ns, dict(attributes)))
@@ -247,7 +262,7 @@ def _open_step(plan: Plan, clock: Clock, rank: int, number: int) -> None:
     trace, container, stage = _trace(plan, number), next(clock.ids), next(clock.ids)
     attributes: Attributes = {v.ITERATION: number, v.LOOP_NAME: "train"}
     opened = [
-        (f"{v.RANK_SPAN} {rank}", container, _root(trace), attributes),
+        (f"{v.RANK_SPAN} {rank}", container, _root(trace), clock.container(attributes)),
         (plan.killed_in or "", stage, container, {}),
     ]
     if rank == 0:

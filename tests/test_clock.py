@@ -50,7 +50,7 @@ def test_only_a_jump_moves_the_anchor(monkeypatch: pytest.MonkeyPatch, jump: int
     monkeypatch.setattr(clock, "measure_anchor", lambda: 7)
     ours = Clock()
     monkeypatch.setattr(clock, "measure_anchor", lambda: 7 + jump)
-    assert (followed, 7 + followed) == (ours.re_anchor(), ours.anchor)
+    assert (followed, 7 + followed, followed) == (ours.re_anchor(), ours.anchor, ours.set_ns)
 
 
 def test_the_start_of_the_process_is_known() -> None:

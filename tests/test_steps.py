@@ -12,6 +12,7 @@ from opentelemetry import trace
 
 import otel_rl
 from otel_rl import guard, ids, steps, vocabulary
+from otel_rl.journal.read import SpanView
 from otel_rl.runtime import state
 from otel_rl.steps import Loop, know_attempt
 from tests.fixtures import ATTEMPT, MS, WALL_NS, Recording, Tree, described, orphans, trees
@@ -330,6 +331,11 @@ def test_a_step_may_end_in_another_task(recording: Recording) -> None:
     assert {"leave a step where it began": 1} == guard.errors
 
 
+def is_set(span: SpanView) -> bool:
+    """Whether a span says that the clock was set."""
+    return vocabulary.CLOCK_SET in span.attributes
+
+
 def test_a_wall_clock_that_was_set_is_followed_between_steps(
     recording: Recording, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -344,6 +350,8 @@ def test_a_wall_clock_that_was_set_is_followed_between_steps(
     run = recording.stop()
     assert [step_tree(0, 20, Tree("rl.reward", 10, 20)), step_tree(5_020, 5_030)] == loop_trees(trees(run))
     assert ["the wall clock was set by 5.000 s"] == [log.body for log in run.logs(vocabulary.CLOCK_STEPPED)]
+    said = {span.name: span.attributes[vocabulary.CLOCK_SET] for span in run.spans(None) if is_set(span)}
+    assert {"rl.rank 0": 5_000 * MS} == said
 
 
 def test_the_peak_of_memory_is_exact_where_a_step_raised_it(

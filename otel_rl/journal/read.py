@@ -180,7 +180,19 @@ def _open_stages(journal: Journal) -> list[OpenStage]:
     alive = journal.alive()
     if not alive:
         records |= _with_trace({span_id: log for span_id, log in records.items() if not log.trace_id}, journal)
-    return [_open_stage(log, alive) for log in records.values() if log.time_ns >= known_from]
+    said_ns = _said_ns(records.values())
+    return [_open_stage(log, alive, said_ns) for log in records.values() if log.time_ns >= known_from]
+
+
+def _said_ns(records: Collection[LogView]) -> int:
+    """Say when a process whose clock was set said last what is open in its last step; 0 where its clock was not set."""
+    last = max((log for log in records if vocabulary.CLOCK_SET in log.attributes), key=_unset_ns, default=None)
+    return 0 if last is None else max(log.time_ns for log in records if log.trace_id == last.trace_id)
+
+
+def _unset_ns(log: LogView) -> int:
+    set_ns = log.attributes[vocabulary.CLOCK_SET]
+    return log.time_ns - set_ns if isinstance(set_ns, int) else log.time_ns
 
 
 def _with_trace(untold: dict[bytes, LogView], journal: Journal) -> dict[bytes, LogView]:
@@ -190,7 +202,7 @@ def _with_trace(untold: dict[bytes, LogView], journal: Journal) -> dict[bytes, L
     return {span_id: replace(log, trace_id=trace_id) for span_id, log in untold.items()}
 
 
-def _open_stage(log: LogView, alive: bool) -> OpenStage:
+def _open_stage(log: LogView, alive: bool, said_ns: int) -> OpenStage:
     attributes = dict(log.attributes)
     start_ns = attributes.pop(vocabulary.START_TIME, log.time_ns)
     parent = attributes.pop(vocabulary.PARENT_ID, "")
@@ -204,6 +216,7 @@ def _open_stage(log: LogView, alive: bool) -> OpenStage:
         log.resource,
         log.journal,
         alive,
+        said_ns,
     )
 
 

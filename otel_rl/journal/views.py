@@ -105,9 +105,16 @@ class OpenStage:
     journal: Journal
     alive: bool
     """Whether the process lives: the stage goes on, or hangs; otherwise the process died in it."""
+    said_ns: int = 0
+    """Where the process's clock was set: when it said last in which step it is; the latest time may be an older one."""
+
+    @property
+    def last_ns(self) -> int:
+        """The last sign of life of its process, ns since 1970."""
+        return self.said_ns or self.journal.last_ns
 
     def closed(self, keys: Collection[str] | None = None) -> SpanView:
-        """Make a span of it that ends at its journal's last sign of life, with ``rl.truncated`` among its attributes.
+        """Make a span of it that ends at its process's last sign of life, with ``rl.truncated`` among its attributes.
 
         Args:
             keys: attributes to keep; None for all.
@@ -120,7 +127,7 @@ class OpenStage:
             self.span_id,
             self.parent_id,
             self.start_ns,
-            max(self.start_ns, self.journal.last_ns),
+            max(self.start_ns, self.last_ns),
             0,
             {**kept, vocabulary.TRUNCATED: True},
             self.resource,

@@ -14,6 +14,7 @@ from otel_rl.report.all_ranks import work_of_all
 from otel_rl.report.average import Averaged, average, step_times
 from otel_rl.report.awaited import awaited
 from otel_rl.report.balance_rows import balance_rows
+from otel_rl.report.clocks import clock_rows
 from otel_rl.report.collect import Bounds, Collected, collect
 from otel_rl.report.comm_rows import comm_rows
 from otel_rl.report.efficiency import efficiency
@@ -29,7 +30,7 @@ from otel_rl.report.model_rows import NAMES as FLOPS_NAMES
 from otel_rl.report.model_rows import FlopsPoints, ledger
 from otel_rl.report.nothing import nothing
 from otel_rl.report.pending import pending
-from otel_rl.report.pieces import KEYS, Work, is_container, text
+from otel_rl.report.pieces import KEYS, Work, begun_ns, clock_set_ns, is_container, text
 from otel_rl.report.request_model import Tail
 from otel_rl.report.request_rows import NAMES as REQUEST_NAMES
 from otel_rl.report.request_rows import RequestPoints
@@ -107,6 +108,7 @@ def build_report(run: Run, now_ns: int) -> Report:
         failures=found.failures,
         unseen_steps=unseen_steps,
         disagreements=disagreements(found.steps, run.journals, losses),
+        clocks_set=clock_rows(found.steps),
         open_stages=open_rows(opened, now_ns, found.longest_ns),
         pending=pending(run, attempts, now_ns),
         losses=losses,
@@ -165,28 +167,34 @@ def _verdict(
     return verdict(step_times(fair), stages, times, long_step, tails, awaited(fair, times.ranks))
 
 
-def _add_open(found: Collected, opened: Iterable[OpenView]) -> None:
+def _add_open(found: Collected, opened: Sequence[OpenView]) -> None:
     """Let processes count that have finished no span yet."""
+    for container in sorted(filter(lambda view: is_container(view.name), opened), key=begun_ns):
+        found.holders.add(container.journal.identity.writer)
+        found.clock_set_ns[container.journal.identity.writer] = clock_set_ns(container)
+        if clock_set_ns(container):
+            found.set_in.add(text(container.resource, v.ATTEMPT_ID))
     for view in opened:
-        attempt = text(view.resource, v.ATTEMPT_ID)
-        end_ns = max(view.start_ns, view.journal.last_ns)
-        found.attempts.setdefault(attempt, Bounds(view.start_ns, end_ns)).widen(view.start_ns, end_ns)
+        attempt, set_ns = text(view.resource, v.ATTEMPT_ID), clock_set_ns(view)
+        if is_container(view.name) or attempt not in found.set_in:
+            end_ns = max(view.start_ns, view.last_ns)
+            found.widen(attempt, Bounds(view.start_ns - set_ns, end_ns - set_ns))
         found.know(view.resource, view.journal.identity)
-        if is_container(view.name):
-            found.holders.add(view.journal.identity.writer)
 
 
 def _add_now(found: Collected, alive: set[str], now_ns: int, read_ns: int) -> None:
     """Let attempts whose processes live last until now: inside a long stage they may record nothing for hours.
 
     What was written in the ``read_ns`` in which the spans were read ended behind ``now_ns``: they last until then.
-    What ended even later was written by a clock that is ahead.
+    What ended even later was written by a clock that is ahead. Where clocks were set, now is the earliest that it may
+    be by those that nobody set: whose clock ``now_ns`` is by is not known.
     """
-    ends = [bounds.end_ns for bounds in found.attempts.values()]
-    now_ns = max([now_ns, *(end_ns for end_ns in ends if end_ns - now_ns <= read_ns)])
     for attempt, bounds in found.attempts.items():
+        holders = found.writers[attempt] & found.holders
+        own_ns = now_ns - max((found.clock_set_ns[writer] for writer in holders), default=0)
+        ends = [one.end_ns for one in found.attempts.values()]
         if found.writers[attempt] & alive:
-            bounds.widen(bounds.begin_ns, now_ns)
+            bounds.widen(bounds.begin_ns, max([own_ns, *(end_ns for end_ns in ends if end_ns - own_ns <= read_ns)]))
 
 
 def _leave_out_helpers(found: Collected) -> None:

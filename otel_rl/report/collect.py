@@ -26,6 +26,7 @@ from otel_rl.report.pieces import (
     ERROR,
     Work,
     call_of,
+    clock_set_ns,
     is_container,
     is_derived,
     is_request,
@@ -78,6 +79,8 @@ class StepRecord:
     """The data-parallel group whose ranks share their samples; UNKNOWN where this rank has its own, or NOT_TOLD."""
     is_open: bool = False
     """Its writer died in it, as far as is recorded; spans of steps that ended before it may be missing."""
+    clock_set_ns: int = 0
+    """By how much its process's wall clock had been set when it began; `step` is by the clock that nobody set."""
 
     @property
     def key(self) -> StepKey:
@@ -115,7 +118,7 @@ class Collected:
     """What one pass over the spans gives."""
 
     steps: list[StepRecord] = field(default_factory=list)
-    """In order of their begins."""
+    """In order of their begins, each by the clock of its process as that began."""
     phases: list[Phase] = field(default_factory=list)
     attempts: dict[str, Bounds] = field(default_factory=dict)
     """In order of their first span."""
@@ -132,10 +135,19 @@ class Collected:
     """Longest finished call by ``call_of``."""
     walls: dict[tuple[str, Rank], Wall] = field(default_factory=dict)
     """By attempt and rank."""
+    clock_set_ns: dict[str, int] = field(default_factory=dict)
+    """By how much the wall clock of each writer had been set when its last container began."""
+    set_in: set[str] = field(default_factory=set)
+    """Attempts in which a clock was set: of containers alone it is known when they were recorded by one that was not,
+    since workers may have begun before or behind that."""
     clocks: dict[tuple[str, Rank], set[str]] = field(default_factory=lambda: defaultdict(set))
     """What the clock of each rank of an attempt is known by: its host's name, and the boot of that host."""
     requests: int = 0
     """Rollout requests that are spans."""
+
+    def widen(self, attempt: str, bounds: Bounds) -> None:
+        """Take in that an attempt recorded something in a time."""
+        self.attempts.setdefault(attempt, replace(bounds)).widen(bounds.begin_ns, bounds.end_ns)
 
     def know(self, resource: Mapping[str, Value], writer: WriterIdentity) -> None:
         """Take in who wrote a record."""
@@ -172,6 +184,8 @@ class _Collector:
         self._shapes: Shapes = {}
         self._failed: list[tuple[int, Failure]] = []
         """With the time at which each had ended its step."""
+        self._bounds: dict[str, Bounds] = {}
+        """Of the records of each attempt, by whatever clock."""
 
     def add(self, span: SpanView) -> None:
         if is_derived(span):
@@ -188,8 +202,8 @@ class _Collector:
         if not is_container(span.name):
             return
         self._found.holders.add(writer)
-        self._waiting[writer][span.trace_id] = span.end_ns
-        self._close_waiting(writer, MOST_WAITING, span.end_ns - WAITING_NS)
+        end_ns = self._waiting[writer][span.trace_id] = span.end_ns - clock_set_ns(span)
+        self._close_waiting(writer, MOST_WAITING, end_ns - WAITING_NS)
 
     def _close_waiting(self, writer: str, most: int, ended_ns: int = 0) -> None:
         """Close traces of a writer, the oldest first: all but so many, and those that ended before."""
@@ -204,6 +218,9 @@ class _Collector:
     def finish(self) -> Collected:
         for key in list(self._groups):
             self._close(key)
+        for attempt, bounds in self._bounds.items():
+            if attempt not in self._found.set_in:
+                self._found.widen(attempt, bounds)
         self._found.steps = sorted(_with_peers(self._found.steps), key=lambda record: record.step)
         self._found.failures = [failure for _, failure in sorted(self._failed, key=itemgetter(0))]
         self._found.attempts = dict(sorted(self._found.attempts.items(), key=lambda item: item[1].begin_ns))
@@ -211,8 +228,7 @@ class _Collector:
 
     def _note(self, span: SpanView) -> None:
         found, attempt = self._found, text(span.resource, v.ATTEMPT_ID)
-        bounds = found.attempts.setdefault(attempt, Bounds(span.start_ns, span.end_ns))
-        bounds.widen(span.start_ns, span.end_ns)
+        self._bounds.setdefault(attempt, Bounds(span.start_ns, span.end_ns)).widen(span.start_ns, span.end_ns)
         if v.TRUNCATED not in span.attributes:
             call = call_of(span.name, span.attributes)
             found.longest_ns[call] = max(found.longest_ns.get(call, 0), span.end_ns - span.start_ns)
@@ -224,6 +240,13 @@ class _Collector:
     def _close(self, key: GroupKey) -> None:
         spans = self._groups.pop(key, [])
         containers = [span for span in spans if is_container(span.name)]
+        set_ns = max(map(clock_set_ns, containers), key=abs, default=0)
+        if containers:
+            self._found.clock_set_ns[key[0]] = set_ns
+        if set_ns:
+            self._found.set_in.add(text(spans[0].resource, v.ATTEMPT_ID))
+            spans = [span._replace(start_ns=span.start_ns - set_ns, end_ns=span.end_ns - set_ns) for span in spans]
+            containers = [span for span in spans if is_container(span.name)]
         tree = Tree(map(piece, spans))
         iteration = next((number for span in containers if (number := iteration_of(span.attributes)) is not None), None)
         phase = v.TEARDOWN if key[0] in self._stepped else v.SETUP
@@ -249,6 +272,7 @@ class _Collector:
         begin_ns, end_ns = container.start_ns, max(container.start_ns, container.end_ns)
         wall = self._found.walls.setdefault(key, Wall(begin_ns, end_ns))
         wall.widen(begin_ns, end_ns)
+        self._found.widen(key[0], Bounds(begin_ns, end_ns))
         parts = spent(container, inside, is_step=is_step)
         if not is_step:
             wall.phases.append(((begin_ns, end_ns), parts))
@@ -307,6 +331,7 @@ def _step(
         pipeline=pipeline_of(container.resource),
         samples=shares_samples(container.resource),
         is_open=is_open,
+        clock_set_ns=clock_set_ns(container),
     )
 
 

@@ -141,13 +141,15 @@ def _redone_by(
 
     Attempts that run side by side have equal steps too, and so do two jobs that share a name by mistake.
     """
-    ended_ns = max(record.step.end_ns for record in own)
+    last = max(own, key=lambda record: record.step.end_ns)
+    ended_ns = last.step.end_ns + last.clock_set_ns
     behind: list[list[Step]] = []
     for ranks in later:
         row = ranks.get(own[0].rank) or [one for records in ranks.values() for one in records]
-        steps = [one.step for one in row if clocks[_rank_key(one)] & clocks[_rank_key(own[0])]]
-        if steps and min(step.begin_ns for step in steps) >= ended_ns:
-            behind.append(steps)
+        same = [one for one in row if clocks[_rank_key(one)] & clocks[_rank_key(own[0])]]
+        first = min(same, key=lambda one: one.step, default=None)
+        if first is not None and first.step.begin_ns + first.clock_set_ns >= ended_ns:
+            behind.append([one.step for one in same])
     intervals = set(redone([[record.step for record in own], *behind]))
     yield from (_key(record) for record in own if (record.step.begin_ns, record.step.end_ns) in intervals)
 

@@ -10,7 +10,7 @@ from otel_rl import vocabulary as v
 from otel_rl.journal.read import Journal, PointView
 from otel_rl.journal.read import OpenStage as OpenView
 from otel_rl.report.model import DamagedFile, Loss, OpenCollective, OpenStage
-from otel_rl.report.pieces import call_of, integer, is_container, iteration_of, label, rank_of, text
+from otel_rl.report.pieces import begun_ns, call_of, integer, is_container, iteration_of, label, rank_of, text
 
 HANG_S: Final = 10.0
 """A stage hangs at the earliest after this time: the journal is late by up to a second, a machine may pause."""
@@ -46,7 +46,7 @@ def _not_over(views: list[OpenView]) -> list[OpenView]:
     A process has one step, set-up or tear-down at a time. That another is open is journaled before the spans that ended
     until then; who reads in between, or after a kill there, finds both open.
     """
-    containers = sorted((view for view in views if is_container(view.name)), key=lambda view: view.start_ns)
+    containers = sorted((view for view in views if is_container(view.name)), key=begun_ns)
     over = {view.trace_id for view in containers} - {view.trace_id for view in containers[-1:]}
     return [view for view in views if view.trace_id not in over]
 
@@ -67,7 +67,7 @@ def _around(view: OpenView, known: dict[bytes, OpenView]) -> list[OpenView]:
 
 def _open_row(view: OpenView, around: list[OpenView], now_ns: int, longest_ns: Mapping[str, int]) -> OpenStage:
     rank = rank_of(view.resource)
-    end_ns = now_ns if view.alive else view.journal.last_ns
+    end_ns = now_ns if view.alive else view.last_ns
     open_s = max(0, end_ns - view.start_ns) / 1e9
     call = call_of(view.name, view.attributes)
     longest_s = longest_ns[call] / 1e9 if call in longest_ns else None
@@ -99,7 +99,7 @@ def _collective(view: OpenView) -> OpenCollective:
 
 
 def totals(points: Iterable[PointView]) -> Counter[tuple[str, str, str]]:
-    """Add up counters of otel_rl itself: of each cumulative stream its last point, over all processes.
+    """Add up counters of otel_rl itself: of each cumulative stream the point journaled last, over all processes.
 
     Returns:
         Sums by metric, signal and reason.
@@ -108,8 +108,7 @@ def totals(points: Iterable[PointView]) -> Counter[tuple[str, str, str]]:
     for point in points:
         writer, attributes = point.journal.identity.writer, point.attributes
         key = (writer, point.name, text(attributes, v.SIGNAL), text(attributes, v.REASON))
-        if key not in last or point.time_ns >= last[key].time_ns:
-            last[key] = point
+        last[key] = point
     sums: Counter[tuple[str, str, str]] = Counter()
     for (_, name, signal, reason), point in last.items():
         sums[name, signal, reason] += int(point.value)

@@ -92,6 +92,19 @@ class StepDisagreement:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ClockSet:
+    """The wall clock of one rank was set between two steps: no duration of this report has that in it."""
+
+    attempt: str
+    rank: Rank
+    loop: str
+    step: int
+    """The first step behind it."""
+    by_s: float
+    """Negative where the clock was set back."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepTimes:
     """Step times in seconds over the averaged steps of all ranks."""
 
@@ -391,6 +404,9 @@ class Report:
     were given up. Whatever is made of spans is of the other steps, and no goodput is given."""
     disagreements: list[StepDisagreement]
     """Empty where the ranks agree about their steps, and where lost spans leave it open."""
+    clocks_set: list[ClockSet]
+    """In order of time. Times of a process are by its clock as that was when it began; when an open stage began is by
+    its clock as it is."""
     open_stages: list[OpenStage]
     pending: list[Pending]
     """Empty of a run that its user named: its processes know it from the start."""

@@ -8,25 +8,27 @@ from functools import lru_cache
 from typing import Final
 
 from otel_rl import vocabulary as v
-from otel_rl.journal.read import SpanView
+from otel_rl.journal.read import OpenStage, SpanView
 from otel_rl.pieces import call_of, integer, is_container, is_derived, is_request, iteration_of, label, piece, text
 from otel_rl.records import Value
 from otel_rl.report.model import Rank
 
 __all__ = [
-    "KEYS", "Work", "call_of", "integer", "is_container", "is_derived", "is_request", "iteration_of", "label", "piece",
-    "rank_of", "text", "work_of",
+    "KEYS", "Work", "begun_ns", "call_of", "clock_set_ns", "integer", "is_container", "is_derived", "is_request",
+    "iteration_of", "label", "piece", "rank_of", "text", "work_of",
 ]  # fmt: skip
 
 KEYS: Final = (
     v.ITERATION, v.LOOP_NAME, v.MODE, v.IDLE_REASON, v.LOGPROB_KIND, v.TOKENS, v.TOKENS_PROMPT, v.TOKENS_RESPONSE,
     v.TOKENS_PADDING, v.SAMPLE_BATCH_SIZE, v.BATCH_SIZE, v.COMM_COUNT, v.COMM_TIME, v.COMM_HIDDEN, v.CLOCK,
     v.TRUNCATED, v.ERROR_TYPE, v.SUBMISSION, v.COMM_OPERATION, v.COMM_ASYNC, v.OPTIMIZER_SKIPPED, v.CHECKPOINT_ASYNC,
-    v.DEVICE_TIME, v.COMM_BYTES, v.COMM_GROUP, v.COMM_GROUP_SIZE, v.COMM_SEQUENCE, v.CHECKPOINT_LOAD,
+    v.DEVICE_TIME, v.COMM_BYTES, v.COMM_GROUP, v.COMM_GROUP_SIZE, v.COMM_SEQUENCE, v.CHECKPOINT_LOAD, v.CLOCK_SET,
 )  # fmt: skip
 """The attributes that stages are made from."""
 ERROR: Final = 2
 """OTLP's status code."""
+MOST_SET_NS: Final = 1 << 62
+"""No clock is set by that; a crafted journal may say anything."""
 
 
 @dataclass(slots=True)
@@ -76,6 +78,17 @@ class Work:
         """Take the larger of each count: of ranks that share their samples some may count what others do not see."""
         for name in ("samples", "prompt_tokens", "response_tokens", "padding_tokens", "padded_tokens", "train_tokens"):
             setattr(self, name, max(getattr(self, name), getattr(other, name)))
+
+
+def clock_set_ns(view: SpanView | OpenStage) -> int:
+    """Say by how much the wall clock of a container's process had been set when it began, ns."""
+    set_ns = integer(view.attributes, v.CLOCK_SET)
+    return set_ns if abs(set_ns) < MOST_SET_NS else 0
+
+
+def begun_ns(view: SpanView | OpenStage) -> int:
+    """Say when a container began by its process's clock if nobody had set that: one that began later has more."""
+    return view.start_ns - clock_set_ns(view)
 
 
 def rank_of(resource: Mapping[str, Value]) -> Rank:

@@ -105,8 +105,9 @@ class Numbers:
         """Give the number of each moment's step, and the steps by their numbers."""
         known: dict[StepKey, int] = {}
         numbers = array("I")
-        for time_ns, place in zip(self._times, self._places, strict=True):
-            numbers.append(known.setdefault(calendar.step(places[place], time_ns), len(known)))
+        for moment, (time_ns, place) in enumerate(zip(self._times, self._places, strict=True)):
+            step, self._times[moment] = calendar.step(places[place], time_ns)
+            numbers.append(known.setdefault(step, len(known)))
         return numbers, list(known)
 
     def _rows(
@@ -125,18 +126,38 @@ class _Calendar:
     """Says in which step of its rank a point lies: points are stamped at the end of their step."""
 
     def __init__(self, records: Iterable[StepRecord]) -> None:
-        self._steps: defaultdict[Place, list[StepRecord]] = defaultdict(list)
+        steps: defaultdict[Place, list[StepRecord]] = defaultdict(list)
         for record in records:
-            self._steps[record.attempt, record.rank].append(record)
-        for steps in self._steps.values():
-            steps.sort(key=lambda record: record.step.end_ns)
+            steps[record.attempt, record.rank].append(record)
+        for of_rank in steps.values():
+            of_rank.sort(key=lambda record: record.step.end_ns)
+        self._steps = {
+            place: [(set_ns, list(group)) for set_ns, group in groupby(of_rank, key=lambda one: one.clock_set_ns)]
+            for place, of_rank in steps.items()
+        }
+        """Of each rank the steps between which its clock was not set, and by how much it had been."""
+        self._last = {place: of_rank[0] for place, of_rank in steps.items()}
+        """In which step the point before lay."""
 
-    def step(self, place: Place, time_ns: int) -> StepKey:
-        steps = self._steps.get(place, [])
-        index = bisect_left(steps, time_ns, key=lambda record: record.step.end_ns)
-        if index < len(steps) and steps[index].step.begin_ns < time_ns:
-            return steps[index].step.loop, steps[index].step.iteration, 0
-        return "", None, time_ns
+    def step(self, place: Place, time_ns: int) -> tuple[StepKey, int]:
+        """Give the step, and the time by the clock that nobody set; points come about as they were recorded.
+
+        A clock that was set back says a time twice: then it is the step that is nearer to that of the point before.
+        """
+        last = self._last.get(place)
+        if last is None:
+            return ("", None, time_ns), time_ns
+        found = [one for set_ns, steps in self._steps[place] if (one := _at(steps, time_ns - set_ns)) is not None]
+        if not found:
+            return ("", None, time_ns - last.clock_set_ns), time_ns - last.clock_set_ns
+        reached_ns = last.step.end_ns
+        nearest = self._last[place] = min(found, key=lambda one: abs(one.step.end_ns - reached_ns))
+        return (nearest.step.loop, nearest.step.iteration, 0), time_ns - nearest.clock_set_ns
+
+
+def _at(steps: Sequence[StepRecord], time_ns: int) -> StepRecord | None:
+    index = bisect_left(steps, time_ns, key=lambda record: record.step.end_ns)
+    return steps[index] if index < len(steps) and steps[index].step.begin_ns < time_ns else None
 
 
 def is_own(point: PointView) -> bool:

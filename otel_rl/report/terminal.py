@@ -9,6 +9,7 @@ from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from otel_rl.report.balance_table import balance_table
+from otel_rl.report.clocks import clock_lines
 from otel_rl.report.comm_table import comm_table
 from otel_rl.report.format import clock, count, plural, printable, seconds
 from otel_rl.report.goodput_table import goodput_table
@@ -113,7 +114,7 @@ def _unseen(report: Report) -> Text | None:
         return None
     ranks = " of all ranks" if len(report.ranks) > 1 else ""
     return Text(
-        f"{plural(report.unseen_steps, 'step')}{ranks} left numbers and no spans: not sampled (OTEL_TRACES_SAMPLER), or "
+        f"{plural(report.unseen_steps, 'step')}{ranks} left numbers and no spans: not sampled (OTEL_TRACES_SAMPLER) or "
         "given up. All but requests and what is told over the steps is of the others, and no goodput is given.",
         style=WARNING,
     )
@@ -170,4 +171,5 @@ def _trust(report: Report) -> Text | None:
         f"{row.writer}: {count(row.bytes)} bytes unreadable in {plural(row.places, 'place')} ({row.reason})"
         for row in report.damage
     ]
+    lines += clock_lines(report)
     return Text("\n".join(lines), style=WARNING) if lines else None

@@ -59,6 +59,13 @@ OUT_OF_MEMORY: Final = event(
 CLOCK_STEPPED: Final = event(
     "otel_rl.clock.stepped", "the wall clock jumped against the monotonic one; times are re-anchored"
 )
+CLOCK_SET: Final = attribute(
+    "otel_rl.clock.set",
+    "int",
+    "span",
+    "of a container: by how much the wall clock had been set in all when it began, since the process began, ns; less "
+    "that its times are those of a clock that nobody set. Absent where it was not set",
+)
 NO_STATISTICS: Final = event(
     "otel_rl.engine.no_statistics",
     "a rollout engine that does not tell what its numbers need; the text says how to get it",
