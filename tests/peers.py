@@ -124,6 +124,10 @@ class Peer:
                 self._writer.append(request.signal, request.payload, request.count, request.first_ns, request.last_ns)
             parent = f"{span:016x}"
 
+    def redirect(self, directory: Path) -> None:
+        """Write on elsewhere."""
+        self._writer.redirect(directory)
+
     def die(self) -> None:
         """Write no more; who looks finds this process dead, because its journal says another start time."""
         self._writer.close()

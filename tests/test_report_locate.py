@@ -7,10 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from otel_rl.cli import app
 from otel_rl.identity import folder_name
 from otel_rl.journal.read import JournalNotFound
-from otel_rl.report.locate import find_run, is_fallback, runs_below
+from otel_rl.report.locate import find_run, is_fallback, open_whole, runs_below
+from tests.peers import Did, Peer
 from tests.runs import Plan, write_run
 
 
@@ -130,6 +133,24 @@ def test_runs_that_could_not_be_written_are_found_elsewhere(root: Path, fallback
     assert (True, False) == (is_fallback(lost), is_fallback(root / "new"))
     with pytest.raises(JournalNotFound, match=rf"; {fallback} holds runs that could not be written"):
         find_run(None, root / "absent")
+
+
+def test_a_run_is_read_with_what_went_elsewhere_when_the_disk_was_full(root: Path, fallback: Path) -> None:
+    """What its writers wrote on there, and nothing of another run of the name; the command says where that is."""
+    fallback.chmod(0o700)
+    rank, stranger = Peer(root / "half", 0, 1), Peer(fallback / "half", 0, 1, attempt="b" * 16)
+    rank.step(1, [Did("first", 1)])
+    stranger.step(1, [Did("strange", 1)])
+    rank.redirect(fallback / "half")
+    rank.step(2, [Did("second", 1)])
+    rank.die()
+    stranger.die()
+    whole = open_whole(root / "half")
+    names = [span.name for span in whole.spans() if not span.name.startswith("rl.")]
+    assert (["first", "second"], [root / "half"]) == (names, [whole.path])
+    command = ["export", "half", "--output", str(root / "all.jsonl")]
+    result = CliRunner().invoke(app, command, env={"OTEL_RL_DIR": str(root)})
+    assert (0, True) == (result.exit_code, f"a part of it is in {fallback / 'half'}" in " ".join(result.stderr.split()))
 
 
 def test_what_cannot_be_looked_at_is_no_run(root: Path) -> None:

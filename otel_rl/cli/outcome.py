@@ -13,9 +13,9 @@ from rich.console import Console
 
 from otel_rl.config import Config, ConfigurationError
 from otel_rl.integrations import check_names
-from otel_rl.journal.read import JournalNotFound, Run, open_run
+from otel_rl.journal.read import JournalNotFound, Run
 from otel_rl.report.format import printable
-from otel_rl.report.locate import find_run, is_fallback
+from otel_rl.report.locate import find_run, is_fallback, open_whole
 
 FAILED: Final = 1
 WRONG_USAGE: Final = 2
@@ -99,10 +99,10 @@ def opened(name: str | None) -> Run:
     root = absolute(settings().directory)
     try:
         path = find_run(name, root)
-        run = open_run(path)
+        run = open_whole(path)
     except JournalNotFound as error:
         leave(str(error), NOT_FOUND)
-    say_fallback(path)
+    say_fallback(run)
     return run
 
 
@@ -114,7 +114,10 @@ def absolute(path: Path) -> Path:
         return path
 
 
-def say_fallback(path: Path) -> None:
-    """Say that a run is not where runs are kept, if so."""
-    if is_fallback(path):
-        complain(f"{path} is in the folder for temporary files: the directory of its runs could not be written")
+def say_fallback(run: Run) -> None:
+    """Say that a run, or a part of it, is not where runs are kept, if so."""
+    if is_fallback(run.path):
+        complain(f"{run.path} is in the folder for temporary files: the directory of its runs could not be written")
+    folders = {segment.path.parent for journal in run.journals for segment in journal.segments}
+    for folder in sorted(folders - {run.path, run.path.parent}):
+        complain(f"a part of it is in {folder}: its disk took no more")

@@ -11,10 +11,11 @@ from rich.live import Live
 from rich.text import Text
 
 from otel_rl.cli.outcome import RunName, opened, stderr, stdout
-from otel_rl.journal.read import JournalNotFound, Run, open_run
+from otel_rl.journal.read import JournalNotFound, Run
 from otel_rl.report.build import build_report
 from otel_rl.report.document import to_json
 from otel_rl.report.format import printable
+from otel_rl.report.locate import open_whole
 from otel_rl.report.model import Report
 from otel_rl.report.terminal import document, render
 
@@ -59,7 +60,7 @@ def _follow(run: str | None) -> None:
         while shown.state == "alive":
             view.update(document(shown, console.width), refresh=True)
             time.sleep(PAUSE_S)
-            shown = build_report(open_run(found.path), time.time_ns())
+            shown = build_report(open_whole(found.path), time.time_ns())
     if shown.state == "alive":  # interrupted, or it is gone: said now, as with the screen of before it would be lost
         shown = _build(opened(str(found.path)))
     render(shown, console)

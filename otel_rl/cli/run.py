@@ -18,9 +18,9 @@ from otel_rl.cli.outcome import Directory, absolute, complain, leave, say_fallba
 from otel_rl.config import LAUNCH
 from otel_rl.guard import guard
 from otel_rl.journal.identity import WriterIdentity
-from otel_rl.journal.read import JournalNotFound, Run, open_run
+from otel_rl.journal.read import JournalNotFound, Run
 from otel_rl.report.build import build_report
-from otel_rl.report.locate import last_written, recency, recorded_below, roots
+from otel_rl.report.locate import last_written, open_whole, recency, recorded_below, roots
 from otel_rl.report.terminal import render
 
 CANNOT_EXECUTE = 126
@@ -115,7 +115,7 @@ def recorded_since(root: Path, started_ns: int, launch: str = "") -> list[Run]:
     recent = [path for path, time_s in written.items() if time_s >= started_ns / 1e9 - CLOCK_SLACK_S]
     for path in sorted(recent, key=recency, reverse=True):
         try:
-            run = open_run(path)
+            run = open_whole(path)
         except JournalNotFound:  # renamed since it was listed
             continue
         if _is_of(run, launch) or _is_unmarked(run, started_ns):
@@ -151,4 +151,4 @@ def conclude(runs: list[Run], quiet: bool) -> None:
     for other in runs[1:]:
         complain(f"also recorded in {other.path}")
     for run in runs:
-        say_fallback(run.path)
+        say_fallback(run)

@@ -7,6 +7,7 @@ import re
 import stat
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -189,13 +190,19 @@ class Journal:
         return survey
 
 
-def find_journals(path: Path) -> list[Journal]:
+def find_journals(path: Path, elsewhere: Path | None = None) -> list[Journal]:
     """Find the journals of a run directory, or those in one file of concatenated segments.
+
+    Args:
+        path: of the directory or the file.
+        elsewhere: directory in which their writers may have gone on.
 
     Raises:
         OSError: the directory cannot be listed.
     """
     files = sorted(path.iterdir()) if path.is_dir() else [path]
+    with suppress(OSError):  # most often it is not there
+        files += sorted(elsewhere.iterdir()) if elsewhere is not None else []
     named: dict[str, list[Segment]] = defaultdict(list)
     identities: dict[str, WriterIdentity] = {}
     for file in files:
@@ -203,6 +210,8 @@ def find_journals(path: Path) -> list[Journal]:
             continue
         for segment, identity in _segments(file):
             writer = identity.writer
+            if file.parent == elsewhere and writer not in named:
+                continue  # of another run of the name
             named[writer].append(segment)
             if identity.created_ns or writer not in identities:
                 identities[writer] = identity

@@ -112,11 +112,12 @@ class Run:
             yield from _logs(journal, event_name)
 
 
-def open_run(path: str | Path) -> Run:
+def open_run(path: str | Path, elsewhere: Path | None = None) -> Run:
     """Open a run to read it.
 
     Args:
         path: the run's directory, or one file of concatenated segments.
+        elsewhere: where its processes may have gone on when their disk took no more.
 
     Raises:
         JournalNotFound: there is none, or it cannot be read.
@@ -124,7 +125,7 @@ def open_run(path: str | Path) -> Run:
     path = Path(path)
     try:
         path.stat()
-        journals = find_journals(path)
+        journals = find_journals(path, elsewhere)
     except OSError as error:
         raise JournalNotFound(_why_not(path, error)) from error
     if not journals:

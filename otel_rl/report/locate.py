@@ -9,7 +9,7 @@ from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 
 from otel_rl.identity import folder_name
-from otel_rl.journal.read import JournalNotFound
+from otel_rl.journal.read import JournalNotFound, Run, open_run
 
 PENDING = ".pending"
 """Where processes write until the name of their run is known."""
@@ -40,6 +40,17 @@ def find_run(name: str | None, root: Path) -> Path:
     raise JournalNotFound(
         f"there is no run {name!r}: it is neither a directory nor a run below {root} (OTEL_RL_DIR). {_known(root)}"
     )
+
+
+def open_whole(path: Path) -> Run:
+    """Open a run with what its processes wrote elsewhere when their disk took no more.
+
+    Raises:
+        JournalNotFound: there is none, or it cannot be read.
+    """
+    from otel_rl.directories import redirected  # as below
+
+    return open_run(path, redirected(path.absolute()))
 
 
 def _not_empty(path: Path) -> Path:
