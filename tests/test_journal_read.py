@@ -488,7 +488,7 @@ def test_a_file_of_another_kind(tmp_path: Path) -> None:
     """A file that is no journal is said to be none."""
     path = tmp_path / "notes.txt"
     path.write_text("hello")
-    with pytest.raises(JournalNotFound, match="holds no journal"):
+    with pytest.raises(JournalNotFound, match="is a file without records"):
         open_run(path)
 
 

@@ -10,6 +10,7 @@ import pytest
 from otel_rl import vocabulary as v
 from otel_rl.journal.read import open_run
 from otel_rl.report.build import build_report
+from otel_rl.report.efficiency_model import UNTOLD
 from otel_rl.report.model import Rank, Verdict
 from tests.peers import BEGIN_NS, Did, Met, Peer
 from tests.watched import DEAD
@@ -129,7 +130,7 @@ def test_for_whom_ranks_wait_where_not_all_waits_are_known(tmp_path: Path) -> No
     )
     untold = (
         f"{start}90 % of the step time in them: 90 % inside rl.train.optimizer; how much is waiting is not known: not "
-        "every collective is recorded on every rank of its group, and of many in a stage only the 32 longest."
+        f"{UNTOLD.removeprefix('not ')}."
     )
     found = [judged(tmp_path / did.__name__, 2, did) for did in (late_once, by_turns)]
     assert [("comm", named, Rank("trainer", 0)), ("comm", untold, None)] == [

@@ -71,7 +71,7 @@ def test_no_line_is_wider_than_the_terminal(text_of: Callable[[str, int], str], 
         ("many ranks", "rl.reward            10.0 ms  10.0 ms  20.0 ms  rank 7, 2.0x the others"),
         ("killed", "rank 1 was last seen in rl.train.backward, step 12, at most 1 s before it died;"),
         ("hanging", "rank 1 may hang: in rl.train.backward, step 12, for 56.6 s (since "),
-        ("hanging", "; the longest that ended took 16.0 ms"),
+        ("hanging", "; the longest that ended took 16.0 ms\n\nMost time goes into"),
         ("hanging", "running"),
         ("killed", "lasted at least "),
         ("no step", "No step was finished"),
@@ -173,7 +173,7 @@ def test_bounds_are_said_to_be_bounds(tmp_path: Path) -> None:
     for said in (
         "rank 0 86.0 ms >=10.0 ms <=1.00 ms 16.0 ms",
         "rank 1 96.0 ms 0 us 1.00 ms 16.0 ms",
-        "; >=, <=: not every collective is recorded on every rank of its group, and of many in a stage only the 32 ",
+        "; >=, <=: not every collective is recorded on every rank of its group: of many in a stage only the 32 ",
         "data 0.9 %, skew >=4.3 %.",
         ">=: more may be waits in collectives, so productive, overhead and other may be less.",
     ):

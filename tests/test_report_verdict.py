@@ -188,7 +188,10 @@ def test_where_more_may_be_waiting_the_sentence_says_so() -> None:
     start = (
         "Collectives hold the run back: the ranks spend 36 % of the step time in them: 36 % inside rl.train.backward"
     )
-    untold = "not every collective is recorded on every rank of its group, and of many in a stage only the 32 longest"
+    untold = (
+        "not every collective is recorded on every rank of its group: of many in a stage only the 32 longest, and of a "
+        "process that died not the last ones"
+    )
     expected = [
         f"{start}; at least 20 % is waiting for the slowest.",
         f"{start}; at least 10 % is waiting, and how much more is not known: {untold}.",

@@ -145,6 +145,8 @@ def _why_empty(path: Path) -> str:
     if runs:
         names = ", ".join(dict.fromkeys(runs))
         return f"{path} holds runs and is none itself; give one of them: {names}"
+    if path.is_file():
+        return f"{path} is a file without records; give the directory of a run, which otel_rl names when it ends"
     return f"{path} holds no journal (*{SUFFIX}); was the training instrumented, and did it live longer than a second?"
 
 

@@ -9,7 +9,8 @@ from otel_rl.analysis.many_steps import PERSISTENT_SHARE
 
 BubbleKind = Literal["data", "queue", "pipeline", "other", "skew"]
 UNTOLD: Final = (
-    "not every collective is recorded on every rank of its group, and of many in a stage only the 32 longest"
+    "not every collective is recorded on every rank of its group: of many in a stage only the 32 longest, and of a "
+    "process that died not the last ones"
 )
 """Why not all is known that ranks wait for slower ones."""
 GoodputKind = Literal["productive", "overhead", "idle", "wasted", "other"]

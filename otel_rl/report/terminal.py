@@ -48,14 +48,16 @@ def render(report: Report, console: Console) -> None:
 def document(report: Report, width: int) -> RenderableType:
     """Lay a report out for a terminal of ``width`` columns; texts of the journal cannot order that terminal about."""
     report = _printable(report)
+    is_hanging = any(row.is_hanging for row in report.open_stages)  # then this is what matters
     sections: list[RenderableType | None] = [
         _header(report, width),
+        open_lines(report) if is_hanging else None,
         _sentence(report),
         _failures(report),
         ledger_lines(report),
         _unseen(report),
         disagreement_lines(report),
-        open_lines(report),
+        None if is_hanging else open_lines(report),
         pending_lines(report),
         stage_table(report, width),
         balance_table(report, width),
