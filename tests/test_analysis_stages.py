@@ -136,3 +136,14 @@ def test_a_stage_whose_host_waits_keeps_the_hosts_time() -> None:
     """A rollout: the host waits for its tokens."""
     tree = Tree([Piece(b"a", ROOT, "sample", 0, 50, device_ns=40)])
     assert {("sample",): Slice((50,), 50, 50, Comm(0, 0), False, False)} == tree.slices(WHOLE)
+
+
+def test_what_outlives_its_step_counts_inside_of_it() -> None:
+    """A rollout of a task, or an upload of another thread: its call stays as long as it was."""
+    container = Piece(ROOT, b"", "rl.rank 0", 10, 30)
+    tree = Tree([stage("sample1", "root", 12, 500, inside=Comm(1, 5)), stage("sample2", "root", 28, 90)])
+    whole = {("sample",): Slice((488, 62), 18, 15, Comm(1, 5), False, False)}
+    assert whole == tree.slices(container)
+    alone = Tree([stage("upload", "root", 25, 500)]).slices(container)
+    assert {("upload",): Slice((475,), 5, 5, Comm(0, 0), False, False)} == alone
+    assert 18 == tree.covered_ns(container)
