@@ -83,6 +83,8 @@ class Stage(Span):
     ) -> None:
         end = 0
         try:
+            if self.trace is None:  # never opened: with torch.compile even to read a clock would break the graph
+                return
             end = monotonic_ns()
             if error is not None:
                 with guard("record an exception"):
