@@ -12,6 +12,7 @@ inside compiled regions.
 
 from __future__ import annotations
 
+from otel_rl import vocabulary
 from otel_rl.patching import Hook
 
 C10D = "torch.distributed.distributed_c10d"
@@ -42,6 +43,11 @@ HOOKS = (
         Hook(target=f"{module}:{name}", collective=position, optional=True)
         for module in (C10D, "torch.distributed")
         for name, position in INPUT_POSITION.items()
+    ),
+    *(  # ``new_subgroups`` and device meshes call these
+        Hook(target=f"{module}:{name}", collective=0, optional=True)
+        for module in (C10D, "torch.distributed")
+        for name in vocabulary.MAKING_A_GROUP
     ),
     Hook(target=f"{C10D}:Work.wait", collective=0, optional=True),
     *(Hook(target=f"{FUNCTIONAL}:{name}", collective=0, optional=True) for name in FUNCTIONAL_NAMES),
