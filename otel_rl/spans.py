@@ -236,8 +236,10 @@ class Stage(Span):
 
     def end(self, end_time: int | None = None) -> None:
         """End now, or at ``end_time`` (ns since 1970); what is to come counts as now."""
+        if self.trace is None:
+            return
         now = monotonic_ns()
-        if end_time is not None and self.trace is not None:
+        if end_time is not None:
             with guard("read the end of a span"):
                 now = min(now, int(end_time) - self.trace.anchor)
         self.close(now)
@@ -274,7 +276,9 @@ class Stage(Span):
                 self.set_attribute(key, value)
 
     def add_event(self, name: str, attributes: Mapping[str, Any] | None = None, timestamp: int | None = None) -> None:
-        """Add a point in time; ``timestamp`` in ns since 1970."""
+        """Add a point in time; ``timestamp`` in ns since 1970. Of a stage that was never opened there is no now."""
+        if self.trace is None and timestamp is None:
+            return
         time_ns = timestamp or monotonic_ns() + (self.trace.anchor if self.trace else 0)
         with guard("add an event"):
             self.events = _with_room(self.events)

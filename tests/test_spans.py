@@ -748,6 +748,14 @@ def test_what_a_program_calls_inside_a_compiled_region_breaks_no_graph(
     def block(x: Any) -> Any:
         with otel_rl.stage("reward", tokens=3) as span:
             span.set_attribute("a", 1)
+            span.add_event("e", {"a": 1})
+            span.add_link(trace.INVALID_SPAN_CONTEXT)
+            span.record_exception(ValueError())
+            span.set_status(trace.StatusCode.OK)
+            span.update_name("r")
+            span.end()
+            assert not span.is_recording()
+            assert not span.get_span_context().is_valid
             return x * 2
 
     def step(x: Any) -> Any:
