@@ -44,9 +44,9 @@ HOOKS = (
         for module in (C10D, "torch.distributed")
         for name, position in INPUT_POSITION.items()
     ),
-    *(  # ``new_subgroups`` and device meshes call these
+    *(  # ``new_subgroups`` calls these, and device meshes by the names in their module
         Hook(target=f"{module}:{name}", collective=0, optional=True)
-        for module in (C10D, "torch.distributed")
+        for module in (C10D, "torch.distributed", "torch.distributed.device_mesh")
         for name in vocabulary.MAKING_A_GROUP
     ),
     Hook(target=f"{C10D}:Work.wait", collective=0, optional=True),
