@@ -16,9 +16,11 @@ from otel_rl.journal.views import SpanView
 from otel_rl.pieces import integer, text
 from otel_rl.records import Value
 
-OF_ALL_RANKS: Final = ("gather", "gather_object", "gather_for_metrics", "reduce", "wait_for_everyone")
-"""accelerate's collectives, which all ranks leave together. torch's own of these names are rooted: what the root spends
-in them is waiting, too."""
+OF_ALL_RANKS: Final = (
+    "gather", "gather_object", "gather_for_metrics", "reduce", "wait_for_everyone", *v.MAKING_A_GROUP,
+)  # fmt: skip
+"""accelerate's collectives, which all ranks leave together, and what all ranks of a group make it with. torch's own of
+accelerate's names are rooted: what the root spends in them is waiting, too."""
 SMALL_BROADCAST: Final = 64 << 10
 """Bytes of a broadcast that takes no time to hand over: who is in it for longer waits, as in that of DDP's buffers. A
 larger one each rank leaves when it has got or sent it."""
@@ -137,9 +139,12 @@ def _is_small_broadcast(operation: str, attributes: Mapping[str, object]) -> boo
 def tells_waits(attributes: Mapping[str, Value]) -> bool:
     """Say whether the duration of a collective, beside those of its peers, tells who waited.
 
-    It has to be known which of theirs it is; where the host only launches it, it is that of the launch.
+    It has to be known which of theirs it is; where the host only launches it, it is that of the launch. A group is made
+    once, and who is not in it has no peers there.
     """
-    is_matched = bool(integer(attributes, v.COMM_SEQUENCE)) or text(attributes, v.COMM_OPERATION) == v.DDP_ALL_REDUCE
+    operation = text(attributes, v.COMM_OPERATION)
+    is_matched = bool(integer(attributes, v.COMM_SEQUENCE)) or operation == v.DDP_ALL_REDUCE
+    is_matched |= operation in v.MAKING_A_GROUP and bool(text(attributes, v.COMM_GROUP))
     return is_matched and is_met(attributes) and attributes.get(v.CLOCK) != "host"
 
 

@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from otel_rl import comm_buffers
+from otel_rl import comm_buffers, vocabulary
 from otel_rl.collectives import Collective
 from otel_rl.groups import group_of
 from otel_rl.guard import attempt
@@ -43,7 +43,7 @@ def around_collective(
     name = target.rpartition(":")[2].rpartition(".")[2]
     if name == "wait" and type(original).__name__ == METHOD:
         return around_method(target, before, original)
-    call: _Call | _Wait = _Wait(name) if name in WAITS else _Call(target, name, position, original)
+    call = _call(target, name, position, original)
     begin, end = call.begin, call.end
 
     @functools.wraps(original)
@@ -181,6 +181,28 @@ class _Call:
             _remember(waited, row)
 
 
+class _Making:
+    """The making of a group, in which its ranks wait for each other; others call it too, or not, as the program likes.
+
+    So it counts in the order of no group, and which one it is of is known when it is made.
+    """
+
+    def __init__(self, operation: str) -> None:
+        self.operation = operation
+
+    def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Collective:
+        """Open the row of a call."""
+        row = Collective(self.operation, 0)
+        row.goes_on = True  # so ``end`` is asked, and no device waits for it
+        return row
+
+    def end(self, row: Collective, result: Any) -> None:
+        """Close the row; who is not in the group has no group to show."""
+        if hasattr(result, "group_name"):
+            row.group = group_of(result)
+        row.close()
+
+
 class _Wait:
     """What a wait is for, where the launch was seen."""
 
@@ -205,6 +227,12 @@ class _Wait:
     def end(self, row: Collective, result: Any) -> None:
         """Close the row."""
         row.close()
+
+
+def _call(target: str, name: str, position: int, original: Any) -> _Call | _Making | _Wait:
+    if name in vocabulary.MAKING_A_GROUP:
+        return _Making(name)
+    return _Wait(name) if name in WAITS else _Call(target, name, position, original)
 
 
 def _remember(waited: Any, row: Collective) -> None:

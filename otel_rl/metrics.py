@@ -46,9 +46,11 @@ def record(name: str, value: Any) -> None:
         value: a number; NaN and infinity are kept. A tensor on the host counts as its number. What is no number, and a
             tensor on a device (reading it would wait for the device), is logged once and counted, not recorded.
 
+    Inside a compiled region it does nothing.
+
     Emits: ``name`` (gauge, without a unit). Cost: 1 us.
     """
-    if not state.on:
+    if not state.on or state.is_compiling():
         return
     with guard("record a number"):
         number = as_number(value)

@@ -83,6 +83,8 @@ class Stage(Span):
     ) -> None:
         end = 0
         try:
+            if self.trace is None:  # never opened: with torch.compile even to read a clock would break the graph
+                return
             end = monotonic_ns()
             if error is not None:
                 with guard("record an exception"):
@@ -234,8 +236,10 @@ class Stage(Span):
 
     def end(self, end_time: int | None = None) -> None:
         """End now, or at ``end_time`` (ns since 1970); what is to come counts as now."""
+        if self.trace is None:
+            return
         now = monotonic_ns()
-        if end_time is not None and self.trace is not None:
+        if end_time is not None:
             with guard("read the end of a span"):
                 now = min(now, int(end_time) - self.trace.anchor)
         self.close(now)
@@ -277,8 +281,8 @@ class Stage(Span):
                 self.set_attribute(key, value)
 
     def add_event(self, name: str, attributes: Mapping[str, Any] | None = None, timestamp: int | None = None) -> None:
-        """Add a point in time; ``timestamp`` in ns since 1970."""
-        if self.ended:
+        """Add a point in time; ``timestamp`` in ns since 1970. Of a stage that was never opened there is no now."""
+        if self.ended or (self.trace is None and timestamp is None):
             return
         time_ns = timestamp or monotonic_ns() + (self.trace.anchor if self.trace else 0)
         with guard("add an event"):

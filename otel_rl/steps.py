@@ -295,6 +295,7 @@ class step:
     last one of a loop ends with its block, or with the last stage behind it, and one that raises with its block.
     The step's trace has the same id on every rank. A span of somebody else that happens to be current is linked to. A
     number that does not rise begins another loop (``train.2``), since two steps of one loop must not share a trace.
+    Inside a compiled region it does nothing.
 
     Args:
         number: the step as your loop counts it, 0 or above.
@@ -316,7 +317,7 @@ class step:
             raise ValueError(f"step({number!r}): the number of a step is a whole number, 0 or above")
 
     def __enter__(self) -> Stage | None:
-        if not state.on:
+        if not state.on or state.is_compiling():
             return None
         with guard("begin a step"):
             loop = state.training.loop
@@ -332,6 +333,8 @@ class step:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if state.training.loop is None or state.is_compiling():
+            return
         with guard("end a step"):
             loop, now = state.training.loop, monotonic_ns()
             if loop is not None and error is None:

@@ -245,6 +245,16 @@ NONE = {"attention": False, "mlp": False, "logits": False}
         ),
         pytest.param(Trained(**NONE, first_layer=24), Passes(FORWARD, 0, 0), id="nothing: a forward"),
         pytest.param(
+            Trained(**NONE, first_layer=24, norm_alone=True),
+            Passes(FORWARD, HEAD, 0),
+            id="the final norm: a gradient goes through the head",
+        ),
+        pytest.param(
+            Trained(attention=False, mlp=False, first_layer=24, norm_alone=True),
+            Passes(FORWARD, HEAD, HEAD),
+            id="the final norm and the head",
+        ),
+        pytest.param(
             Trained(mlp=False),
             Passes(FORWARD, FORWARD, 24 * (LAYER[0] + LAYER[2]) + HEAD),
             id="attention and head: the MLP passes gradients on",

@@ -67,7 +67,16 @@ def model(is_trained: Callable[[str], bool], **more: tuple[int, ...]) -> list[Pa
             Trained(attention=False, mlp=False, first_layer=0),
             id="the embedding, tied: as a head too, and through all layers",
         ),
-        pytest.param(lambda name: name == "model.norm.weight", Trained(**NONE, first_layer=3), id="the final norm"),
+        pytest.param(
+            lambda name: name == "model.norm.weight",
+            Trained(**NONE, first_layer=3, norm_alone=True),
+            id="the final norm",
+        ),
+        pytest.param(
+            lambda name: name == "model.norm.weight" or ".2." in name,
+            Trained(logits=False, first_layer=2),
+            id="the final norm above a layer",
+        ),
         pytest.param(
             lambda name: "q_proj" in name,
             Trained(attention=3 * 64, mlp=0, logits=False),
@@ -91,6 +100,8 @@ def test_a_head_of_its_own() -> None:
     head = {"lm_head.weight": (32, 8)}
     assert Trained(**NONE, first_layer=0) == trained(model(lambda name: "embed" in name), untied)
     assert Trained(attention=False, mlp=False, first_layer=3) == trained(model(lambda name: False, **head), untied)
+    below = trained(model(lambda name: name == "model.norm.weight", **head), untied)
+    assert Trained(attention=False, mlp=False, first_layer=3, norm_alone=True) == below
     gpt2 = {"transformer.h.1.attn.c_attn.weight": (8, 24), "score.weight": (1, 8)}
     assert Trained(attention=8 * 24, mlp=0, first_layer=1) == trained(model(lambda name: False, **gpt2), untied)
 

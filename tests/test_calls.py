@@ -122,13 +122,14 @@ def test_equal_labels_are_kept_once() -> None:
         ("all_reduce", True, False),
         (v.DDP_ALL_REDUCE, True, True),
         ("gather_for_metrics", False, True),
+        ("new_group", False, True),
         ("broadcast", False, False),
         ("recv", False, False),
         ("", False, False),
     ],
 )
 def test_what_ranks_leave_together(operation: str, is_async: bool, expected: bool) -> None:
-    """Accelerate's names count; of asynchronous ones only DDP's end, for which every rank waits."""
+    """Accelerate's names count, and a group's making; of asynchronous ones only DDP's end, which all ranks wait for."""
     assert expected == is_met({v.COMM_OPERATION: operation, v.COMM_ASYNC: is_async})
 
 

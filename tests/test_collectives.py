@@ -205,6 +205,34 @@ def test_a_collective_inside_one_belongs_to_it(recording: Recording) -> None:
     )
 
 
+def test_a_group_is_made_by_its_ranks_together(recording: Recording) -> None:
+    """It has no number, what is called to make it belongs to it, and its ranks are no input."""
+    state.identify(world_size=2)
+    group, inner = ProcessGroup(), hooked(lambda x: recording.tick(1))
+
+    def new_group(ranks: Any, local: bool = False) -> Any:
+        inner(np.zeros(1))
+        return group if 0 in ranks else -100
+
+    call = wrap(Hook(target="torch.distributed:new_group", collective=0), new_group)
+    barrier = wrap(Hook(target="package:barrier", collective=0), lambda group: recording.tick(1))
+    with otel_rl.step(1):
+        assert call(np.arange(2)) is group
+        assert -100 == call(ranks=[1])
+        barrier(group)
+    assert [
+        ("new_group", "default_pg", None, None, None, 1),
+        ("new_group", None, None, None, None, 1),
+        ("barrier", "default_pg", 1, None, None, 1),
+    ] == rows(recording)
+
+
+def test_only_ranks_of_the_group_that_was_made_waited_for_each_other() -> None:
+    """Nothing tells what another rank did there."""
+    made = {vocabulary.COMM_OPERATION: "new_group"}
+    assert [True, False] == [tells_waits({**made, vocabulary.COMM_GROUP: "even 1"}), tells_waits(made)]
+
+
 class Work:
     """What torch gives back for an asynchronous collective."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from datetime import timedelta
 from typing import Any
 
@@ -209,7 +209,7 @@ def test_of_models_of_several_groups_none_is_taken_for_the_one(ranks: Recording)
         layer(torch.ones(2, 4)).sum().backward()
         ranks.tick(1)
         with critic.no_sync():
-            actor(torch.ones(2, 4)).sum().backward()
+            (actor(torch.ones(2, 4)) + critic(torch.ones(2, 4))).sum().backward()
     assert [{v.COMM_HIDDEN: True}] * 2 + [{v.COMM_WAIT: 0.0, v.COMM_COUNT: 1}] == backwards(ranks)
 
 
@@ -340,6 +340,50 @@ def test_between_micro_batches_nothing_is_reduced(ranks: Recording) -> None:
     with otel_rl.step(1), model.no_sync():
         model(torch.ones(2, 4)).sum().backward()
     assert [{}] == backwards(ranks)
+
+
+@pytest.mark.parametrize(
+    ("inside", "expected"),
+    [
+        ((), True),
+        (("forward", "backward"), False),
+        (("backward",), True),
+        (("forward",), False),
+    ],
+)
+@pytest.mark.parametrize("is_between", [False, True])
+def test_the_forward_decides_what_a_backward_reduces(
+    ranks: Recording, inside: tuple[str, ...], expected: bool, is_between: bool
+) -> None:
+    """As torch does it, which calls a hook to reduce: whatever is reduced is seen, also behind a forward for nothing.
+
+    Only a forward without gradients in front of a backward inside of ``no_sync`` hides that it reduces.
+    """
+    model, reduced = wrapped(), []
+
+    def reduce(bucket: Any) -> Any:
+        reduced.append(bucket)
+        future: torch.futures.Future[Any] = torch.futures.Future()
+        future.set_result(bucket.buffer())
+        return future
+
+    model.register_comm_hook(None, lambda _, bucket: reduce(bucket))  # torch refuses annotations that are strings
+
+    def within(what: str) -> Any:
+        return model.no_sync() if what in inside else nullcontext()
+
+    with otel_rl.step(1):
+        with within("forward"):
+            loss = model(torch.ones(2, 4)).sum()
+        if is_between:
+            with torch.no_grad():
+                model(torch.ones(2, 4))
+        with within("backward"):
+            loss.backward()
+    is_unknown = is_between and "backward" in inside
+    (described,) = backwards(ranks)
+    assert expected == bool(reduced)
+    assert ("backward" not in inside or (expected and not is_unknown)) == (v.COMM_WAIT in described)
 
 
 def test_a_process_alone_asks_nothing(ranks: Recording, monkeypatch: pytest.MonkeyPatch) -> None:

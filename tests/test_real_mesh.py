@@ -22,14 +22,24 @@ STEPS = 12
 
 
 def test_a_real_mesh_says_the_place_of_each_rank(tmp_path: Path) -> None:
-    """In every step's resource. A stage that computes for longer is not slow, and what stages share counts once."""
+    """In every step's resource. A stage that computes for longer is not slow, and what stages share counts once.
+
+    The making of its groups is seen, of those that a rank is not in as well.
+    """
     run(tmp_path, "-W", "ignore", *launcher(4), str(HERE / "mesh.py"), str(STEPS), OTEL_RL_RUN_ID="mesh")
     steps: dict[int, list[tuple[int, ...]]] = {}
-    for span in open_run(tmp_path / "runs" / "mesh").spans((v.ITERATION,)):
+    recorded = open_run(tmp_path / "runs" / "mesh")
+    for span in recorded.spans((v.ITERATION,)):
         if span.name.startswith(v.RANK_SPAN) and v.ITERATION in span.attributes:
             place = tuple(span.resource.get(key, -1) for key in (v.RANK_PP, v.RANK_DP, v.RANK_TP))
             steps.setdefault(span.resource[v.RANK], []).append(place)  # type: ignore[index,arg-type]
     assert {rank: [(rank // 2, rank % 2, -1)] * STEPS for rank in range(4)} == steps
+    made = [
+        (point.attributes.get(v.COMM_GROUP_KIND, ""), point.count)
+        for point in recorded.last_points(v.COMM_DURATION)
+        if (point.resource[v.RANK], point.attributes[v.COMM_OPERATION]) == (3, "new_group")
+    ]
+    assert [("", 2), ("mesh_dp", 1), ("mesh_pp", 1)] == sorted(made)  # type: ignore[type-var]
 
     report = json.loads(run(tmp_path, "-m", "otel_rl", "report", "mesh", "--json"))
     assert [(rank, rank // 2) for rank in range(4)] == [

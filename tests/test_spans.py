@@ -756,6 +756,61 @@ def test_a_stage_inside_a_compiled_region_compiles(stubbed: Recording, instrumen
         assert torch.equal((torch.sin(x) + 1) * 2 - 1, compiled(x))
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ["stage", "decorator", "step", "record", "request", "observe"])
+@pytest.mark.parametrize("instrumented", [False, True])
+def test_what_a_program_calls_inside_a_compiled_region_breaks_no_graph(
+    stubbed: Recording, instrumented: bool, name: str
+) -> None:
+    """Neither at the first call nor at later ones, when more has been recorded; whether or not anything is."""
+    torch = pytest.importorskip("torch")
+    if instrumented:
+        stubbed.start("torch")
+    torch.compiler.reset()
+
+    def block(x: Any) -> Any:
+        with otel_rl.stage("reward", tokens=3) as span:
+            span.set_attribute("a", 1)
+            span.add_event("e", {"a": 1})
+            span.add_link(trace.INVALID_SPAN_CONTEXT)
+            span.record_exception(ValueError())
+            span.set_status(trace.StatusCode.OK)
+            span.update_name("r")
+            span.end()
+            assert not span.is_recording()
+            assert not span.get_span_context().is_valid
+            return x * 2
+
+    def step(x: Any) -> Any:
+        with otel_rl.step(100):
+            return x * 2
+
+    def record(x: Any) -> Any:
+        otel_rl.record("mine", 0.5)
+        return x * 2
+
+    def request(x: Any) -> Any:
+        otel_rl.request("mine", submitted=1.0, ended=2.0)
+        return x * 2
+
+    def observe(x: Any) -> Any:
+        otel_rl.observe(batch={"input_ids": x})
+        return x * 2
+
+    functions = {"stage": block, "decorator": otel_rl.stage("reward")(lambda x: x * 2), "step": step}
+    functions |= {"record": record, "request": request, "observe": observe}
+    compiled = torch.compile(functions[name], fullgraph=True, backend="eager")
+    for number in range(10):
+        with otel_rl.step(number), otel_rl.stage("train"):
+            assert [2.0, 2.0] == compiled(torch.ones(2)).tolist()
+    if instrumented:
+        run = stubbed.stop()
+        names = [span.name for span in run.spans()]
+        found = [names.count(one) for one in (vocabulary.LOOP, vocabulary.TRAIN, vocabulary.REWARD)]
+        assert ([10, 10, 0], []) == (found, list(run.points("mine")))
+
+
 def test_a_decorator_without_a_name_is_an_error_that_says_so() -> None:
     """It would replace the function by one that never calls it."""
     with pytest.raises(TypeError, match=r'write @otel_rl.stage\("reward"\)'):

@@ -61,6 +61,12 @@ def in_groups(rank: int, number: int) -> list[Did]:
     return [Did(v.REWARD, 20, [Met((10, 4, 40, 32)[rank], number, group=f"tp {group}", size=2)])]
 
 
+def made_anew(rank: int, number: int) -> list[Did]:
+    """Two of three ranks make a group in each step, which the third has no part in."""
+    made = Met(30 if rank == 0 else 2, operation="new_group", group=f"even {number}", size=2)
+    return [Did(v.REWARD, 20, [Met(0, operation="new_group", group="", size=0) if rank == 2 else made])]
+
+
 def barrier_in_idle(rank: int, number: int) -> list[Did]:
     """The barrier lies in what is idle time already."""
     met = [Met((31, 1)[rank], number, operation="barrier")]
@@ -74,6 +80,7 @@ def barrier_in_idle(rank: int, number: int) -> list[Did]:
         (subgroup, [(0, 52, 0), (0, 52, 0), (50, 2, 0), (50, 2, 0)]),
         (two_groups, [(0, 10, 0), (0, 10, 0), (0, 40, 0), (0, 40, 0)]),
         (in_groups, [(6, 4, 0), (0, 4, 0), (8, 32, 0), (0, 32, 0)]),
+        (made_anew, [(28, 2, 0), (0, 2, 0), (0, 0, 0)]),
         (barrier_in_idle, [(0, 0, 41), (0, 0, 41)]),
     ],
 )

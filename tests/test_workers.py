@@ -307,7 +307,7 @@ def test_a_rank_of_a_group_of_children_has_a_set_up_of_its_own(recording: Record
         recording.tick(5)
         otel_rl.flush(60)
         torch.distributed.init_process_group("fake", store=torch.distributed.HashStore(), rank=1, world_size=2)
-        torch.distributed.distributed_c10d._get_default_store().set(ATTEMPT_KEY, "abc job")
+        torch.distributed.distributed_c10d._get_default_store().set(ATTEMPT_KEY.format(1), "abc job")
         try:
             join_process_group()
         finally:

@@ -93,7 +93,7 @@ def passes(
     forward, into, weights = head + adapters, adapters, adapters
     if trained.logits:
         weights += head
-    if trained.first_layer < len(model.layers):
+    if trained.norm_alone or trained.first_layer < len(model.layers):
         into += head
     pairs = {window: attended(lengths, window) for window in {layer.window for layer in model.layers}}
     for number, layer in enumerate(model.layers):

@@ -55,6 +55,8 @@ class Trained:
     logits: bool = True
     first_layer: int = 0
     """The lowest layer that needs any gradient; below it there is no backward. The number of layers: none needs it."""
+    norm_alone: bool = False
+    """Whether the norm above all layers is trained where no layer needs a gradient: the head passes one on to it."""
     adapters: int = 0
     """Weights of adapters (LoRA) that one token passes, all layers together; they are trained."""
 
@@ -76,7 +78,8 @@ def trained(parameters: Iterable[Parameter], config: Config) -> Trained:
     """
     layers = len(architecture(config).layers)
     parameters = list(parameters)
-    first = _first_layer([one.name for one in parameters if one.is_trained], layers)
+    names = [one.name for one in parameters if one.is_trained]
+    first = _first_layer(names, layers)
     counted = [one for one in parameters if len(one.shape) > 1 and not UNCOUNTED.search(one.name)]
     matrices = [one for one in counted if not ADAPTER.search(one.name)]
     inside = [one for one in matrices if _layer(one.name, -1) >= first]
@@ -86,6 +89,7 @@ def trained(parameters: Iterable[Parameter], config: Config) -> Trained:
         mlp=_weights([one for one in inside if not ATTENTION.search(one.name)], config),
         logits=any(one.is_trained and head.search(one.name) for head in heads for one in matrices),
         first_layer=first,
+        norm_alone=first == layers and any(map(NORM.search, names)),
         adapters=sum(_passed(one, config) for one in counted if one.is_trained and ADAPTER.search(one.name)),
     )
 

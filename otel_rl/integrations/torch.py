@@ -36,7 +36,10 @@ from otel_rl.workers import is_serving, join_worker, leave_place, take_place
 PACKAGE = "torch"
 SUPPORTS = ">=2.4"
 
-ATTEMPT_KEY = "otel_rl/attempt"
+ATTEMPT_KEY = "otel_rl/attempt/{}"
+"""With the number of times that the rank has joined a process group through the store."""
+JOINED_KEY = "otel_rl/joined/{}"
+"""With the rank."""
 ATTEMPT_LIMIT_S = 5.0
 
 DCP = "torch.distributed.checkpoint"
@@ -192,6 +195,9 @@ def join_process_group() -> None:
 
     Once per process group, on the thread that makes it; at most 5 s where rank 0 is not instrumented yet, and then once
     more when the first step begins: most programs have called a collective until then, and rank 0 with them.
+
+    A store may outlive its processes: that of torchrun's agent does, where a restart finds no new rendezvous. All ranks
+    join as often, so their own number tells the attempt that is theirs from the former ones.
     """
     import torch.distributed as dist
 
@@ -209,15 +215,16 @@ def join_process_group() -> None:
     leave_place(rank=rank, world_size=world_size)
     state.identify(rank=rank, world_size=world_size)
     store = dist.distributed_c10d._get_default_store()
+    key = ATTEMPT_KEY.format(store.add(JOINED_KEY.format(rank), 1))
     if rank == 0:
         if not state.identity.known:
             know_attempt()
-        store.set(ATTEMPT_KEY, f"{state.identity.attempt_id} {state.identity.run_id}")
+        store.set(key, f"{state.identity.attempt_id} {state.identity.run_id}")
         return
     deadline = monotonic_ns() + int(ATTEMPT_LIMIT_S * 1e9)
-    while not _take_attempt(store):
+    while not _take_attempt(store, key):
         if monotonic_ns() > deadline:
-            state.comm.ask_again = lambda: _take_attempt(store)
+            state.comm.ask_again = lambda: _take_attempt(store, key)
             say(
                 "otel_rl: rank 0 did not say its attempt within %.0f s (is it instrumented?); rank %d asks again when "
                 "its first step begins",
@@ -228,11 +235,11 @@ def join_process_group() -> None:
         threading.Event().wait(0.02)
 
 
-def _take_attempt(store: Any) -> bool:
+def _take_attempt(store: Any, key: str) -> bool:
     """Learn the attempt from the store, if rank 0 has put it there."""
-    if not store.check([ATTEMPT_KEY]):
+    if not store.check([key]):
         return False
-    attempt_id, _, run_id = store.get(ATTEMPT_KEY).decode().partition(" ")
+    attempt_id, _, run_id = store.get(key).decode().partition(" ")
     know_attempt(attempt_id, run_id)
     return True
 

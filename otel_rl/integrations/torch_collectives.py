@@ -6,12 +6,13 @@ Runs in every process that imports torch. Source: torch 2.13 to 2.15, ``torch/di
 by norm included. ``Work.wait`` and ``wait_tensor`` wait for what was launched: the exposed part of it.
 
 Not seen: DDP's reducer (``ddp_wait.py`` measures its wait), ``torch.ops._c10d_functional`` called directly, the
-``_autograd`` variants, ``isend`` and ``irecv`` (torch compares them by identity; their waits are seen), and what runs
-inside compiled regions.
+``_autograd`` variants, ``isend`` and ``irecv`` (torch compares them by identity; their waits are seen), waits for
+the futures of collectives, and what runs inside compiled regions.
 """
 
 from __future__ import annotations
 
+from otel_rl import vocabulary
 from otel_rl.patching import Hook
 
 C10D = "torch.distributed.distributed_c10d"
@@ -42,6 +43,11 @@ HOOKS = (
         Hook(target=f"{module}:{name}", collective=position, optional=True)
         for module in (C10D, "torch.distributed")
         for name, position in INPUT_POSITION.items()
+    ),
+    *(  # ``new_subgroups`` calls these, and device meshes by the names in their module
+        Hook(target=f"{module}:{name}", collective=0, optional=True)
+        for module in (C10D, "torch.distributed", "torch.distributed.device_mesh")
+        for name in vocabulary.MAKING_A_GROUP
     ),
     Hook(target=f"{C10D}:Work.wait", collective=0, optional=True),
     *(Hook(target=f"{FUNCTIONAL}:{name}", collective=0, optional=True) for name in FUNCTIONAL_NAMES),

@@ -49,3 +49,5 @@ COMM_EXPOSED_TIME: Final = metric(
 )
 DDP_ALL_REDUCE: Final = "ddp_all_reduce"
 """`rl.comm.operation` of a rank's wait for DDP at the end of a backward: all reductions of it together."""
+MAKING_A_GROUP: Final = ("new_group", "split_group")
+"""`rl.comm.operation` of what makes a process group: a row of the group that is made, without a number in it."""
