@@ -333,11 +333,12 @@ class step:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if state.training.loop is None or state.is_compiling():
+        loop = state.training.loop
+        if loop is None or state.is_compiling():
             return
         with guard("end a step"):
-            loop, now = state.training.loop, monotonic_ns()
-            if loop is not None and error is None:
+            now = monotonic_ns()
+            if error is None:
                 loop.leave(now)
-            elif loop is not None:
+            else:
                 loop.close(now, error)

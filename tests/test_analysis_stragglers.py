@@ -279,6 +279,34 @@ def test_slow_by_turns_or_by_chance_is_no_straggler(own: Callable[[int, int], in
     assert [] == stragglers(calls)
 
 
+def test_a_rank_that_is_as_slow_as_one_that_is_slow_at_times() -> None:
+    """By its own time alone it would not be slow; it is named with the other, and costs what it takes more."""
+    own_us = {0: 10_000, 1: 10_000, 2: 11_700, 3: 12_200}
+    calls = [
+        StageCall(step, rank, "reward", (own if step % 3 == 0 else 10_000) * 1_000)
+        for step in range(12)
+        for rank, own in own_us.items()
+    ]
+    costs_s = {3: pytest.approx(2.2e-3 / 3), 2: pytest.approx(1.7e-3 / 3)}
+    assert costs_s == {one.rank: one.cost_s for one in stragglers(calls)}
+
+
+def test_a_stage_of_some_ranks_alone_is_no_straggling() -> None:
+    """All that have it take as long; the third does not have it."""
+    calls = at_times(lambda step, rank: (0, 34, 35)[rank])
+    assert ([], {}) == (stragglers(calls), costs([call for call in calls if call.step == 0], 40 * MS))
+
+
+@given(
+    st.lists(st.lists(st.sampled_from([0, 1, 10, 11, 12, 13, 39, 40]), min_size=2, max_size=5), min_size=1, max_size=12)
+)
+def test_whatever_ranks_take_somebody_or_nobody_is_named(own_ns: list[list[int]]) -> None:
+    """Ranks that are not there in every step, and times of nothing, among them."""
+    calls = [StageCall(step, rank, "reward", own) for step, row in enumerate(own_ns) for rank, own in enumerate(row)]
+    for found in stragglers(calls):
+        assert (True, True) == (found.others_s > 0, found.cost_s > 0)
+
+
 def test_ranks_that_are_slow_alike_are_held_against_the_others() -> None:
     """Two of three: as fast as the third they would save the whole difference."""
     calls = at_times(lambda step, rank: 10 if rank == 0 else 40)

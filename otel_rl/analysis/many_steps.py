@@ -11,7 +11,7 @@ from statistics import median
 from typing import Final, Generic
 
 from otel_rl import vocabulary as v
-from otel_rl.analysis.balance import EXCESS_SHARE, STRAGGLER_RATIO, held_against
+from otel_rl.analysis.balance import EXCESS_SHARE, held_against
 from otel_rl.analysis.stragglers import (
     RankT,
     StageCall,
@@ -145,8 +145,9 @@ class ManySteps(Generic[RankT]):
                 or count >= max(LEAST_TIMES, PERSISTENT_SHARE * of_stage[stage])
             )
         ]
-        costly = (one for one in named if one.cost_s >= (limit_at_times_s if one.is_at_times else limit_s))
-        return sorted(costly, key=lambda one: -one.cost_s)
+        costly = [one for one in named if one.cost_s >= (limit_at_times_s if one.is_at_times else limit_s)]
+        # Where all that have the stage are as slow, the others do not have it, and nobody is.
+        return sorted((one for one in costly if one.others_s > 0), key=lambda one: -one.cost_s)
 
     def slow_communication(self) -> list[SlowComm]:
         """Name the stages whose collectives are a large part of the step on every rank; no rank is to blame.
@@ -184,14 +185,14 @@ class ManySteps(Generic[RankT]):
         excess_s = [time_s - others_s for time_s, others_s in pairs]
         if found.is_at_times:
             cost_s = sum(excess_s) / len(self._steps_ns)
-            pairs = [(time_s, others_s) for time_s, others_s in pairs if time_s >= STRAGGLER_RATIO * others_s > 0]
+            pairs = sorted(pairs, key=lambda pair: pair[0] - pair[1])[-slow_steps:]  # those in which it is slow
         else:
             cost_s = median(excess_s) * found.steps / len(self._steps_ns)
         return replace(
             found,
             cost_s=cost_s,
             own_s=median([time_s for time_s, _ in pairs]),
-            others_s=median([others_s for _, others_s in pairs if others_s > 0]),
+            others_s=median([others_s for _, others_s in pairs if others_s > 0] or [0.0]),
         )
 
 

@@ -246,7 +246,9 @@ def costs(
         own = own_s[one.stage]
         for rank in (one.rank.rank, *one.rank.tied):
             others_s = [other_s for name, other_s in own.items() if name != rank]
-            found[rank, one.stage] = own[rank] - held_against(own[rank], others_s)
+            rest_s = held_against(own[rank], others_s)
+            if rest_s > 0:  # else only those that are as slow have the stage
+                found[rank, one.stage] = own[rank] - rest_s
     return found
 
 
