@@ -24,8 +24,10 @@ from otel_rl.cli.run import child_environment, conclude, recorded_since
 from otel_rl.config import Config
 from otel_rl.guard import errors
 from otel_rl.journal.identity import WriterIdentity
+from otel_rl.journal.read import open_run
 from otel_rl.journal.write import Writer
 from otel_rl.sidecar import owner
+from otel_rl.sidecar.progress import load, save
 from otel_rl.sidecar.start import Keeper
 from tests.runs import Plan, write_run
 from tests.sink import sink
@@ -73,6 +75,14 @@ def test_quiet_prints_the_path_alone(tmp_path: Path) -> None:
     """No verdict, one line."""
     result = run_python(tmp_path, RECORDING, "--run-id", "mine", "--quiet")
     assert f"otel-rl: recorded in {tmp_path / 'mine'}\n" == result.stderr
+
+
+def test_that_a_run_is_there_already_is_said(tmp_path: Path) -> None:
+    """A restart wants it; who only took a name twice would find two trainings in one report."""
+    told = "otel-rl: the run twice is there already: what is recorded now is added to it"
+    first, second = (run_python(tmp_path, RECORDING, "--run-id=twice", "-q") for _ in range(2))
+    assert (False, True) == (told in first.stderr, told in second.stderr)
+    assert told not in run_python(tmp_path, RECORDING, "-q").stderr
 
 
 def test_nothing_recorded_is_one_line(tmp_path: Path) -> None:
@@ -370,6 +380,21 @@ def test_it_has_the_records_sent(tmp_path: Path, stays: str, options: list[str])
             with suppress(ProcessLookupError):  # it has ended by itself meanwhile
                 os.kill(identity.pid, signal.SIGTERM)
         assert server.wait_for(lambda: owner.living(tmp_path / "mine", me.boot_id) is None, 60), "it ignores SIGTERM"
+
+
+def test_what_the_other_side_does_not_take_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A dead endpoint is named once, with its signals, and nothing where the records were taken."""
+    path = write_run(tmp_path)
+    conclude([open_run(path)], quiet=True)
+    assert "could be sent" not in capsys.readouterr().err
+    name = next(path.glob("*.traces.*")).name.partition(".")[0]
+    progress = load(path, name)
+    for kind in ("traces", "logs"):
+        progress[kind].put_off("later", "gRPC UNAVAILABLE")
+    save(path, name, {kind: row.row() for kind, row in progress.items()})
+    conclude([open_run(path)], quiet=True)
+    told = f"not all of it could be sent so far: gRPC UNAVAILABLE (logs, traces); `otel-rl doctor {path}`"
+    assert told in capsys.readouterr().err
 
 
 def test_a_signal_passes_by_the_one_who_sends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

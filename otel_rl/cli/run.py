@@ -15,12 +15,14 @@ import typer
 from otel_rl.cli.beside import send_rest, sending
 from otel_rl.cli.child import run_child
 from otel_rl.cli.outcome import Directory, absolute, complain, leave, say_fallback, settings_to_train, stderr
+from otel_rl.cli.shipping import refusals
 from otel_rl.config import LAUNCH
 from otel_rl.guard import guard
+from otel_rl.identity import folder_name
 from otel_rl.journal.identity import WriterIdentity
 from otel_rl.journal.read import JournalNotFound, Run
 from otel_rl.report.build import build_report
-from otel_rl.report.locate import last_written, open_whole, recency, recorded_below, roots
+from otel_rl.report.locate import is_run, last_written, open_whole, recency, recorded_below, roots
 from otel_rl.report.terminal import render
 
 CANNOT_EXECUTE = 126
@@ -72,6 +74,8 @@ def run(
     launch = new_launch(environ)
     environ = {**child_environment(environ, root), LAUNCH: launch}
     started_ns = time.time_ns()
+    if config.active and config.run_id and is_run(root / folder_name(config.run_id)):
+        complain(f"the run {config.run_id} is there already: what is recorded now is added to it")
     try:
         with sending(root, config.run_id, config) as keeper:
             code = run_child(command, environ)
@@ -152,3 +156,6 @@ def conclude(runs: list[Run], quiet: bool) -> None:
         complain(f"also recorded in {other.path}")
     for run in runs:
         say_fallback(run)
+        answers = refusals(run)
+        if answers:
+            complain(f"not all of it could be sent so far: {answers}; `otel-rl doctor {run.path}` says what waits")

@@ -82,6 +82,16 @@ def sent(run: Run) -> list[Finding]:
     return [*rows, *put_off, *_sidecars(run)]
 
 
+def refusals(run: Run) -> str:
+    """Say what the other side answers to what is sent of a run at present; empty where it takes it, or nobody asked."""
+    answers: dict[str, set[str]] = {}
+    for writer in {name for name, _ in find_streams(run.path)}:
+        for signal, row in load(run.path, writer).items():
+            if row.failure:
+                answers.setdefault(row.failure, set()).add(signal)
+    return "; ".join(f"{answer} ({', '.join(sorted(signals))})" for answer, signals in sorted(answers.items()))
+
+
 def _put_off(signal: str, retries: Counter[tuple[str, str]], failures: set[str]) -> Finding:
     """Say how often requests were not taken and for what answers; it is wrong where that is so at present."""
     answers = ", ".join(

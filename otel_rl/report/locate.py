@@ -119,7 +119,7 @@ def runs_below(root: Path) -> list[Path]:
     candidates = list(root.iterdir())
     with suppress(OSError):  # there is none, or it is somebody else's, with whom the root is shared
         candidates += (root / PENDING).iterdir()
-    return sorted(path for path in candidates if _is_run(path))
+    return sorted(path for path in candidates if is_run(path))
 
 
 def recency(run: Path) -> float:
@@ -143,7 +143,8 @@ def last_written(run: Path) -> float:
     return max(times, default=0.0)
 
 
-def _is_run(path: Path) -> bool:
+def is_run(path: Path) -> bool:
+    """Say whether a directory holds a journal; not where it cannot be read."""
     try:
         return path.is_dir() and any(segment.is_file() for segment in path.glob("*.otlp"))
     except OSError:
