@@ -338,7 +338,10 @@ class step:
             return
         with guard("end a step"):
             now = monotonic_ns()
-            if error is None:
+            is_over = isinstance(error, SystemExit) and not error.code  # the program ends, and nothing has failed
+            if error is None or is_over:
                 loop.leave(now)
             else:
                 loop.close(now, error)
+            if is_over:
+                loop.began = 0  # it was cut short: no fair step

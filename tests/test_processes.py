@@ -210,7 +210,7 @@ def test_a_handler_that_exits_loses_nothing(tmp_path: Path) -> None:
         ("exception", 1, "LookupError", "failed"),
         ("between", 1, None, "failed"),
         ("exit", 4, "SystemExit", "failed"),
-        ("exit", 0, None, "unknown"),
+        ("exit", 0, None, "finished"),
         ("interrupt", -2, "KeyboardInterrupt", "failed"),
         ("end", 0, None, "finished"),
     ],
