@@ -1,7 +1,7 @@
 """Metrics: hot threads queue what happened, the flusher folds it into cumulative points.
 
 Nothing here calls an SDK instrument: a histogram record costs 5 us there and 0.5 us here, and the SDK drops NaN and
-negative values (facts: otelsdk, sections 1.2 and 0.5).
+negative values.
 """
 
 from __future__ import annotations

@@ -123,7 +123,7 @@ def test_qwen_0_5b_by_hand() -> None:
     assert (2_023_265_140_736, 180_388_626_432) == (2 * 2048 * weights, attention)
     assert Flops(2_203_653_767_168) == Flops(forward) == forward_flops(QWEN_0_5B, [2048])
     assert Flops(6_610_961_301_504) == train_flops(QWEN_0_5B, [2048])
-    # facts/training.md: 6 N s is 0.918 of Megatron's number, N = 494,032,768 parameters
+    # 6 N s is 0.918 of Megatron's number, N = 494,032,768 parameters
     assert pytest.approx(0.918, abs=5e-4) == 6 * 494_032_768 * 2048 / 6_610_961_301_504
 
 

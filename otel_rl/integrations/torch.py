@@ -1,8 +1,8 @@
 """PyTorch: backward, optimizer, checkpoints, data loading and the collectives that Python sees.
 
-Runs in every process that imports torch. Source: torch 2.13 to 2.15, lines in the facts on training, section 1. The
-collectives are in ``torch_collectives.py``; a backward in which others run says so with ``rl.comm.hidden``. What a rank
-learns from the process groups is in ``torch_process_group.py``.
+Runs in every process that imports torch. Source: torch 2.13 to 2.15. The collectives are in
+``torch_collectives.py``; a backward in which others run says so with ``rl.comm.hidden``. What a rank learns from the
+process groups is in ``torch_process_group.py``.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Runs in the process that holds the frontend: the caller's for ``LLM`` and ``AsyncLLM``, the API server's for ``vllm
 serve``. Source: the wheels 0.8.5, 0.9.2, 0.10.2, 0.11.2, 0.14.1, 0.16, 0.24, 0.30, 0.32 and 0.33, ``v1/engine/`` and
-``v1/metrics/`` (facts on engines, section 1). The V0 engine, which 0.8.5 to 0.10 fall back to, is not recorded.
+``v1/metrics/``. The V0 engine, which 0.8.5 to 0.10 fall back to, is not recorded.
 
 ``OutputProcessor._update_stats_from_finished`` is called once for every sequence that vLLM finishes, also where the
 engine collects no statistics. Aborts (of the caller, by cancellation or timeout) never get there; they pass through

@@ -3,7 +3,7 @@
 Each stage has two timing events of its own, recorded on the stream that is current at its begin. What lies between them
 is the stage on the device, with the waits of that stream for other streams in it, those of collectives among them. An
 elapsed time is float32 milliseconds, exact to 1 part in 16 million however long the run has lasted, because the two
-events are the stage's own: no distant event is an anchor. Source: facts on training, section 2.2.
+events are the stage's own: no distant event is an anchor.
 """
 
 from __future__ import annotations
