@@ -24,12 +24,12 @@ from otel_rl.records import Count, Labels, Log, Point
 from otel_rl.rollouts.place import Stages
 from otel_rl.runtime import Trace, state
 from otel_rl.spans import Stage
+from otel_rl.vocabulary import CONTAINER
 
 MOST_STEPS: Final = 16
 """Steps that may wait for their end, or for a device."""
 MOST_GROUPS: Final = 4
 """Batches beside those of a step that may wait for the rest of them."""
-CONTAINER: Final = f"{v.RANK_SPAN} "
 COUNTED: Final = TRAINING | FORWARD_ONLY
 PASSLESS: Final = frozenset({v.SAMPLE, v.SAMPLE_PROCESS, v.REWARD, v.ADVANTAGE})
 """Stages that handle batches, of which nobody expects FLOPs: an engine's, and what is no pass of a model."""
