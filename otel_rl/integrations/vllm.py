@@ -42,7 +42,7 @@ from otel_rl.integrations.vllm_rows import Batch, Engine, Load, is_inside, is_se
 from otel_rl.patching import Hook
 from otel_rl.probes.kv_cache import pool_bytes
 from otel_rl.records import Value
-from otel_rl.requests import Request
+from otel_rl.requests import LOAD_EVERY_NS, Request
 from otel_rl.runtime import state
 
 Args = tuple[Any, ...]
@@ -63,7 +63,6 @@ def _distribution() -> str:
 PACKAGE = _distribution()
 SUPPORTS = ">=0.8.5,<0.34"
 
-LOAD_EVERY_NS = 10_000_000
 REPLICA: ContextVar[int] = ContextVar("otel_rl.vllm.replica", default=-1)
 """Which engine gave the outputs that this task handles: each frontend has a task for that."""
 NO_STATISTICS = (
