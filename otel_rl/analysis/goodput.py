@@ -85,11 +85,6 @@ class Goodput:
         """The sum of the parts."""
         return self.productive_ns + self.overhead_ns + self.idle_ns + self.wasted_ns + self.other_ns
 
-    @property
-    def share(self) -> float | None:
-        """Goodput: productive of wall; None where no time passed."""
-        return self.productive_ns / self.wall_ns if self.wall_ns else None
-
 
 def kind_of(stage: str) -> Kind:
     """Say which kind of time a stage is by its span's name; `rl.reward accuracy` is a reward."""
