@@ -14,7 +14,7 @@ def measure_anchor() -> int:
     """Measure wall clock minus monotonic clock, ns.
 
     Three readings of the wall clock between two of the monotonic one; the tightest counts, so that a descheduled thread
-    does not spoil the anchor. Cost: 0.6 us. Width measured on a VM: 80 ns (facts: training, section 6).
+    does not spoil the anchor. Cost: 0.6 us. Width measured on a VM: 80 ns.
     """
     best_width, anchor = 1 << 62, 0
     for _ in range(3):

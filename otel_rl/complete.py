@@ -37,9 +37,9 @@ def device_duration(fold: Fold, attributes: Attributes, labels: Labels) -> None:
 def memory_attributes(before: Reading | None, after: Reading | None) -> Mapping[str, Value]:
     """Turn the readings at both ends of a stage into attributes; kept, because memory often stands still.
 
-    A reading is at most 10 ms old (``probes.memory.FRESH_NS``), so both ends of a short stage may say the same.
-    A peak is exact only where the stage raised the process's own peak: then the new peak is the stage's. Otherwise the
-    larger end is a lower bound. No peak is ever reset. Source: facts on training, section 3.2.
+    A reading is at most 10 ms old (``probes.memory.FRESH_NS``; less once a device is in use), so both ends of a short
+    stage may say the same. A peak is exact only where the stage raised the process's own peak: then the new peak is the
+    stage's. Otherwise the larger end is a lower bound; no peak is reset for it (``probes/peaks.py`` does, if asked to).
     """
     if before is None or after is None:
         return {}

@@ -28,6 +28,7 @@ from otel_rl.flusher import Flusher
 from otel_rl.guard import errors, guard, say
 from otel_rl.integrations import AUTO, MODULES, NEEDS, check_names
 from otel_rl.journal.wire import Request
+from otel_rl.overrides import Overrides
 from otel_rl.patching import Patches
 from otel_rl.probes import deferred
 from otel_rl.probes.memory import use_memory_reader
@@ -135,7 +136,7 @@ def _instrument(config: Config, integrations: tuple[str, ...] | None, *, is_aske
     state.phase = Phase()
     state.open_setup = open_setup
     state.end_journal = _end_journal
-    state.follow = _parts.patches.follow
+    state.follow = Overrides(_parts.patches).follow
     use_memory_reader()
     tell_workers()
     _hook_process()

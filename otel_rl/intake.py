@@ -16,11 +16,12 @@ from otel_rl.open_stages import OpenStages
 from otel_rl.records import Count, Late, Later, Log, Noted, Point, Span
 from otel_rl.requests import KvCache, Load
 from otel_rl.rollouts.fold import NOTHING, RequestFold
-from otel_rl.rollouts.place import CONTAINER, ROLLOUTS
+from otel_rl.rollouts.place import ROLLOUTS
 from otel_rl.runtime import state
 from otel_rl.spans import Stage
 from otel_rl.stage_metric import StageMetrics
 from otel_rl.step_time import StepTime
+from otel_rl.vocabulary import CONTAINER
 
 LATE_LIMIT_NS = 10_000_000_000
 """A stage waits so long for numbers of its device, and then goes without them."""

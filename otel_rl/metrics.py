@@ -1,7 +1,7 @@
 """Metrics: hot threads queue what happened, the flusher folds it into cumulative points.
 
 Nothing here calls an SDK instrument: a histogram record costs 5 us there and 0.5 us here, and the SDK drops NaN and
-negative values (facts: otelsdk, sections 1.2 and 0.5).
+negative values.
 """
 
 from __future__ import annotations
@@ -22,8 +22,6 @@ from otel_rl.runtime import state
 
 MAX_SERIES = 2000
 """Attribute sets that one metric may have; what comes after is counted as dropped (the SDK's own limit)."""
-
-
 LARGEST = 1 << 1023
 """An integer as large as this is no number that a metric can hold."""
 
@@ -55,13 +53,11 @@ def record(name: str, value: Any) -> None:
     with guard("record a number"):
         number = as_number(value)
         if number is None or not name:
-            _refuse(
+            refuse(
                 "not_a_number", "otel_rl.record(%r, ...) takes a name and a number, not %s", name, type(value).__name__
             )
         elif _is_taken(str(name)):
-            _refuse(
-                "name_taken", "otel_rl.record(%r, ...): %s counts that itself; take another name", name, __package__
-            )
+            refuse("name_taken", "otel_rl.record(%r, ...): %s counts that itself; take another name", name, __package__)
         else:
             gauge(str(name), number)
 
@@ -72,8 +68,8 @@ def _is_taken(name: str) -> bool:
     return name.endswith(".duration") and name.startswith("rl.") if row is None else row.kind != "gauge"
 
 
-def _refuse(reason: str, message: str, *values: object) -> None:
-    """Count a number that is not recorded, and say so the first time."""
+def refuse(reason: str, message: str, *values: object) -> None:
+    """Count a number or a batch that is not recorded, and say so the first time."""
     if not state.dropped["metrics", reason]:
         say(message, *values)
     state.dropped["metrics", reason] += 1

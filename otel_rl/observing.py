@@ -12,9 +12,10 @@ from typing import Any, Final
 
 from otel_rl import vocabulary
 from otel_rl.guard import guard
+from otel_rl.metrics import refuse
 from otel_rl.observed import model as models
 from otel_rl.observed.batch import KEYS
-from otel_rl.observed.book import Book, Shown, refuse
+from otel_rl.observed.book import Book, Shown
 from otel_rl.probes import deferred
 from otel_rl.probes.host_arrays import of_own
 from otel_rl.records import Later

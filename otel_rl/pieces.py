@@ -83,7 +83,7 @@ def call_of(name: str, attributes: Mapping[str, Value]) -> str:
 
 def is_container(name: str) -> bool:
     """Whether a span is the container of one rank."""
-    return name.startswith(f"{v.RANK_SPAN} ")
+    return name.startswith(v.CONTAINER)
 
 
 def is_request(span: SpanView) -> bool:

@@ -22,6 +22,8 @@ UNKNOWN = -1
 """A count that the engine does not tell; a time that it does not tell is 0."""
 MOST_PIECES = 8 * QUEUE_LIMIT
 """Of finished requests that may wait: 200,000 whose readers take five arguments; more are dropped and counted."""
+LOAD_EVERY_NS: Final = 10_000_000
+"""An engine that steps all the time says no more often how busy it is."""
 SAYING: Final = frozenset((v.SAMPLE, v.EVALUATE, v.REWARD))
 """Stages that say what the requests inside them are for; so does one with a mode."""
 

@@ -412,7 +412,7 @@ def _stage_of(parent: Any) -> Stage:
 
 def _is_container(stage: Stage) -> bool:
     """A container that ended may be current again: behind a stage that began inside its step and outlived it."""
-    return stage.name.startswith(f"{vocabulary.RANK_SPAN} ")
+    return stage.name.startswith(vocabulary.CONTAINER)
 
 
 def _stand_in(trace_id: int, span_id: int, *, sampled: bool) -> Stage:

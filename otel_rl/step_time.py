@@ -24,6 +24,7 @@ from otel_rl.metrics import Fold
 from otel_rl.records import Labels, Point
 from otel_rl.runtime import Trace, state
 from otel_rl.spans import Stage
+from otel_rl.vocabulary import CONTAINER
 
 MOST_STEPS: Final = 64
 """Traces whose container may be open at once; the oldest beyond that is given up."""
@@ -42,7 +43,6 @@ Row: TypeAlias = tuple[int, int, int, int, str]
 """Layer of goodput, layer of activity, begin and end (monotonic, ns), reason of an idle stage."""
 SPECIAL: Final = (-1, -1)
 """Layers of a name whose stages have to be looked at."""
-CONTAINER: Final = f"{v.RANK_SPAN} "
 
 KIND_LABELS: Final[tuple[Labels, ...]] = tuple(((v.GOODPUT_KIND, kind.value),) for kind in KINDS)
 ACTIVITY_LABELS: Final[tuple[Labels, ...]] = tuple(((v.ACTIVITY, name),) for name in ACTIVITIES)

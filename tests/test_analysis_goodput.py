@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_rl import vocabulary
-from otel_rl.analysis.goodput import KIND_OF_STAGE, Goodput, Kind, discarded, goodput, kind_of, redone, total, waited
+from otel_rl.analysis.goodput import KIND_OF_STAGE, Goodput, Kind, goodput, kind_of, redone, total
 from otel_rl.analysis.partition import partition
 from otel_rl.analysis.steps import Step
 
@@ -74,7 +73,6 @@ def test_a_step_by_hand() -> None:
     ]
     found = goodput(spent, 0, 100)
     assert Goodput(productive_ns=60, overhead_ns=15, idle_ns=5, wasted_ns=10, other_ns=10) == found
-    assert 0.6 == found.share
 
 
 def test_every_stage_of_the_vocabulary_has_a_kind() -> None:
@@ -88,22 +86,6 @@ def test_ranks_add_up() -> None:
     one = Goodput(1, 2, 3, 4, 5)
     assert Goodput(2, 4, 6, 8, 10) == total([one, one])
     assert Goodput(0, 0, 0, 0, 0) == total([])
-    assert None is total([]).share
-
-
-def test_the_wait_of_a_collective_comes_first() -> None:
-    """It never reaches out of the collective, and a negative one is none."""
-    assert [(5, 7), (5, 9), (5, 5)] == [waited((5, 9), wait) for wait in (2, 99, -1)]
-
-
-@pytest.mark.parametrize(
-    ("tokens", "of_tokens", "expected"), [(25, 100, (10, 15)), (0, 100, (10, 10)), (7, 5, (10, 30)), (3, 0, (10, 10))]
-)
-def test_discarded_samples_waste_their_share_of_the_rollout(
-    tokens: int, of_tokens: int, expected: tuple[int, int]
-) -> None:
-    """By tokens; a rollout without any wastes nothing."""
-    assert expected == discarded((10, 30), tokens, of_tokens)
 
 
 def test_steps_done_again_after_a_restart_are_wasted() -> None:

@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_rl.analysis.intervals import clip, covered, merge, uncovered
+from otel_rl.analysis.intervals import clip, covered, merge
 
 intervals = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), max_size=8)
 
@@ -35,9 +35,3 @@ def test_merged_intervals_are_disjoint_and_cover_the_same(pairs: list[tuple[int,
 def test_clipping_keeps_what_lies_in_the_window(pairs: list[tuple[int, int]], begin: int, end: int) -> None:
     """Only ticks of the window are left."""
     assert ticks(pairs) & set(range(begin, end)) == ticks(clip(pairs, begin, end))
-
-
-@given(intervals, st.integers(0, 40), st.integers(0, 40))
-def test_uncovered_is_the_rest_of_the_window(pairs: list[tuple[int, int]], begin: int, end: int) -> None:
-    """Covered and uncovered ticks add up to the window, however the intervals overlap."""
-    assert len(set(range(begin, end)) - ticks(pairs)) == uncovered(pairs, begin, end)

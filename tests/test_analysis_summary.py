@@ -22,16 +22,16 @@ def test_a_quantile_is_that_of_the_standard_library(values: list[float], percent
 
 @given(numbers)
 def test_a_summary_is_that_of_the_standard_library(values: list[float]) -> None:
-    """Median, total and extremes are those of all values."""
+    """Median and total are those of all values."""
     found = summarize(values)
-    assert (len(values), min(values), max(values)) == (found.count, found.low, found.high)
+    assert len(values) == found.count
     assert statistics.median(values) == pytest.approx(found.median, abs=1e-3)
     assert sum(values) == pytest.approx(found.total, abs=1e-3)
 
 
 def test_nothing_sums_up_to_nothing() -> None:
     """No value gives zeros, not an error."""
-    assert Summary(0, 0.0, 0.0, 0.0, 0.0, 0.0) == summarize([])
+    assert Summary(0, 0.0, 0.0, 0.0) == summarize([])
 
 
 @pytest.mark.parametrize(("values", "share"), [([], 0.5), ([1.0], 1.5), ([1.0], -0.1)])
@@ -43,4 +43,4 @@ def test_a_quantile_of_nothing_is_an_error(values: list[float], share: float) ->
 
 def test_one_value_is_every_quantile() -> None:
     """A single value is its own median and p95."""
-    assert Summary(1, 3.0, 3.0, 3.0, 3.0, 3.0) == summarize([3.0])
+    assert Summary(1, 3.0, 3.0, 3.0) == summarize([3.0])

@@ -20,6 +20,17 @@ from tests.fixtures import Recording, described
 torch = pytest.importorskip("torch")
 
 
+def using_device(recording: Recording) -> FakeCuda:
+    """Record with torch alone, in a process that uses a device."""
+    otel_rl.uninstrument()
+    recording.start("torch")
+    cuda = FakeCuda()
+    state.device = DeviceInUse(cuda)
+    use_memory_reader(lambda: Device(0, 0, 0, 0))
+    recording.tick(20)
+    return cuda
+
+
 @pytest.mark.parametrize("kind", ["cuda", "npu"])
 def test_a_device_is_known_once_it_is_in_use(recording: Recording, kind: str) -> None:
     """Of CUDA, ROCm and Ascend alike; stages before that say nothing of it."""
@@ -51,12 +62,7 @@ def test_a_device_is_known_once_it_is_in_use(recording: Recording, kind: str) ->
 
 def test_a_short_stage_says_whose_clock_it_is(recording: Recording) -> None:
     """Launching takes less than the time that a reading of memory serves: no verdict may take it for the work."""
-    otel_rl.uninstrument()
-    recording.start("torch")
-    cuda = FakeCuda()
-    state.device = DeviceInUse(cuda)
-    use_memory_reader(lambda: Device(0, 0, 0, 0))
-    recording.tick(20)
+    cuda = using_device(recording)
     with otel_rl.step(1):
         for name in ("sample", "train.forward"):
             with otel_rl.stage(name):
@@ -74,12 +80,7 @@ def test_a_short_stage_says_whose_clock_it_is(recording: Recording) -> None:
 
 def test_an_optimizer_without_a_framework_is_timed(recording: Recording) -> None:
     """By torch's own hooks around its step."""
-    otel_rl.uninstrument()
-    recording.start("torch")
-    cuda = FakeCuda()
-    state.device = DeviceInUse(cuda)
-    use_memory_reader(lambda: Device(0, 0, 0, 0))
-    recording.tick(20)
+    cuda = using_device(recording)
     weight = torch.nn.Parameter(torch.ones(1))
     optimizer = torch.optim.SGD([weight], lr=0.1)
     optimizer.register_step_pre_hook(lambda *_: cuda.launch(0.25))

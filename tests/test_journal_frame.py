@@ -157,9 +157,3 @@ def test_a_payload_larger_than_any_is_not_summed(monkeypatch: pytest.MonkeyPatch
     good = frame.pack(1, b"x", 1, 2, 3)
     first, second = frame.scan(claiming(3) + good)
     assert (HEADER_BYTES, "torn") == (second.offset, getattr(first, "reason", ""))
-
-
-def test_scan_from_an_offset() -> None:
-    """A reader that follows a file goes on where it stopped."""
-    good = frame.pack(1, b"x", 1, 2, 3)
-    assert [len(good)] == [item.offset for item in frame.scan(good * 2, len(good))]

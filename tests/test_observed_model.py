@@ -18,11 +18,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_rl.analysis.architecture import architecture
-from otel_rl.analysis.flops import passes, train_flops
+from otel_rl.analysis.flops import passes
 from otel_rl.analysis.trained import FULL, Parameter, Trained
 from otel_rl.observed.model import Seen, formula_of, read
 from otel_rl.observing import show
-from tests.test_analysis_flops import QWEN_0_5B
+from tests.test_analysis_flops import QWEN_0_5B, train_flops
 
 SMALL = {
     "vocab_size": 20, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4,
@@ -65,8 +65,8 @@ def test_a_model_of_transformers_is_its_configuration_and_parameters() -> None:
         (one.name, one.shape, one.is_trained) for one in seen.parameters
     ]
     assert FULL == formula_of(seen).trained
-    assert total(read(model.config.to_dict()), [5, 9]) == train_flops(model.config.to_dict(), [5, 9]).count
-    assert total(seen, [5, 9]) == train_flops(model.config.to_dict(), [5, 9]).count
+    assert total(read(model.config.to_dict()), [5, 9]) == train_flops(model.config.to_dict(), [5, 9])
+    assert total(seen, [5, 9]) == train_flops(model.config.to_dict(), [5, 9])
 
 
 def test_frozen_layers_and_adapters_are_seen() -> None:
@@ -135,7 +135,7 @@ def test_a_head_of_its_own_takes_the_place_of_the_vocabulary() -> None:
     """A critic has one output, by its parameters or by what its configuration says."""
     critic = qwen("Qwen2ForSequenceClassification", num_labels=1)
     assert 1 == formula_of(read(critic)).outputs
-    assert total(read(critic), [7]) == train_flops(critic.config.to_dict(), [7], outputs=1).count
+    assert total(read(critic), [7]) == train_flops(critic.config.to_dict(), [7], outputs=1)
     config = {**critic.config.to_dict(), "architectures": ["Qwen2ForSequenceClassification"], "num_labels": 1}
     assert 1 == formula_of(read(config)).outputs
     assert None is formula_of(read({**config, "architectures": ["Qwen2ForCausalLM"]})).outputs

@@ -16,6 +16,7 @@ import pytest
 
 import otel_rl
 from otel_rl import entry, guard, vocabulary
+from otel_rl.overrides import Overrides
 from otel_rl.patching import Attachment, Hook, Patches, find, wrap
 from otel_rl.runtime import state
 from tests.fixtures import Recording, Tree, trees
@@ -164,8 +165,9 @@ def test_overrides_are_hooked_once_and_restored(package: str, recording: Recordi
         after = functools.partial(lambda name, *_: ended.append(name), name)
         patches.install(Hook(target=f"{package}:{target}", stage=name, after=after))
     between, last, thing = own.between(), own.last(), module.Thing()
+    overrides = Overrides(patches)
     for kind in (own.last, own.between, own.last, module.Thing):
-        patches.follow(kind)
+        overrides.follow(kind)
     with otel_rl.step(1):
         assert (thing, 5) == thing.method(5)
         assert ("between", (between, 5)) == between.method(5)

@@ -22,7 +22,7 @@ import otel_rl
 from otel_rl import entry, guard, ids, vocabulary
 from otel_rl.flusher import Flusher
 from otel_rl.identity import Identity
-from otel_rl.integrations.torch import ATTEMPT_KEY, join_process_group
+from otel_rl.integrations.torch_process_group import ATTEMPT_KEY, join_process_group
 from otel_rl.integrations.transformers import _begin_loop as begin_loop
 from otel_rl.integrations.transformers import _trainer_made as trainer_made
 from otel_rl.records import Point
@@ -399,7 +399,8 @@ def test_an_engines_worker_is_its_parents_in_whatever_group_it_is(
     state.identify(rank=3, world_size=8, system="mine", coordinates={"rl.rank.data": 1})
     values = told()
     become_engine(module)
-    monkeypatch.setattr("otel_rl.integrations.torch.ATTEMPT_LIMIT_S", -1.0)  # nobody is there whom it could ask
+    # nobody is there whom it could ask
+    monkeypatch.setattr("otel_rl.integrations.torch_process_group.ATTEMPT_LIMIT_S", -1.0)
     if is_told:
         monkeypatch.setenv("RANK", "1")
         monkeypatch.setenv("WORLD_SIZE", "2")

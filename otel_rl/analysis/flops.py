@@ -14,20 +14,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from otel_rl.analysis.architecture import Architecture, Config, Unknown, architecture
+from otel_rl.analysis.architecture import Architecture
 from otel_rl.analysis.trained import FULL, Trained
 
 FORMULA: Final = "megatron"
 """Stands beside every number: definitions differ by up to 1.4 times."""
-
-
-@dataclass(frozen=True, slots=True)
-class Flops:
-    """Operations of one batch, or why they cannot be known."""
-
-    count: int | None
-    reason: str = ""
-    formula: str = FORMULA
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,32 +28,6 @@ class Passes:
     forward: int
     input_gradient: int
     weight_gradient: int
-
-
-def forward_flops(
-    config: Config, lengths: Iterable[int], *, logits: int | None = None, outputs: int | None = None
-) -> Flops:
-    """Count a forward alone: log-probabilities, values, rewards.
-
-    Args:
-        config: of the model, as a plain mapping.
-        lengths: real tokens of each sequence.
-        logits: positions whose logits are computed; all of them by default.
-        outputs: width of the head; the vocabulary by default, 1 for a critic.
-    """
-    return _count(config, lengths, logits, outputs, None)
-
-
-def train_flops(
-    config: Config,
-    lengths: Iterable[int],
-    trained: Trained = FULL,
-    *,
-    logits: int | None = None,
-    outputs: int | None = None,
-) -> Flops:
-    """Count forward and backward; where no gradient is needed at all, that is the forward."""
-    return _count(config, lengths, logits, outputs, trained)
 
 
 def mfu(count: int, peak: float, seconds: float) -> float | None:
@@ -84,7 +49,15 @@ def passes(
     logits: int | None = None,
     outputs: int | None = None,
 ) -> Passes:
-    """Count the operations of one batch, each pass apart."""
+    """Count the operations of one batch, each pass apart.
+
+    Args:
+        model: its layers and sizes.
+        lengths: real tokens of each sequence.
+        trained: which of its weights are trained.
+        logits: positions whose logits are computed; all of them by default.
+        outputs: width of the head; the vocabulary by default, 1 for a critic.
+    """
     tokens = sum(lengths)
     head = (
         2 * (tokens if logits is None else logits) * model.hidden * (model.vocabulary if outputs is None else outputs)
@@ -120,16 +93,3 @@ def attended(lengths: Iterable[int], window: int | None = None) -> int:
     if window is None:
         return sum(length * length for length in lengths)
     return sum(length * length - max(0, length - window) ** 2 for length in lengths)
-
-
-def _count(
-    config: Config, lengths: Iterable[int], logits: int | None, outputs: int | None, trained: Trained | None
-) -> Flops:
-    try:
-        model = architecture(config)
-    except Unknown as error:
-        return Flops(None, str(error))
-    found = passes(model, list(lengths), trained or FULL, logits=logits, outputs=outputs)
-    if trained is None:
-        return Flops(found.forward)
-    return Flops(found.forward + found.input_gradient + found.weight_gradient)

@@ -2,14 +2,15 @@
 
 One moment has one kind, the first that claims it:
 
-1. wasted: redone after a restart, discarded samples, skipped updates; whatever ran then, nothing is left of it;
+1. wasted: redone after a restart, skipped updates; whatever ran then, nothing is left of it;
 2. idle: a wait counts as a wait, also inside a stage of another kind;
 3. overhead: weight sync, checkpoint, evaluation, log, set-up; rollouts and rewards of an evaluation belong to it;
 4. productive: rollout, logprobs, values, reward, advantage, update;
 5. other: the remainder, a user's own stages among it.
 
 The intervals are those of the thread that the steps run on, by one rank's clock. What goes on in the background (the
-writing part of an asynchronous checkpoint) holds nobody up and is not among them.
+writing part of an asynchronous checkpoint) holds nobody up and is not among them. That samples were discarded
+no span says.
 """
 
 from __future__ import annotations
@@ -84,11 +85,6 @@ class Goodput:
         """The sum of the parts."""
         return self.productive_ns + self.overhead_ns + self.idle_ns + self.wasted_ns + self.other_ns
 
-    @property
-    def share(self) -> float | None:
-        """Goodput: productive of wall; None where no time passed."""
-        return self.productive_ns / self.wall_ns if self.wall_ns else None
-
 
 def kind_of(stage: str) -> Kind:
     """Say which kind of time a stage is by its span's name; `rl.reward accuracy` is a reward."""
@@ -121,26 +117,6 @@ def total(parts: Iterable[Goodput]) -> Goodput:
         wasted_ns=sum(part.wasted_ns for part in listed),
         other_ns=sum(part.other_ns for part in listed),
     )
-
-
-# --- intervals that no span says ------------------------------------------------------------------------------------
-
-
-def waited(collective: Interval, wait_ns: int) -> Interval:
-    """Place the wait of a symmetric collective: it comes first, then all ranks are there and the transfer begins."""
-    begin, end = collective
-    return begin, min(end, begin + max(0, wait_ns))
-
-
-def discarded(stage: Interval, tokens: int, of_tokens: int) -> Interval:
-    """Take the part of a rollout that made samples nobody consumes, by their share of its tokens.
-
-    Which part of the stage it was is arbitrary, and its length is not: it lies at the begin.
-    """
-    begin, end = stage
-    if of_tokens <= 0:
-        return begin, begin
-    return begin, begin + max(0, end - begin) * min(max(0, tokens), of_tokens) // of_tokens
 
 
 def redone(attempts: Sequence[Sequence[Step]]) -> list[Interval]:

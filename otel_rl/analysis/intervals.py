@@ -40,8 +40,3 @@ def clip(intervals: Iterable[Interval], begin: int, end: int) -> list[Interval]:
         elif max(begin, low) < min(end, high):
             cut.append((max(begin, low), min(end, high)))
     return cut
-
-
-def uncovered(intervals: Iterable[Interval], begin: int, end: int) -> int:
-    """Say how much of a window lies under none of the intervals, ns: the `rl.other` of a step."""
-    return max(0, end - begin) - covered(clip(intervals, begin, end))

@@ -52,8 +52,8 @@ class Straggler(Generic[RankT]):
 
     @property
     def is_at_times(self) -> bool:
-        """Whether it is slow in fewer than half of the steps."""
-        return self.slow_steps < PERSISTENT_SHARE * self.steps
+        """Whether it is slow in fewer than half of the steps that have the stage."""
+        return is_at_times(self.slow_steps, self.steps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +65,11 @@ class SlowComm:
     """Per step, median: the least that any rank spent in the collectives without waiting."""
     share: float
     """Of the step, median."""
+
+
+def is_at_times(slow_steps: int, steps: int) -> bool:
+    """Say whether a rank that is slow again and again is so at times only: in fewer than half of the steps."""
+    return slow_steps < PERSISTENT_SHARE * steps
 
 
 def stragglers(calls: Iterable[StageCall[RankT]]) -> list[Straggler[RankT]]:
@@ -141,7 +146,7 @@ class ManySteps(Generic[RankT]):
             for (rank, stage), count in self._slow.items()
             if stage not in self._inseparable
             and (
-                count >= PERSISTENT_SHARE * self._num_steps(stage)
+                not is_at_times(count, self._num_steps(stage))
                 or count >= max(LEAST_TIMES, PERSISTENT_SHARE * of_stage[stage])
             )
         ]

@@ -16,8 +16,6 @@ from typing import Final, Generic, TypeVar
 
 from otel_rl.analysis.stragglers import Key, StageCall, by_step, keyed
 
-SCORE_LIMIT: Final = 0.75
-"""Below it a score names a straggler: NVRx's default."""
 REPORTS: Final = 10
 """A rank's calls are held against its own best in so many parts of equally many,"""
 LEAST_CALLS: Final = 5

@@ -281,25 +281,18 @@ def step_ns(calls: Iterable[StageCall[RankT]]) -> int:
     return max(total.values(), default=0)
 
 
-def between_stages(
-    calls: Iterable[StageCall[RankT]], wall_ns: Mapping[RankT, int], waited_ns: Mapping[RankT, int]
-) -> dict[RankT, float]:
+def between_stages(other_ns: Mapping[RankT, int], waited_ns: Mapping[RankT, int]) -> dict[RankT, float]:
     """Say how long each rank worked under no stage in one step, s.
 
     There it may wait itself, in what nobody sees: a store, a device, a file that another rank writes. So more than the
     least of the ranks counts only as far as a peer was seen to wait in collectives for longer than this rank.
 
     Args:
-        calls: of all ranks, top-level stages only.
-        wall_ns: duration of the step by rank.
+        other_ns: under no stage by rank, from ``activity``.
         waited_ns: for slower ranks, in collectives, by rank.
     """
-    covered: Counter[RankT] = Counter()
-    for call in calls:
-        covered[call.rank] += call.duration_ns
-    other_ns = {rank: max(0, wall - covered[rank]) for rank, wall in wall_ns.items()}
     least = min(other_ns.values(), default=0)
-    longest = max((waited_ns.get(rank, 0) for rank in wall_ns), default=0)
+    longest = max((waited_ns.get(rank, 0) for rank in other_ns), default=0)
     return {rank: min(other, least + longest - waited_ns.get(rank, 0)) / 1e9 for rank, other in other_ns.items()}
 
 

@@ -15,8 +15,6 @@ class Summary:
     total: float
     median: float
     p95: float
-    low: float
-    high: float
 
 
 def quantile(ordered: Sequence[float], share: float) -> float:
@@ -40,13 +38,11 @@ def quantile(ordered: Sequence[float], share: float) -> float:
 def summarize(values: Sequence[float]) -> Summary:
     """Count, add up and order values; of no value at all, everything is 0."""
     if not values:
-        return Summary(0, 0.0, 0.0, 0.0, 0.0, 0.0)
+        return Summary(0, 0.0, 0.0, 0.0)
     ordered = sorted(values)
     return Summary(
         count=len(ordered),
         total=math.fsum(ordered),
         median=quantile(ordered, 0.5),
         p95=quantile(ordered, 0.95),
-        low=ordered[0],
-        high=ordered[-1],
     )

@@ -8,7 +8,7 @@ import re
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -103,7 +103,7 @@ def integrations() -> list[Finding]:
     return found + [Finding("wrong", name, "there is no such integration") for name in strangers]
 
 
-def settings_rows(environ: Mapping[str, str] = os.environ) -> list[Finding]:
+def settings_rows() -> list[Finding]:
     """List every setting with its value and where it came from, then what others read, and what nobody reads."""
     rows = [
         Finding(
@@ -111,31 +111,30 @@ def settings_rows(environ: Mapping[str, str] = os.environ) -> list[Finding]:
             row.variable,
             f"{shown(row.variable, row.value) or '(empty)'}  [{row.source}]",
         )
-        for row in settings(environ)
+        for row in settings()
     ]
     rows += [
-        Finding("note", name, f"{shown(name, environ[name])}  [of the Collector]")
-        for name in sorted(OF_COLLECTOR & set(environ))
+        Finding("note", name, f"{shown(name, os.environ[name])}  [of the Collector]")
+        for name in sorted(OF_COLLECTOR & set(os.environ))
     ]
     return rows + [
         Finding("wrong", name, "no such setting" + (f"; meant {nearest}?" if nearest else ""))
-        for name, nearest in unknown_variables(environ)
+        for name, nearest in unknown_variables()
     ]
 
 
-def standard_variables(honoured: Collection[str], environ: Mapping[str, str] = os.environ) -> list[Finding]:
+def standard_variables(honoured: Collection[str]) -> list[Finding]:
     """List the OTEL_ variables that are set and say which of them otel_rl honours.
 
     Args:
         honoured: variables that are read besides those of the settings.
-        environ: where to look.
     """
-    honoured = {row.variable for row in settings(environ)} | READ_ELSEWHERE | set(honoured)
+    honoured = {row.variable for row in settings()} | READ_ELSEWHERE | set(honoured)
     return [
         Finding("ok", name, f"{shown(name, value)}  [honoured]")
         if name in honoured
         else Finding("note", name, f"set  [{NO_EFFECT}]")
-        for name, value in sorted(environ.items())
+        for name, value in sorted(os.environ.items())
         if name.startswith("OTEL_") and not name.startswith("OTEL_RL_")
     ]
 

@@ -1,9 +1,8 @@
 """DeepSpeed: forward, backward, optimizer step and checkpoints of its engine.
 
-Runs in every rank. Source: DeepSpeed 0.15 to 0.18, ``deepspeed/runtime/engine.py`` (lines in the facts on training,
-section 1.6) and ``deepspeed/comm/torch.py``: its collectives are those of ``torch.distributed``, so they are rows
-already, inside ``allreduce_gradients`` too, and that is no row of its own. DeepSpeed's own timers wait for the device;
-these do not.
+Runs in every rank. Source: DeepSpeed 0.15 to 0.18, ``deepspeed/runtime/engine.py`` and ``deepspeed/comm/torch.py``: its
+collectives are those of ``torch.distributed``, so they are rows already, inside ``allreduce_gradients`` too, and that
+is no row of its own. DeepSpeed's own timers wait for the device; these do not.
 """
 
 from __future__ import annotations

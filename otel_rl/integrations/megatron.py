@@ -2,10 +2,10 @@
 
 Runs in every rank. Source: megatron-core 0.8 to 0.16, ``core/pipeline_parallel/schedules.py`` (its backward calls the
 engine of autograd itself where outputs are freed, so ``torch.autograd.backward`` does not see it),
-``core/optimizer/optimizer.py`` and ``core/timers.py``; lines in the facts on training, section 1.6. Its collectives are
-those of ``torch.distributed``, their waits those of ``Work.wait``: rows already. All messages of a pipeline go through
-``_communicate`` of ``core/pipeline_parallel/p2p_communication.py``; where it overlaps them with computing, the schedule
-waits by ``Work.wait`` alone: a row, and no ``rl.idle``.
+``core/optimizer/optimizer.py`` and ``core/timers.py``. Its collectives are those of ``torch.distributed``, their
+waits those of ``Work.wait``: rows already. All messages of a pipeline go through ``_communicate`` of
+``core/pipeline_parallel/p2p_communication.py``; where it overlaps them with computing, the schedule waits by
+``Work.wait`` alone: a row, and no ``rl.idle``.
 """
 
 from __future__ import annotations

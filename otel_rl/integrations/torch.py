@@ -1,7 +1,8 @@
 """PyTorch: backward, optimizer, checkpoints, data loading and the collectives that Python sees.
 
-Runs in every process that imports torch. Source: torch 2.13 to 2.15, lines in the facts on training, section 1. The
-collectives are in ``torch_collectives.py``; a backward in which others run says so with ``rl.comm.hidden``.
+Runs in every process that imports torch. Source: torch 2.13 to 2.15. The collectives are in
+``torch_collectives.py``; a backward in which others run says so with ``rl.comm.hidden``. What a rank learns from the
+process groups is in ``torch_process_group.py``.
 """
 
 from __future__ import annotations
@@ -16,12 +17,11 @@ from typing import Any
 
 from opentelemetry.context import get_current
 
-from otel_rl import comm_buffers, ddp_wait, vocabulary
+from otel_rl import ddp_wait, vocabulary
 from otel_rl.collective_calls import around_collective, around_method
-from otel_rl.coordinates import Layout
 from otel_rl.current import SPAN_KEY
-from otel_rl.guard import guard, say
-from otel_rl.integrations import torch_collectives
+from otel_rl.guard import guard
+from otel_rl.integrations import torch_collectives, torch_process_group
 from otel_rl.integrations.torch_memory import exact_peaks
 from otel_rl.integrations.torch_optimizers import time_optimizers
 from otel_rl.patching import Attachment, Hook
@@ -30,17 +30,9 @@ from otel_rl.probes.memory import cuda_reader, use_memory_reader
 from otel_rl.records import Value
 from otel_rl.runtime import state
 from otel_rl.spans import Stage, current_stage
-from otel_rl.steps import know_attempt
-from otel_rl.workers import is_serving, join_worker, leave_place, take_place
 
 PACKAGE = "torch"
 SUPPORTS = ">=2.4"
-
-ATTEMPT_KEY = "otel_rl/attempt/{}"
-"""With the number of times that the rank has joined a process group through the store."""
-JOINED_KEY = "otel_rl/joined/{}"
-"""With the rank."""
-ATTEMPT_LIMIT_S = 5.0
 
 DCP = "torch.distributed.checkpoint"
 SAVED = ((vocabulary.CHECKPOINT_FORMAT, "dcp"),)
@@ -102,14 +94,6 @@ def _backward_failed(args: tuple[Any, ...], kwargs: dict[str, Any], error: BaseE
 
 def _wrapped_by_ddp(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
     ddp_wait.wrapped(args[0])
-
-
-def _mesh_made(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-    """See where the mesh puts this rank; slices of one are meshes, too, and after the first step nothing counts."""
-    import torch.distributed as dist
-
-    if not state.frozen and dist.is_initialized():
-        state.comm.layout.see(args[0], dist.get_world_size())
 
 
 def _data_stage(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
@@ -177,86 +161,8 @@ def _async_save_failed(args: tuple[Any, ...], kwargs: dict[str, Any], error: Bas
         span.close(monotonic_ns())
 
 
-def _process_group_begins(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    comm_buffers.begin()
-
-
-def _process_group_failed(args: tuple[Any, ...], kwargs: dict[str, Any], error: BaseException) -> None:
-    comm_buffers.give_up()
-
-
-def _process_group_made(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-    comm_buffers.end()
-    join_process_group()
-
-
-def join_process_group() -> None:
-    """Learn rank and attempt from the default process group: rank 0 puts the attempt into its store, others read it.
-
-    Once per process group, on the thread that makes it; at most 5 s where rank 0 is not instrumented yet, and then once
-    more when the first step begins: most programs have called a collective until then, and rank 0 with them.
-
-    A store may outlive its processes: that of torchrun's agent does, where a restart finds no new rendezvous. All ranks
-    join as often, so their own number tells the attempt that is theirs from the former ones.
-    """
-    import torch.distributed as dist
-
-    if not dist.is_available() or not dist.is_initialized():
-        return
-    state.comm.worlds += 1
-    state.comm.layout = Layout()  # ranks stand elsewhere in another world
-    rank, world_size = dist.get_rank(), dist.get_world_size()
-    if (world_size < 2 or is_serving()) and take_place() and state.inherited is not None:
-        join_worker(rank, world_size)
-        return
-    if world_size < 2:
-        state.identify(rank=rank, world_size=world_size)
-        return
-    leave_place(rank=rank, world_size=world_size)
-    state.identify(rank=rank, world_size=world_size)
-    store = dist.distributed_c10d._get_default_store()
-    key = ATTEMPT_KEY.format(store.add(JOINED_KEY.format(rank), 1))
-    if rank == 0:
-        if not state.identity.known:
-            know_attempt()
-        store.set(key, f"{state.identity.attempt_id} {state.identity.run_id}")
-        return
-    deadline = monotonic_ns() + int(ATTEMPT_LIMIT_S * 1e9)
-    while not _take_attempt(store, key):
-        if monotonic_ns() > deadline:
-            state.comm.ask_again = lambda: _take_attempt(store, key)
-            say(
-                "otel_rl: rank 0 did not say its attempt within %.0f s (is it instrumented?); rank %d asks again when "
-                "its first step begins",
-                ATTEMPT_LIMIT_S,
-                rank,
-            )
-            return
-        threading.Event().wait(0.02)
-
-
-def _take_attempt(store: Any, key: str) -> bool:
-    """Learn the attempt from the store, if rank 0 has put it there."""
-    if not store.check([key]):
-        return False
-    attempt_id, _, run_id = store.get(key).decode().partition(" ")
-    know_attempt(attempt_id, run_id)
-    return True
-
-
 HOOKS = (
-    Hook(
-        target="torch.distributed.distributed_c10d:init_process_group",
-        before=_process_group_begins,
-        after=_process_group_made,
-        failed=_process_group_failed,
-    ),
-    Hook(
-        target="torch.distributed:init_process_group",
-        before=_process_group_begins,
-        after=_process_group_made,
-        failed=_process_group_failed,
-    ),
+    *torch_process_group.HOOKS,
     Hook(
         target="torch.autograd:backward",
         stage=_backward_stage,
@@ -265,7 +171,6 @@ HOOKS = (
         failed=_backward_failed,
     ),
     Hook(target="torch.nn.parallel.distributed:DistributedDataParallel.__init__", after=_wrapped_by_ddp),
-    Hook(target="torch.distributed.device_mesh:DeviceMesh.__init__", made=_mesh_made),
     Hook(
         target="torch.serialization:save",
         stage=_save_stage,
@@ -308,6 +213,8 @@ HOOKS = (
     ),
     *torch_collectives.HOOKS,
 )
+
+
 # --- what is attached by torch's own means ----------------------------------------------------------------------------
 
 
@@ -349,13 +256,6 @@ def _know_device(kind: str, device: Any) -> Callable[[], object]:
     return leave
 
 
-def _join_existing(module: ModuleType) -> Callable[[], object]:
-    """Where the process group was made before us, learn from it now."""
-    if getattr(module, "GroupMember", None) is not None and module.GroupMember.WORLD is not None:
-        join_process_group()
-    return lambda: None
-
-
 def _pass_frames_over(module: ModuleType) -> Callable[[], object]:
     """Keep our replacements from being compiled by themselves where the host calls them from uncompiled code.
 
@@ -378,5 +278,5 @@ ATTACHMENTS = (
     Attachment("torch", _know_compiling),
     Attachment("torch_npu", _know_ascend),
     Attachment("torch.optim.optimizer", time_optimizers),
-    Attachment("torch.distributed.distributed_c10d", _join_existing),
+    *torch_process_group.ATTACHMENTS,
 )

@@ -21,7 +21,7 @@ from otel_rl.current import CURRENT, SPAN_KEY
 from otel_rl.ids import random_bits
 from otel_rl.patching import Hook
 from otel_rl.probes import kv_cache
-from otel_rl.requests import UNKNOWN, Request, note
+from otel_rl.requests import LOAD_EVERY_NS, UNKNOWN, Request, note
 from otel_rl.runtime import state
 from otel_rl.spans import Stage
 
@@ -30,7 +30,6 @@ Kwargs = dict[str, Any]
 
 CHILD = "__child#"
 """Between the id of a request and the number of a sequence that was forked from it."""
-LOAD_EVERY_NS = 10_000_000
 WALL_SINCE_S = 1e9
 """transformers 4 stamps by ``time.time()``, later ones by ``time.perf_counter()``, which begins with the machine."""
 

@@ -1,8 +1,8 @@
 """TRL: GRPO and RLOO — rollout, rewards, log-probabilities, advantage, forward, weight sync, TRL's own metrics.
 
-Runs in every rank. Source: trl 1.16, ``trainer/grpo_trainer.py`` and ``rloo_trainer.py`` (lines in the facts on
-frameworks, section 1.3). Rollout post-processing and advantage are inline there: they are taken from the end of one
-call to the begin of the next. The loop itself (steps, data wait, optimizer, evaluation) is ``transformers.py``.
+Runs in every rank. Source: trl 1.16, ``trainer/grpo_trainer.py`` and ``rloo_trainer.py``. Rollout
+post-processing and advantage are inline there: they are taken from the end of one call to the begin of the next. The
+loop itself (steps, data wait, optimizer, evaluation) is ``transformers.py``.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ CANONICAL: dict[str, tuple[str, tuple[Label, ...]]] = {
     "completions/max_length": (vocabulary.RESPONSE_LENGTH, ((vocabulary.STATISTIC, "max"),)),
     "completions/clipped_ratio": (vocabulary.RESPONSE_CLIPPED, ()),
 }
-"""Facts on frameworks, section 8.1. A name that is not here passes through as TRL calls it."""
+"""A name that is not here passes through as TRL calls it."""
 PER_RANK = frozenset({"step_time"})
 """What TRL does not reduce over the ranks."""
 GLOBAL: Label = (vocabulary.SCOPE_KEY, "global")

@@ -2,7 +2,7 @@
 
 Runs in the process that holds the frontend: the caller's for ``LLM`` and ``AsyncLLM``, the API server's for ``vllm
 serve``. Source: the wheels 0.8.5, 0.9.2, 0.10.2, 0.11.2, 0.14.1, 0.16, 0.24, 0.30, 0.32 and 0.33, ``v1/engine/`` and
-``v1/metrics/`` (facts on engines, section 1). The V0 engine, which 0.8.5 to 0.10 fall back to, is not recorded.
+``v1/metrics/``. The V0 engine, which 0.8.5 to 0.10 fall back to, is not recorded.
 
 ``OutputProcessor._update_stats_from_finished`` is called once for every sequence that vLLM finishes, also where the
 engine collects no statistics. Aborts (of the caller, by cancellation or timeout) never get there; they pass through
@@ -42,7 +42,7 @@ from otel_rl.integrations.vllm_rows import Batch, Engine, Load, is_inside, is_se
 from otel_rl.patching import Hook
 from otel_rl.probes.kv_cache import pool_bytes
 from otel_rl.records import Value
-from otel_rl.requests import Request
+from otel_rl.requests import LOAD_EVERY_NS, Request
 from otel_rl.runtime import state
 
 Args = tuple[Any, ...]
@@ -63,7 +63,6 @@ def _distribution() -> str:
 PACKAGE = _distribution()
 SUPPORTS = ">=0.8.5,<0.34"
 
-LOAD_EVERY_NS = 10_000_000
 REPLICA: ContextVar[int] = ContextVar("otel_rl.vllm.replica", default=-1)
 """Which engine gave the outputs that this task handles: each frontend has a task for that."""
 NO_STATISTICS = (

@@ -18,6 +18,7 @@ from otel_rl.guard import attempt
 from otel_rl.integrations.vllm_finished import rows
 from otel_rl.integrations.vllm_rows import Remembered
 from otel_rl.records import Later, Noted
+from otel_rl.rollouts.reading import BREATH_S, SLICE
 from otel_rl.runtime import state
 
 SIZE: Final = 9
@@ -28,9 +29,6 @@ NOTED: Final = 10
 """Pieces of it as the flusher reads them."""
 MOST_HELD: Final = 18_000
 """While so many pieces wait, what is over is read at once: a sequence as it is holds tokens and log-probabilities."""
-SLICE: Final = 250
-"""Sequences that are looked at before the interpreter is let go of."""
-BREATH_S: Final = 0.000_05
 POOLED: Final = -1
 """In place of tokens: nothing was generated."""
 

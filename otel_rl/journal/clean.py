@@ -17,6 +17,7 @@ INT64_MAX: Final = (1 << 63) - 1
 UINT64_MAX: Final = (1 << 64) - 1
 MAX_TEXT: Final = 2048
 MAX_ATTRIBUTES: Final = 128
+"""Attributes, events and links that are kept of a record."""
 MAX_LIST: Final = 1024
 """Elements that are kept of a list."""
 
@@ -35,10 +36,9 @@ class KeyValues(Protocol):
 class Cleaner:
     """Makes values fit and counts what it had to change."""
 
-    def __init__(self, max_text: int = MAX_TEXT, max_attributes: int = MAX_ATTRIBUTES) -> None:
-        """Set the limits: characters of a string; attributes, events and links of a record."""
+    def __init__(self, max_text: int = MAX_TEXT) -> None:
+        """Set how many characters are kept of a string."""
         self.max_text = max_text
-        self.max_attributes = max_attributes
         self.counts: Counter[str] = Counter()
         """How often each kind of repair was needed.
 
@@ -92,7 +92,7 @@ class Cleaner:
         items = list(attributes.items())
         seen: set[str] = set()
         for raw_key, raw_value in items:
-            if len(seen) == self.max_attributes:
+            if len(seen) == MAX_ATTRIBUTES:
                 break
             key, value = self.name(raw_key), self.value(raw_value)
             if key and key not in seen and value is not None:

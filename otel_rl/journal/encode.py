@@ -66,7 +66,6 @@ class SpanEncoder:
         version: str = "",
         *,
         max_text: int = MAX_TEXT,
-        max_attributes: int = MAX_ATTRIBUTES,
         stage: type[Span] | None = None,
     ) -> None:
         """Prepare an encoder.
@@ -75,13 +74,12 @@ class SpanEncoder:
             resource: attributes of the process, part of every request.
             version: of the instrumentation scope ``otel_rl``.
             max_text: characters that are kept of a string.
-            max_attributes: attributes, events and links that are kept of a record.
             stage: the class of most spans (``spans.Stage``), of which the C reads the fields itself.
         """
         self._version = version
-        self._cleaner = Cleaner(max_text, max_attributes)
-        self._fast = fast_way(max_attributes, max_text)
-        self._stages = many_at_once(stage, max_attributes, max_text)
+        self._cleaner = Cleaner(max_text)
+        self._fast = fast_way(MAX_ATTRIBUTES, max_text)
+        self._stages = many_at_once(stage, MAX_ATTRIBUTES, max_text)
         self._metrics = MetricEncoder(self._cleaner)
         self.dropped: Counter[tuple[Signal, str]] = Counter()
         """Records that could not be encoded, by signal and reason (``unencodable``)."""
@@ -186,7 +184,7 @@ class SpanEncoder:
 
     def _events(self, message: SpanMessage, span: Span) -> None:
         """Add events and links, as many as attributes are allowed."""
-        clean, limit = self._cleaner, self._cleaner.max_attributes
+        clean, limit = self._cleaner, MAX_ATTRIBUTES
         events, links = span.events or (), span.links or ()
         message.dropped_events_count = max(len(events) - limit, 0)
         message.dropped_links_count = max(len(links) - limit, 0)

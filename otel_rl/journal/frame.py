@@ -92,13 +92,13 @@ def pack(type: int, payload: bytes, count: int, first_ns: int, last_ns: int) -> 
     return b"".join((head, _CHECKSUM.pack(crc32(head)), payload))
 
 
-def scan(data: bytes, offset: int = 0) -> Iterator[Frame | Damage]:
-    """Go through the bytes of a segment from ``offset`` on: frames, and the damage between them, in order.
+def scan(data: bytes) -> Iterator[Frame | Damage]:
+    """Go through the bytes of a segment: frames, and the damage between them, in order.
 
     Behind damage the next whole frame is looked for, also inside what the damaged frame claims as its payload, so one
     broken frame never hides another. Every byte belongs to exactly one result.
     """
-    vain = MAX_VAIN * (len(data) - offset)
+    offset, vain = 0, MAX_VAIN * len(data)
     while offset < len(data):
         header = _header(data, offset)
         item = _frame(data, offset, header) if header is not None else None

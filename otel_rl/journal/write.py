@@ -92,6 +92,11 @@ class Writer:
         """The directory from which segments are still to be moved."""
 
     @property
+    def _is_over(self) -> bool:
+        """Whether nothing may be written any more: it was closed, or is a forked child's copy."""
+        return self._closed or os.getpid() != self._owner
+
+    @property
     def stats(self) -> WriterStats:
         """What was written, what waits and what was given up."""
         return WriterStats(
@@ -114,7 +119,7 @@ class Writer:
             first_ns: earliest time in it, ns since 1970.
             last_ns: latest time in it.
         """
-        if self._closed or os.getpid() != self._owner:
+        if self._is_over:
             self._dropped[signal, "closed"] += count
             return
         if len(payload) > frame.MAX_PAYLOAD_BYTES:
@@ -128,7 +133,7 @@ class Writer:
 
     def retry(self) -> None:
         """Write what waits, in order, until the disk refuses; take along what could not be moved before."""
-        if self._closed or os.getpid() != self._owner:
+        if self._is_over:
             return
         self._failure = self._write_pending() or self._finish_move() or self._held.failure
 
@@ -146,7 +151,7 @@ class Writer:
             requests: as they would be journaled now.
             is_all: they are all that waits, and take the place of what is held; else they are appended to it.
         """
-        if self._closed or os.getpid() != self._owner:
+        if self._is_over:
             return False
         fitting = [request for request in requests if len(request.payload) <= frame.MAX_PAYLOAD_BYTES]
         data = b"".join(
@@ -161,13 +166,13 @@ class Writer:
 
     def release(self, *signals: Signal) -> None:
         """Remove what is held of signals whose records were appended, unless some of those still wait for the disk."""
-        if self._closed or os.getpid() != self._owner:
+        if self._is_over:
             return
         self._held.remove([signal for signal in signals if not self._pending.has(signal)])
 
     def heartbeat(self) -> None:
         """Touch the current segments, so that readers who cannot look this process up see that it lives."""
-        if self._closed or os.getpid() != self._owner:
+        if self._is_over:
             return
         try:
             self._held.touch()
@@ -187,7 +192,7 @@ class Writer:
 
         What cannot be moved stays where it is, is told by ``stats.failure`` and tried again with ``retry``.
         """
-        if self._closed or os.getpid() != self._owner:
+        if self._is_over:
             return
         self._left = self._left or self._directory
         self._directory = directory
@@ -201,7 +206,7 @@ class Writer:
 
     def close(self) -> None:
         """Write what waits and close the files; what still cannot be written is counted and gone."""
-        if self._closed or os.getpid() != self._owner:
+        if self._is_over:
             return
         self.retry()
         self._closed = True

@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 
 from otel_rl import vocabulary as v
 from otel_rl.analysis.flops import FORMULA
-from otel_rl.guard import say
+from otel_rl.metrics import refuse
 from otel_rl.observed import ledger, rates
 from otel_rl.observed.batch import lengths_of, read
 from otel_rl.observed.model import Formula, Seen, formula_of
@@ -24,12 +24,12 @@ from otel_rl.records import Count, Labels, Log, Point
 from otel_rl.rollouts.place import Stages
 from otel_rl.runtime import Trace, state
 from otel_rl.spans import Stage
+from otel_rl.vocabulary import CONTAINER
 
 MOST_STEPS: Final = 16
 """Steps that may wait for their end, or for a device."""
 MOST_GROUPS: Final = 4
 """Batches beside those of a step that may wait for the rest of them."""
-CONTAINER: Final = f"{v.RANK_SPAN} "
 COUNTED: Final = TRAINING | FORWARD_ONLY
 PASSLESS: Final = frozenset({v.SAMPLE, v.SAMPLE_PROCESS, v.REWARD, v.ADVANTAGE})
 """Stages that handle batches, of which nobody expects FLOPs: an engine's, and what is no pass of a model."""
@@ -255,10 +255,3 @@ class Book:
         if key not in self._noted and len(self._noted) < MOST_STEPS:
             self._noted.add(key)
             yield Log(v.FLOPS_NOTE, state.now(), {v.FLOPS_FORMULA: FORMULA}, text, severity)
-
-
-def refuse(reason: str, message: str, *values: object) -> None:
-    """Count what cannot be used of a batch, and say so the first time."""
-    if not state.dropped["metrics", reason]:
-        say(message, *values)
-    state.dropped["metrics", reason] += 1

@@ -3,7 +3,7 @@
 Each stage has two timing events of its own, recorded on the stream that is current at its begin. What lies between them
 is the stage on the device, with the waits of that stream for other streams in it, those of collectives among them. An
 elapsed time is float32 milliseconds, exact to 1 part in 16 million however long the run has lasted, because the two
-events are the stage's own: no distant event is an anchor. Source: facts on training, section 2.2.
+events are the stage's own: no distant event is an anchor.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from otel_rl.guard import attempt
 from otel_rl.probes.exposed import Exposed, Pair
 from otel_rl.records import Late, Value
 from otel_rl.runtime import state
+from otel_rl.vocabulary import CONTAINER
 
 ASYNCHRONOUS: Final = frozenset(
     (
@@ -37,7 +38,6 @@ ASYNCHRONOUS: Final = frozenset(
 UNTIMED: Final = frozenset((vocabulary.LOOP, vocabulary.SETUP, vocabulary.TEARDOWN, vocabulary.IDLE, vocabulary.COMM))
 """What is not timed on the device, beside the containers of ranks: spans that hold a trace, waits of the host, and
 collectives, of which there are hundreds; what their stage waits for them is timed instead (``exposed.py``)."""
-CONTAINER: Final = f"{vocabulary.RANK_SPAN} "
 LIMIT: Final = 1024
 """Stages of a thread that may wait for their device; then the oldest goes without its time, and is counted."""
 KEPT: Final = 2048

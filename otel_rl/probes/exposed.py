@@ -7,7 +7,7 @@ microseconds. They lie between the two events of the stage itself, and are read 
 
 A stage has a sum only if every wait that Python saw in it was of this kind. FSDP calls its collectives on streams of
 its own and lets the stage's stream wait by events: such a stage has none, nor one that did not wait for all that it
-launched. Source: facts on training, section 1.5.
+launched.
 """
 
 from __future__ import annotations

@@ -135,7 +135,7 @@ def cuda_reader(cuda: Any, in_use: Callable[[], object] = lambda: None) -> Calla
     """Return the function that reads the allocator of ``torch.cuda`` (CUDA, ROCm) or ``torch.npu``.
 
     It never initialises the device and never resets a peak. One nested-dict call: ``memory_allocated()`` and its kin
-    flatten and sort 122 keys each, 79 us (facts: training, section 3.1).
+    flatten and sort 122 keys each, 79 us.
 
     Args:
         cuda: the module of the device.

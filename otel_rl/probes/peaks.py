@@ -2,7 +2,7 @@
 
 The allocator keeps one peak of each of its numbers. With ``OTEL_RL_MEMORY_PEAK=exact`` it is reset at the begin of
 every stage, so that what it shows at the end is the stage's; before each reset the peaks are kept, and whatever the
-host reads is raised to them: it reads what it would read without us. Source: facts on training, section 3.2.
+host reads is raised to them: it reads what it would read without us.
 """
 
 from __future__ import annotations

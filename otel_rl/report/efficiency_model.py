@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from otel_rl.analysis.many_steps import PERSISTENT_SHARE
+from otel_rl.analysis.many_steps import is_at_times
 
 BubbleKind = Literal["data", "queue", "pipeline", "other", "skew"]
 UNTOLD: Final = (
@@ -43,7 +43,7 @@ class StragglerRow:
     @property
     def is_at_times(self) -> bool:
         """Whether it is slow in fewer than half of the steps that have the stage."""
-        return self.slow_steps < PERSISTENT_SHARE * self.steps
+        return is_at_times(self.slow_steps, self.steps)
 
     @property
     def of_step(self) -> str:

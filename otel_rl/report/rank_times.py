@@ -120,7 +120,8 @@ class RankTimes:
         work = [call for call in calls if is_work(call)]
         key = records[0].rank.role, records[0].pipeline
         self._of.update((record.rank, key) for record in records)
-        self._peers[key].add(work, max(step_ns.values()), waited, between_stages(calls, step_ns, waited_ns))
+        other_ns = {rank: max(0, one.idle_ns - idle_ns[rank]) for rank, one in found.items()}
+        self._peers[key].add(work, max(step_ns.values()), waited, between_stages(other_ns, waited_ns))
 
     def stragglers(self, median_step_s: float, mean_step_s: float) -> list[StragglerRow]:
         """Name slow ranks, the costliest first."""

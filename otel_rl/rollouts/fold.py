@@ -19,12 +19,13 @@ from otel_rl.rollouts.columns import ERROR, Derived, Numbers, Table, clean, has_
 from otel_rl.rollouts.engine import Engines
 from otel_rl.rollouts.labels import Words
 from otel_rl.rollouts.measures import HISTOGRAMS, NS, OUTCOMES, SHARES
-from otel_rl.rollouts.place import CONTAINER, PURPOSES, ROLLOUTS, Bucket, Purpose, Stages, apart
+from otel_rl.rollouts.place import PURPOSES, ROLLOUTS, Bucket, Purpose, Stages, apart
 from otel_rl.rollouts.reading import Reading
 from otel_rl.rollouts.request_span import request_span
 from otel_rl.rollouts.rollout import Rollout
 from otel_rl.runtime import state
 from otel_rl.spans import Stage
+from otel_rl.vocabulary import CONTAINER
 
 TOGETHER: Final = 4_000
 """Requests whose numbers wait until they are counted in histograms at once, 96 bytes each."""

@@ -17,7 +17,6 @@ from otel_rl.rollouts.columns import SLACK_NS, Table
 from otel_rl.runtime import Trace, state
 from otel_rl.spans import Stage
 
-CONTAINER: Final = f"{v.RANK_SPAN} "
 ROLLOUTS: Final = frozenset((v.SAMPLE, v.EVALUATE))
 """Stages that are a rollout each; requests of other stages are judged with their whole step."""
 EVALUATION: Final[Labels] = ((v.MODE, "eval"),)

@@ -19,10 +19,11 @@ CHUNK: Final = 500
 """Requests that are counted at once: so few are gone before the garbage collector has looked at them twice."""
 SLICE: Final = 250
 """Requests that are read before the interpreter is let go of for a moment: the training thread may wait for it."""
+BREATH_S: Final = 0.000_05
+"""That moment."""
 PART: Final = 20_000
 """Pieces of what waits that are freed at once."""
 SEQUENCES: Final = frozenset((list, tuple))
-BREATH_S: Final = 0.000_05
 
 
 class Reading:

@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError
 from otel_rl import ids
 from otel_rl import vocabulary as v
 from otel_rl.analysis.bubbles import Denominator
-from otel_rl.analysis.stragglers import between_stages, call_waits, costs
+from otel_rl.analysis.stragglers import activity, between_stages, call_waits, costs
 from otel_rl.calls import is_work, matched_peers
 from otel_rl.journal import views
 from otel_rl.journal.encode import Request, SpanEncoder
@@ -105,8 +105,9 @@ class Emitter:
         slow: dict[tuple[int, str], float] = {}
         for pipeline, calls in of_peers.items():
             steps_ns = {rank: part.end_ns - part.begin_ns for rank, part in parts.items() if stages[rank] == pipeline}
-            between_s = between_stages(calls, steps_ns, waited_ns)
-            slow |= costs(filter(is_work, calls), max(steps_ns.values()), between_s)
+            other_ns = {rank: one.idle_ns for rank, one in activity(calls, steps_ns, waited_ns).items()}
+            work = filter(is_work, calls)
+            slow |= costs(work, max(steps_ns.values()), between_stages(other_ns, waited_ns))
         of_named = self._costs(role, slow)
         for rank in sorted(parts):
             part = parts[rank]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 
@@ -17,7 +17,7 @@ class MadeSpan:
     start_ns: int
     end_ns: int
     attributes: dict[str, Any] | None
-    events: list[Any] | None = field(default=None)
-    links: list[Any] | None = field(default=None)
-    status: tuple[int, str] | None = field(default=None)
+    events: list[Any] | None = None
+    links: list[Any] | None = None
+    status: tuple[int, str] | None = None
     kind: int = 1

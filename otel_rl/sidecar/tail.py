@@ -25,20 +25,19 @@ SET_BACK_NS: Final = 60_000_000_000
 class Tail:
     """Reads one journal's spans while it is written; damage is passed over."""
 
-    def __init__(self, stream: Stream, identity: WriterIdentity, known_from_ns: int = 0) -> None:
+    def __init__(self, stream: Stream, identity: WriterIdentity) -> None:
         """Begin at the first segment that is there.
 
         Args:
             stream: of the writer's spans; ``files`` is kept up to date from outside.
             identity: of the writer.
-            known_from_ns: frames that end before are not decoded, ns since 1970.
         """
         self.stream = stream
         self.identity = identity
         self.is_finished = False
         """Its writer is dead: a torn end is damage."""
-        self.known_from_ns = known_from_ns
-        """Every span that began later is read."""
+        self.known_from_ns = 0
+        """Every span that began later (ns since 1970) is read; frames that end before are not decoded."""
         self.is_set_back = False
         """Behind what is known there are spans of long before: the clock was set back, and they are not read."""
         self._newest_ns = 0

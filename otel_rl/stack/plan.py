@@ -31,7 +31,6 @@ PORTS: Final = {
     "tempo_gossip": 7946,
 }
 """The usual ports; Jaeger's are moved off those that the Collector has."""
-LARGEST_OFFSET: Final = 65_535 - max(PORTS.values())
 CONFIGURATIONS: Final = "configurations"
 """Folder below that of the stack: ours, written anew at every start."""
 

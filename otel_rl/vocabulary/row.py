@@ -94,7 +94,7 @@ def metric(
     return name
 
 
-def event(name: str, meaning: str, source: str = OURS) -> str:
+def event(name: str, meaning: str) -> str:
     """Define a log record; returns its name."""
-    ROWS.append(Event(name, meaning, source))
+    ROWS.append(Event(name, meaning))
     return name

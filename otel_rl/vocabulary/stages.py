@@ -10,6 +10,8 @@ LOOP: Final = stage("rl.loop", "root of a step's trace: one iteration of the loo
 RANK_SPAN: Final = stage(
     "rl.rank", "container of one rank in a step's trace; the span is named `rl.rank 3`", is_measured=False
 )
+CONTAINER: Final = f"{RANK_SPAN} "
+"""How the names of the containers of ranks begin."""
 SETUP: Final = stage("rl.setup", "from the start of the process to its first step: import, load, engine start")
 TEARDOWN: Final = stage("rl.teardown", "from the end of the last step to the end of the loop")
 

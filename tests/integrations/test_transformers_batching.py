@@ -96,6 +96,23 @@ def wait_for_all(manager: Any) -> None:
         left -= result.is_finished()  # of a stream there is one for each token
 
 
+class Steps:
+    """Sees the steps of an engine: the third waits until the test lets it go on, and one may fail."""
+
+    def __init__(self, failing: int) -> None:
+        self.failing = failing
+        self.count = 0
+        self.begun, self.go = threading.Event(), threading.Event()
+
+    def __call__(self, *_: Any) -> None:
+        self.count += 1
+        if self.count == 3:
+            self.begun.set()
+            self.go.wait(20)
+        if self.count == self.failing:
+            raise LookupError("the device is away")
+
+
 def by_number(rows: list[Request]) -> list[Request]:
     """Order requests as they were submitted."""
     return sorted(rows, key=lambda row: row.id.partition(".")[2])
@@ -260,25 +277,14 @@ def test_requests_that_are_cancelled_or_fail(recording: None, model: Any) -> Non
     manager = model.init_continuous_batching(
         generation_config=config(max_new_tokens=40, eos_token_id=-1), continuous_batching_config=small()
     )
-    begun, go = threading.Event(), threading.Event()
-    calls = 0
-
-    def steps(*_: Any) -> None:
-        nonlocal calls
-        calls += 1
-        if calls == 3:
-            begun.set()
-            go.wait(20)
-        if calls == 6:
-            raise LookupError("the device is away")
-
+    steps = Steps(failing=6)
     handle = model.register_forward_pre_hook(steps)
     for ids in prompts():
         manager.add_request(ids)
     manager.start()
-    begun.wait(20)
+    steps.begun.wait(20)
     manager.cancel_request("req_1")
-    go.set()
+    steps.go.set()
     manager.join(0.0)
     handle.remove()
     rows = by_number(take().rows)
@@ -443,26 +449,15 @@ def test_requests_that_are_gone_leave_an_idle_engine(
     manager = model.init_continuous_batching(
         generation_config=config(max_new_tokens=40, eos_token_id=-1), continuous_batching_config=small()
     )
-    begun, go = threading.Event(), threading.Event()
-    calls = 0
-
-    def steps(*_: Any) -> None:
-        nonlocal calls
-        calls += 1
-        if calls == 3:
-            begun.set()
-            go.wait(20)
-            if how == "failed":
-                raise LookupError("the device is away")
-
+    steps = Steps(failing=3 if how == "failed" else 0)
     handle = model.register_forward_pre_hook(steps)
     names = [manager.add_request(ids) for ids in prompts()]
     manager.start()
-    begun.wait(20)
+    steps.begun.wait(20)
     if how == "cancelled":
         for name in names:
             manager.cancel_request(name)
-    go.set()
+    steps.go.set()
     deadline = monotonic_ns() + 20_000_000_000
     while not any(load.running + load.waiting == 0 for load in loads()) and monotonic_ns() < deadline:
         threading.Event().wait(0.01)
@@ -472,6 +467,6 @@ def test_requests_that_are_gone_leave_an_idle_engine(
     assert told == loads()
     assert 3 == len([row for row in take().rows if row.finish in ("abort", "error")])
     numbers = [(load.running, load.waiting) for load in told]
-    assert 3 == calls
+    assert 3 == steps.count
     assert (0, 0) == numbers[-1]
     assert 1 == numbers.count((0, 0))

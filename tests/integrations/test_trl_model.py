@@ -12,7 +12,6 @@ pytest.importorskip("trl")
 
 import otel_rl
 from otel_rl import vocabulary as v
-from otel_rl.analysis.flops import forward_flops, train_flops
 from otel_rl.analysis.trained import Trained
 from otel_rl.integrations import trl, trl_model
 from otel_rl.journal.read import Run
@@ -20,6 +19,7 @@ from otel_rl.runtime import state
 from tests.programs.launch import Trained as Program
 from tests.programs.launch import Trainings
 from tests.programs.recorded import Recorded
+from tests.test_analysis_flops import forward_flops, train_flops
 
 pytestmark = pytest.mark.slow
 
@@ -67,10 +67,10 @@ def test_flops_are_those_of_the_tokens(trained: tuple[Program, Run]) -> None:
     result, run = trained
     expected: Counter[Any] = Counter()
     for lengths, logits in batches(result):
-        forward = forward_flops(CONFIG, lengths, logits=logits).count or 0
+        forward = forward_flops(CONFIG, lengths, logits=logits)
         expected[v.LOGPROB, "old"] += forward
         expected[v.LOGPROB, "ref"] += forward
-        expected[v.FORWARD, None] += 2 * (train_flops(CONFIG, lengths, logits=logits).count or 0)
+        expected[v.FORWARD, None] += 2 * train_flops(CONFIG, lengths, logits=logits)
     assert expected == counted(run)
     scopes = Counter(point.attributes[v.FLOPS_SCOPE] for point in run.points(v.FLOPS_RATE))
     assert {"update": 8, "logprob": 2, "step": 8} == scopes
@@ -90,10 +90,10 @@ def test_a_reference_is_the_policy_without_its_adapter(trainings: Trainings) -> 
     lora = Trained(attention=False, mlp=False, logits=False, first_layer=0, adapters=layers * adapters)
     expected: Counter[Any] = Counter()
     for lengths, logits in batches(result):
-        forward = forward_flops(CONFIG, lengths, logits=logits).count or 0
+        forward = forward_flops(CONFIG, lengths, logits=logits)
         expected[v.LOGPROB, "ref"] += forward
         expected[v.LOGPROB, "old"] += forward + 2 * sum(lengths) * layers * adapters
-        expected[v.FORWARD, None] += 2 * (train_flops(CONFIG, lengths, lora, logits=logits).count or 0)
+        expected[v.FORWARD, None] += 2 * train_flops(CONFIG, lengths, lora, logits=logits)
     assert expected == counted(run)
     stages = [span for span in run.spans([v.LOGPROB_KIND]) if span.name == v.LOGPROB]
     assert {"old": 1, "ref": 1} == Counter(span.attributes[v.LOGPROB_KIND] for span in stages)

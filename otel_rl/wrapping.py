@@ -1,0 +1,229 @@
+"""What to record around a function of another package, and the function that stands in its place and does so."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from time import monotonic_ns
+from typing import Any
+
+from otel_rl.collective_calls import around_collective
+from otel_rl.current import CURRENT, SPAN_KEY
+from otel_rl.guard import attempt, guard
+from otel_rl.records import Value
+from otel_rl.runtime import state
+from otel_rl.spans import Stage
+from otel_rl.watching import Begin, First, asked, watched
+
+Capture = Callable[[tuple[Any, ...], dict[str, Any], Any], dict[str, Value] | None]
+"""``(args, kwargs, result) -> attributes``, which become the stage's; runs guarded after the host's call."""
+Say = Callable[[tuple[Any, ...], dict[str, Any]], dict[str, Value]]
+"""``(args, kwargs) -> attributes`` of the stage; runs guarded before the host's call."""
+Before = Callable[[tuple[Any, ...], dict[str, Any]], object]
+"""``(args, kwargs)``; runs guarded before the host's call. For a ``stage``: its name, or None for no stage now."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hook:
+    """One function of another package and what to record around it.
+
+    The host's arguments, result and exception pass through unchanged; whatever we do around them is guarded. A call
+    below a stage of the same name belongs to that stage (nested and recomputed calls count once).
+    """
+
+    target: str
+    """``"package.module:function"`` or ``"package.module:Class.method"``."""
+    stage: str | Before | None = None
+    """Name of the stage around the call, or a function that says it."""
+    attributes: tuple[tuple[str, Value], ...] | Say = ()
+    """What every such stage says from its begin on, however the call ends; or a function that knows it of a call."""
+    before: Before | None = None
+    capture: Capture | None = None
+    after: Capture | None = None
+    """Like ``capture``, behind the end of the stage; its result is ignored."""
+    failed: Callable[[tuple[Any, ...], dict[str, Any], BaseException], object] | None = None
+    """Called with the host's exception."""
+    during: str = ""
+    """Name of what has to be going on, a field of ``runtime.Training`` that is not None then; else the call passes."""
+    marks: bool = False
+    """Only append when each call returned (monotonic ns) to ``runtime.Generating.marks``, where that is a list: for
+    what is called for each token, is never compiled and no coroutine. Nothing of ours is called that could fail."""
+    behind: Callable[[tuple[Any, ...]], object] | None = None
+    """Only called, guarded, with the positional arguments of each call that has returned: for what is called for each
+    request, is never compiled and no coroutine."""
+    made: Capture | None = None
+    """Only called, guarded, behind each call: for constructors in which torch compiles nothing."""
+    watch: Begin | None = None
+    """Watches the call instead, from its begin to its end, and item by item where the target is a generator."""
+    asked: First | None = None
+    """Watches an asynchronous generator from its first item on, since that is most often its last; ``before`` sees
+    its arguments when it begins."""
+    collective: int | None = None
+    """This is a collective, or waits for one: a row instead of a stage; the position of this rank's input."""
+    optional: bool = False
+    """The target need not exist in every supported version."""
+
+    def like(self, other: Hook) -> bool:
+        """Whether the other hook does the same with a function of the same name elsewhere."""
+        names = {hook.target.replace(":", ".").rpartition(".")[2] for hook in (self, other)}
+        return len(names) == 1 and replace(self, target="") == replace(other, target="")
+
+
+def wrap(hook: Hook, original: Any) -> Any:
+    """Make the replacement of a function or a static or class method; a plain closure, so that Ray can pickle it."""
+    if isinstance(original, (staticmethod, classmethod)):
+        return type(original)(wrap(hook, original.__func__))
+    if hook.collective is not None:
+        return around_collective(hook.target, hook.collective, hook.before, original)
+    if hook.watch is not None:
+        return watched(hook.target, hook.watch, original)
+    if hook.asked is not None:
+        return asked(hook.target, hook.before, hook.asked, original)
+    if hook.marks or hook.behind is not None or hook.made is not None:
+        return _wrap_light(hook, original)
+    return _wrap_async(hook, original) if inspect.iscoroutinefunction(original) else _wrap_sync(hook, original)
+
+
+# Between matrix products, with cold caches, each call of a function costs 1 to 4 us (``benchmarks/cold.py``), and a
+# trainer makes 60 hooked calls a step: what can be known beforehand is, and no function is called that need not be.
+
+
+def _wrap_sync(hook: Hook, original: Callable[..., Any]) -> Callable[..., Any]:
+    target, before, capture, after, during = hook.target, hook.before, hook.capture, hook.after, hook.during
+    is_stage = hook.stage is not None
+
+    @functools.wraps(original)
+    def around(*args: Any, **kwargs: Any) -> Any:
+        if not state.on or (during and getattr(state.training, during) is None):
+            return original(*args, **kwargs)
+        if state.is_tracing() or state.compiler._is_compiling_flag:
+            return original(*args, **kwargs)
+        span = None
+        if is_stage:
+            span = attempt("begin", target, _begin, hook, args, kwargs)
+        elif before is not None:
+            attempt("begin", target, before, args, kwargs)
+        try:
+            result = original(*args, **kwargs)
+        except BaseException as error:
+            _fail(hook, span, args, kwargs, error)
+            raise
+        if span is not None:
+            end, described = monotonic_ns(), None
+            try:
+                if capture is not None:
+                    described = attempt("describe", target, capture, args, kwargs, result)
+            finally:  # a handler of a signal may raise anywhere
+                attempt("end", target, span.close, end, described)
+        if after is not None:
+            attempt("follow", target, after, args, kwargs, result)
+        return result
+
+    return around
+
+
+def _wrap_made(target: str, made: Capture, original: Callable[..., Any]) -> Callable[..., Any]:
+    """Look at what has been made; whatever torch would compile of it because of our frame, it does not."""
+
+    @functools.wraps(original)
+    def around(*args: Any, **kwargs: Any) -> Any:
+        result = state.uncompiled(original)(*args, **kwargs)
+        if state.on:
+            attempt("follow", target, made, args, kwargs, result)
+        return result
+
+    return around
+
+
+def _wrap_light(hook: Hook, original: Callable[..., Any]) -> Callable[..., Any]:
+    """Do nothing before the call."""
+    if hook.made is not None:
+        return _wrap_made(hook.target, hook.made, original)
+    return _wrap_marks(original) if hook.behind is None else _wrap_behind(hook.target, hook.behind, original)
+
+
+def _wrap_marks(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def around(*args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        if state.on:
+            marks = state.training.generating.marks
+            if marks is not None:
+                marks.append(monotonic_ns())
+        return result
+
+    return around
+
+
+def _wrap_behind(
+    target: str, behind: Callable[[tuple[Any, ...]], object], original: Callable[..., Any]
+) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def around(*args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        if state.on:
+            attempt("follow", target, behind, args)
+        return result
+
+    return around
+
+
+def _wrap_async(hook: Hook, original: Callable[..., Any]) -> Callable[..., Any]:
+    target, capture, after = hook.target, hook.capture, hook.after
+    begins = hook.stage is not None or hook.before is not None
+
+    @functools.wraps(original)
+    async def around(*args: Any, **kwargs: Any) -> Any:
+        if not state.on:
+            return await original(*args, **kwargs)
+        span = attempt("begin", target, _begin, hook, args, kwargs) if begins else None
+        try:
+            result = await original(*args, **kwargs)
+        except BaseException as error:
+            _fail(hook, span, args, kwargs, error)
+            raise
+        if span is not None:
+            end, described = monotonic_ns(), None
+            try:
+                if capture is not None:
+                    described = attempt("describe", target, capture, args, kwargs, result)
+            finally:  # a handler of a signal may raise anywhere
+                attempt("end", target, span.close, end, described)
+        if after is not None:
+            attempt("follow", target, after, args, kwargs, result)
+        return result
+
+    return around
+
+
+def _begin(hook: Hook, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Stage | None:
+    """Open the stage of a call, unless the current one has the same name: nested and recomputed calls count once."""
+    if hook.before is not None:
+        hook.before(args, kwargs)
+    stage = hook.stage
+    name = stage if isinstance(stage, str) or stage is None else stage(args, kwargs)
+    if not isinstance(name, str):
+        return None
+    context = CURRENT.get()
+    parent = context.get(SPAN_KEY)
+    if parent.__class__ is Stage and parent.name == name:
+        return None
+    said = hook.attributes
+    if callable(said):
+        attributes = attempt("describe", hook.target, said, args, kwargs)
+    else:
+        attributes = dict(said) if said else None
+    opened = Stage(name, attributes, coarse=True)
+    opened.open(context, parent)
+    return opened
+
+
+def _fail(hook: Hook, span: Stage | None, args: tuple[Any, ...], kwargs: dict[str, Any], error: BaseException) -> None:
+    if span is not None:
+        with guard(f"end {hook.target}"):
+            span.__exit__(type(error), error, error.__traceback__)
+    if hook.failed is not None:
+        with guard(f"follow {hook.target}"):
+            hook.failed(args, kwargs, error)
