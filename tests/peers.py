@@ -100,6 +100,7 @@ class Peer:
         spans[-1].status = (status, "") if status else None
         if self.rank == 0:
             spans.append(FakeSpan(v.LOOP, trace, root, 0, begin_ns, self.now_ns, dict(attributes)))
+            spans[-1].status = spans[-2].status
         if is_journaled:
             self.write(spans[::-1])
         return spans
