@@ -83,6 +83,8 @@ class Tree:
         peak = peak or peak_rss()
         if error is not None:
             self.container.fail(error)
+            if self.container.status is None:  # the program ends in it without a failure: it is not whole all the same
+                self.container.set_attribute(vocabulary.TRUNCATED, True)
         self.container.close(end, {vocabulary.RSS_PEAK: peak, vocabulary.RSS_PEAK_EXACT: peak > self.peak})
         state.noted = Noted()  # requests that come from now on are late: behind the end of the step in the queue, too
         if self.root is not None:
