@@ -46,9 +46,14 @@ def _begin_loop(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
 
 
 def _is_inner() -> bool:
-    """Whether a loop that begins is work of the open step: a callback or a reward function trains another model."""
+    """Whether a loop that begins is work of the one that is open: a callback or a reward function trains a model, too.
+
+    That one may be before its first step: what is trained there is part of set-up.
+    """
     loop = state.training.loop
-    return loop is not None and loop.tree is not None and not loop.left and loop.thread == get_ident()
+    if loop is None or loop.is_over or loop.left or loop.thread != get_ident():
+        return False
+    return loop.tree is not None or loop.number < 0
 
 
 def _loop_over(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:

@@ -342,7 +342,7 @@ def supervised(job: dict[str, Any]) -> None:
 
 
 def with_inner(job: dict[str, Any]) -> None:
-    """Train another model, as a judge that learns, in a reward function of the second step and behind the third."""
+    """Train another model, as a judge that learns, before the first step, in the second one and behind the third."""
     from transformers import TrainerCallback
 
     def judged(completions: list[str], trainer_state: Any, **_: Any) -> list[float]:
@@ -351,12 +351,13 @@ def with_inner(job: dict[str, Any]) -> None:
         return digits(completions)
 
     def train_judge(_: Any, args: Any, state: Any, control: Any, **__: Any) -> None:
-        if state.global_step == 3:
+        if state.global_step in (0, 3):
             supervisor({**job, "config": {"max_steps": 1}}).train()
 
     globals()["judged"] = judged
     TRUTH["trainer"] = make({**job, "rewards": ["judged"]})
-    TRUTH["trainer"].add_callback(type("Judge", (TrainerCallback,), {"on_step_end": train_judge})())
+    events = {"on_train_begin": train_judge, "on_step_end": train_judge}
+    TRUTH["trainer"].add_callback(type("Judge", (TrainerCallback,), events)())
     TRUTH["trainer"].train()
 
 
