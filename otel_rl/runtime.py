@@ -92,6 +92,8 @@ class Training:
     """The loop whose step is open."""
     throughput: Any = None
     """Counts the loop's work."""
+    inner: int = 0
+    """How many loops of other trainers are open inside the open step, one inside the other."""
     between: Any = None
     """The open stage that lasts from one call to another."""
     rollouts: dict[str, Any] = field(default_factory=dict)

@@ -83,6 +83,8 @@ class Tree:
         peak = peak or peak_rss()
         if error is not None:
             self.container.fail(error)
+            if self.container.status is None:  # the program ends in it without a failure: it is not whole all the same
+                self.container.set_attribute(vocabulary.TRUNCATED, True)
         self.container.close(end, {vocabulary.RSS_PEAK: peak, vocabulary.RSS_PEAK_EXACT: peak > self.peak})
         state.noted = Noted()  # requests that come from now on are late: behind the end of the step in the queue, too
         if self.root is not None:
@@ -173,6 +175,7 @@ class Loop:
         """When the last stage behind the block ended (monotonic, ns); 0 where none has."""
         self.began = 0
         """When the step that is not counted yet began (monotonic, ns); 0 where there is none."""
+        self.is_over = False
         self.thread = get_ident()
         """The thread on which the last step began."""
         self.at_end: list[Callable[[int, int], None]] = []
@@ -263,7 +266,7 @@ class Loop:
 
     def end(self, error: BaseException | None = None) -> None:
         """End the loop and its open step now; tear-down begins."""
-        now = self.over()
+        now, self.is_over = self.over(), True
         open_until_now = self.tree is not None
         self.close(now, error)
         self.count(now)

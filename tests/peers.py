@@ -85,7 +85,14 @@ class Peer:
         self._ids = itertools.count(crc32(self.identity.writer.encode()) << 20)
 
     def step(
-        self, number: int, did: Iterable[Did], *, loop: str = "train", status: int = 0, is_journaled: bool = True
+        self,
+        number: int,
+        did: Iterable[Did],
+        *,
+        loop: str = "train",
+        status: int = 0,
+        is_cut: bool = False,
+        is_journaled: bool = True,
     ) -> list[FakeSpan]:
         """Make one step and journal it, as the flusher does: what ended last first."""
         trace, begin_ns = ids.trace_id(self.attempt, loop, number), self.now_ns
@@ -94,12 +101,13 @@ class Peer:
         for one in did:
             spans += self._stage(one, trace, container)
         root = ids.root_id(self.attempt, loop, number)
-        attributes: dict[str, Any] = {v.ITERATION: number, v.LOOP_NAME: loop}
+        attributes: dict[str, Any] = {v.ITERATION: number, v.LOOP_NAME: loop, **({v.TRUNCATED: True} if is_cut else {})}
         name = f"{v.RANK_SPAN} {self.rank}"
         spans.append(FakeSpan(name, trace, container, root, begin_ns, self.now_ns, attributes))
         spans[-1].status = (status, "") if status else None
         if self.rank == 0:
             spans.append(FakeSpan(v.LOOP, trace, root, 0, begin_ns, self.now_ns, dict(attributes)))
+            spans[-1].status = spans[-2].status
         if is_journaled:
             self.write(spans[::-1])
         return spans

@@ -29,6 +29,14 @@ def test_a_process_is_instrumented_by_itself(tmp_path: Path) -> None:
     assert ("True\n", "") == (result.stdout, result.stderr)
 
 
+@pytest.mark.parametrize(("name", "value"), [("OTEL_RL_ENABLED", " False"), ("OTEL_SDK_DISABLED", "true")])
+def test_a_process_that_is_switched_off_imports_nothing(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+    """It begins as without us: reward functions start Python for every answer."""
+    monkeypatch.setenv(name, value)
+    code = "import sys; print(sorted(name for name in sys.modules if name.startswith(('otel', 'opentelemetry'))))"
+    assert "[]\n" == python(code, AUTOLOAD, Path(__file__).parent.parent).stdout
+
+
 def test_the_shadowed_sitecustomize_runs(tmp_path: Path) -> None:
     """Once, under its own name, and modules that it made stay importable."""
     (tmp_path / "sitecustomize.py").write_text("print('shadowed', __name__)\nmark = 1\n")

@@ -19,6 +19,7 @@ from otel_rl.report.terminal import document, render
 from otel_rl.runtime import state
 from tests.fixtures import Recording
 from tests.peers import Did, Peer
+from tests.runs import FakeSpan
 from tests.watched import DEAD
 
 
@@ -104,6 +105,23 @@ def test_a_last_step_that_was_made_again_is_no_end(tmp_path: Path) -> None:
     peer.step(4, [Did(v.REWARD, 5)], loop="train.2")
     report = build_report(open_run(tmp_path), 10**18)
     assert ("unknown", [("train", 4)]) == (report.state, [(one.loop, one.step) for one in report.failures])
+
+
+def test_a_rank_that_an_exception_ended_has_failed_whatever_the_others_do_behind_it(tmp_path: Path) -> None:
+    """Its own last step counts: another one may have come further."""
+    failed, other = Peer(tmp_path, 0, identity=DEAD), Peer(tmp_path, 1, identity=DEAD)
+    failed.step(1, [Did(v.REWARD, 5)], status=2)
+    for number in (1, 2):
+        other.step(number, [Did(v.REWARD, 5)])
+    assert "failed" == build_report(open_run(tmp_path), 10**18).state
+
+
+def test_a_span_of_somebody_else_that_failed_is_no_end(tmp_path: Path) -> None:
+    """A request of the program, in a trace of its own, may fail and be sent again."""
+    peer = Peer(tmp_path, 0, 1, identity=DEAD)
+    peer.step(1, [Did(v.REWARD, 5)])
+    peer.write([FakeSpan("GET", 7, 7, 0, peer.now_ns, peer.now_ns, status=(2, ""))])
+    assert "unknown" == build_report(open_run(tmp_path), 10**18).state
 
 
 def test_a_failure_says_in_which_attempt_it_was(tmp_path: Path) -> None:

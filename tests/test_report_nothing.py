@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 import otel_rl
 from otel_rl import vocabulary as v
@@ -16,7 +18,7 @@ from otel_rl.journal.files import Journal
 from otel_rl.journal.read import open_run
 from otel_rl.report.build import build_report
 from otel_rl.report.nothing import HOW_TO_BEGIN
-from otel_rl.report.terminal import document
+from otel_rl.report.terminal import document, render
 from otel_rl.runtime import state
 from tests.fixtures import Recording
 from tests.runs import Plan, write_run
@@ -112,6 +114,19 @@ def test_a_framework_that_never_trained(recording: Recording) -> None:
         recording.tick(5)
     expected = "No step began: trl was found, but the process ended before its trainer began to train."
     assert expected == sentence(recording.stop().path)
+
+
+@pytest.mark.usefixtures("_dead")
+def test_an_evaluation_alone_is_no_training_that_did_not_begin(recording: Recording) -> None:
+    """Nor does its header miss a tear-down, which belongs to a training."""
+    state.identify(system="trl")
+    with otel_rl.stage("evaluate"):
+        recording.tick(5)
+    report = build_report(recording.stop(), 10**18)
+    out = io.StringIO()
+    render(report, Console(file=out, width=80))
+    assert "No step began: trl evaluated, and did not train." == report.verdict.sentence
+    assert out.getvalue().splitlines()[0].endswith("  ended")
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -287,10 +288,11 @@ def test_a_rank_alone_is_not_read(tmp_path: Path, clock: FakeClock) -> None:
     assert 0 == watched.deriver._parts._spans
 
 
-def test_failed_steps_are_not_compared(tmp_path: Path, clock: FakeClock) -> None:
-    """An exception cut one short: its time is no step's."""
+@pytest.mark.parametrize("cut", [{"status": 2}, {"is_cut": True}])
+def test_failed_steps_are_not_compared(tmp_path: Path, clock: FakeClock, cut: dict[str, Any]) -> None:
+    """An exception, or the end of the program, cut one short: its time is no step's."""
     ranks = [Peer(tmp_path, rank) for rank in range(2)]
     for number in (1, 2):
         for rank in ranks:
-            rank.step(number, uneven(rank.rank, 10 * number), status=2 if number == 1 else 0)
+            rank.step(number, uneven(rank.rank, 10 * number), **(cut if number == 1 else {}))
     assert {"derived": 1} == compared(tmp_path, clock).counts

@@ -13,6 +13,7 @@ from opentelemetry import trace
 import otel_rl
 from otel_rl import guard, ids, steps, vocabulary
 from otel_rl.journal.read import SpanView
+from otel_rl.report.build import build_report
 from otel_rl.runtime import state
 from otel_rl.steps import Loop, know_attempt
 from tests.fixtures import ATTEMPT, MS, WALL_NS, Recording, Tree, described, orphans, trees
@@ -255,6 +256,20 @@ def test_an_error_ends_the_step_and_leaves_it_uncounted(recording: Recording) ->
     )
     assert [20.0] == [round(point.value * 1_000, 6) for point in run.points(vocabulary.STEP_TIME)]
     assert ([], 1) == (orphans(run), sum(tree.name == "rl.setup" for tree in trees(run)))
+
+
+@pytest.mark.parametrize("end", [SystemExit(0), GeneratorExit()])
+def test_a_step_that_the_program_ends_in_is_not_whole(recording: Recording, end: BaseException) -> None:
+    """It is no failure, and no step that took the time that it takes: for the report as little as for the metrics."""
+    with otel_rl.step(1):
+        recording.tick(20)
+    with pytest.raises(type(end)), otel_rl.step(2):
+        recording.tick(10)
+        raise end
+    run = recording.stop()
+    report = build_report(run, 10**18)
+    assert ([20.0], 1) == ([point.value * 1_000 for point in run.points(vocabulary.STEP_TIME)], report.steps.recorded)
+    assert [] == report.failures
 
 
 @pytest.mark.parametrize("number", [-1, 1.5, "7", None, float("nan"), [1]])

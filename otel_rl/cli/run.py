@@ -61,7 +61,8 @@ def run(
 
     Where OTEL_EXPORTER_OTLP_ENDPOINT is set, a process beside it sends the records, and goes on when the command ends.
 
-    A process is recorded when it is Python with otel_rl installed and was not started with -I, -E or -S.
+    A process is recorded when it is Python with otel_rl installed and was not started with -I, -E or -S. Each begins
+    some 0.3 s later for that: to the Python that a reward function starts for every answer, give OTEL_RL_ENABLED=false.
 
     Several may run at once in one directory: the report is of a run that processes of this command recorded, also those
     of another `otel-rl run` inside of it. It knows them by a mark in their environment; runs without any mark (of a

@@ -34,7 +34,7 @@ def _describe_step(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -
 
 def _count_step(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
     optimizer = args[0]
-    if not optimizer.gradient_state.sync_gradients:
+    if not optimizer.gradient_state.sync_gradients or state.training.inner:
         return
     is_skipped = bool(optimizer.step_was_skipped)
     state.training.skipped += is_skipped
@@ -51,7 +51,8 @@ def _keep_norm(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> No
     """
     stage = current_stage()
     is_part = stage is not None and stage.name == vocabulary.CLIP and stage.coarse
-    if not is_part and state.identity.rank == 0 and result is not None:
+    is_told = is_part or state.training.inner
+    if not is_told and state.identity.rank == 0 and result is not None:
         deferred.gauge(vocabulary.GRAD_NORM, result, GLOBAL)  # DeepSpeed returns a number
 
 

@@ -8,6 +8,7 @@ Runs in every rank; TRL's trainers inherit it. Source: transformers 5.23, ``trai
 from __future__ import annotations
 
 from collections.abc import Callable
+from threading import get_ident
 from time import monotonic_ns
 from types import ModuleType
 from typing import Any
@@ -32,6 +33,9 @@ HEARD_LIMIT = 256
 
 
 def _begin_loop(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    if _is_inner():
+        state.training.inner += 1
+        return
     if "system" not in state.learned:  # the trainer was made before this process was forked
         state.identify(**{key: getattr(state.identity, key) for key in MADE})
     loop = Loop()
@@ -41,7 +45,27 @@ def _begin_loop(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     state.training.losses = []
 
 
-def _end_loop(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any = None) -> None:
+def _is_inner() -> bool:
+    """Whether a loop that begins is work of the one that is open: a callback or a reward function trains a model, too.
+
+    That one may be before its first step: what is trained there is part of set-up.
+    """
+    loop = state.training.loop
+    if loop is None or loop.is_over or loop.left or loop.thread != get_ident():
+        return False
+    return loop.tree is not None or loop.number < 0
+
+
+def _loop_over(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+    if state.training.inner:
+        state.training.inner -= 1
+    else:
+        _end_loop(args, kwargs)
+
+
+def _end_loop(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    if state.training.inner:
+        return
     end_between()
     deferred.resolve()
     if state.training.loop is not None:
@@ -49,6 +73,9 @@ def _end_loop(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any = None)
 
 
 def _loop_failed(args: tuple[Any, ...], kwargs: dict[str, Any], error: BaseException) -> None:
+    if state.training.inner:
+        state.training.inner -= 1
+        return
     end_between(error)
     if state.training.loop is not None:
         state.training.loop.end(error)
@@ -56,7 +83,7 @@ def _loop_failed(args: tuple[Any, ...], kwargs: dict[str, Any], error: BaseExcep
 
 def _begin_step(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     deferred.resolve()
-    if state.training.loop is not None:
+    if state.training.loop is not None and not state.training.inner:
         state.training.loop.begin(args[0].state.global_step + 1)
 
 
@@ -84,7 +111,7 @@ def _end_evaluation(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) 
 
 def _keep_norm(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
     """The norm is the same on every rank: rank 0 reports it."""
-    if state.identity.rank == 0 and result is not None:
+    if state.identity.rank == 0 and result is not None and not state.training.inner:
         deferred.gauge(vocabulary.GRAD_NORM, result, GLOBAL)
 
 
@@ -131,7 +158,7 @@ HOOKS = (
     Hook(
         target="transformers.trainer:Trainer._inner_training_loop",
         before=_begin_loop,
-        after=_end_loop,
+        after=_loop_over,
         failed=_loop_failed,
     ),
     Hook(target="transformers.trainer:Trainer._finalize_training", before=_end_loop, optional=True),

@@ -335,6 +335,8 @@ def _end_inputs(args: Args, kwargs: Kwargs, result: Any) -> None:
 
 def _step_over(args: Args, kwargs: Kwargs) -> None:
     """Right after ``on_step_end`` TRL's metrics of the step are complete and not yet cleared by its log."""
+    if state.training.inner:
+        return
     state.training.forward = None
     if hasattr(args[0], "_metrics"):
         step_metrics(args[0])

@@ -251,8 +251,8 @@ def _state(attempt: str, found: Collected, opened: Iterable[OpenView], alive: se
     has_teardown = any(phase.attempt == attempt and phase.name == v.TEARDOWN for phase in found.phases)
     if is_killed:
         return "killed"  # at most a worker outlives it
-    last = next((record.key for record in reversed(found.steps) if record.attempt == attempt), None)
-    if any((failure.attempt, failure.loop, failure.step) == last for failure in found.failures):
+    last = {record.rank: record.key for record in found.steps if record.attempt == attempt}
+    if any((failure.attempt, failure.loop, failure.step) == last.get(failure.rank) for failure in found.failures):
         return "failed"
     if any(phase.attempt == attempt and phase.is_failed for phase in found.phases):
         return "failed"  # of an exception between two steps, or in set-up

@@ -90,7 +90,7 @@ class StepRecord:
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """A root, or a container outside of a step: a part of set-up or tear-down."""
+    """The root or a container of a set-up or a tear-down."""
 
     attempt: str
     trace: bytes
@@ -252,7 +252,7 @@ class _Collector:
         phase = v.TEARDOWN if key[0] in self._stepped else v.SETUP
         for span in spans:
             self._found.peaks.see(span, phase, iteration)
-            if not span.parent_id or (is_container(span.name) and iteration is None):
+            if span.name in (v.SETUP, v.TEARDOWN) or (is_container(span.name) and iteration is None):
                 self._found.phases.append(_phase(span))
         for container in containers:
             below = {child.key for child in tree.below(container.span_id)}

@@ -85,5 +85,7 @@ def _unbegun(run: Run, found: Collected, is_counted: bool, ending: str) -> str:
         advice = f" {HOW_TO_BEGIN}" if did_more and not systems else ""
         return f"No step began: {ending} in its set-up.{advice}"
     if systems:
-        return f"No step began: {systems[-1]} was found, but the process ended before its trainer began to train."
+        did = "evaluated, and did not train"
+        ended = "was found, but the process ended before its trainer began to train"
+        return f"No step began: {systems[-1]} {did if v.EVALUATE in found.longest_ns else ended}."
     return f"No step began: otel_rl was on, but nothing told it of a step. {HOW_TO_BEGIN}"

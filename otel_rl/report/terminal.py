@@ -95,6 +95,8 @@ def _printable(value: Any) -> Any:
 
 def _header(report: Report, width: int) -> Text:
     state, style = STATES[report.state] if report.attempts else ("nothing recorded", WARNING)
+    if report.state == "unknown" and report.verdict.kind == "nothing":
+        state, style = "ended", NOTE  # who makes no step has nothing to tear down
     title = Text(f"otel_rl  {report.run}", style="bold")
     title.truncate(max(1, width - len(state) - 2), overflow="ellipsis")
     title.append(" " * max(2, width - title.cell_len - len(state)))

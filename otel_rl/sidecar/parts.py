@@ -18,7 +18,7 @@ from otel_rl.records import Attributes
 KEYS: Final = frozenset((
     v.ITERATION, v.LOOP_NAME, v.IDLE_REASON, v.LOGPROB_KIND, v.COMM_COUNT, v.COMM_TIME, v.COMM_HIDDEN, v.CLOCK,
     v.COMM_OPERATION, v.COMM_BYTES, v.COMM_GROUP, v.COMM_GROUP_SIZE, v.COMM_SEQUENCE, v.COMM_ASYNC, v.SUBMISSION,
-    v.DEVICE_TIME, v.CHECKPOINT_LOAD,
+    v.DEVICE_TIME, v.CHECKPOINT_LOAD, v.TRUNCATED,
 ))  # fmt: skip
 """The attributes that a part is made from."""
 SETTLED_S: Final = 12.0
@@ -235,7 +235,8 @@ class Parts:
 
 def _is_whole_step(container: SpanView) -> bool:
     """Whether it holds a step that took the time that it takes: none that an exception or a death cut short."""
-    return iteration_of(container.attributes) is not None and container.status_code != 2
+    is_cut = container.status_code == 2 or v.TRUNCATED in container.attributes
+    return iteration_of(container.attributes) is not None and not is_cut
 
 
 def _part(container: SpanView, spans: list[SpanView], known: Known) -> Part:

@@ -119,8 +119,9 @@ TRUNCATED: Final = attribute(
     "boolean",
     "span",
     "true where a span's end is not that of its stage: a reader closed it at the last sign of life (its process died "
-    "in it, or is in it still) or made the root that nobody journaled; its process ended, or began a training of its "
-    "own, while it was open; an optimizer's step raised, and with what error is not known",
+    "in it, or is in it still) or made the root that nobody journaled; its process ended "
+    "(`sys.exit` in a step does that), or began a training of its own, while it was open; an optimizer's step raised, "
+    "and with what error is not known",
 )
 CLOCK: Final = attribute(
     "rl.clock", "string", "span", "`host` where the duration of asynchronous device work is its launch"

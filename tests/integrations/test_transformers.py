@@ -103,6 +103,19 @@ def test_a_second_training_is_a_second_loop(trainings: Trainings) -> None:
     assert losses == pytest.approx(found, abs=1e-6)
 
 
+def test_a_training_inside_a_step_is_work_of_that_step(trainings: Trainings) -> None:
+    """It makes no steps, and its numbers are not taken for those of the training around it."""
+    result = trainings.train("inner", play="with_inner")
+    recorded = Recorded(result.runs)
+    whole(recorded)
+    assert [v.SETUP, *[f"train {number}" for number in range(1, 5)], v.TEARDOWN] == tiled(recorded)
+    logged = [entry for entry in result.truth["logs"] if "grad_norm" in entry]
+    for key, name in (("loss", v.LOSS), ("grad_norm", v.GRAD_NORM), ("learning_rate", v.LEARNING_RATE)):
+        assert [[pytest.approx(entry[key], abs=1e-6)] for entry in logged] == list(recorded.values(name).values())
+    judged = next(node for node in recorded.steps()[2].walk() if node.name == f"{v.REWARD} judged")
+    assert 3 == [child.name for child in judged.children].count(v.OPTIMIZER)
+
+
 def test_stages_of_other_threads_find_a_place_at_every_moment(trainings: Trainings) -> None:
     """A thread that records all the time belongs to the step that is open, also while one step follows another."""
     recorded = Recorded(trainings.train("noisy", play="with_noisy_threads", config={"max_steps": 12}).runs)

@@ -338,6 +338,31 @@ def own_spans(job: dict[str, Any]) -> None:
 
 def supervised(job: dict[str, Any]) -> None:
     """Train on given texts with the trainer of transformers."""
+    supervisor(job).train()
+
+
+def with_inner(job: dict[str, Any]) -> None:
+    """Train another model, as a judge that learns, before the first step, in the second one and behind the third."""
+    from transformers import TrainerCallback
+
+    def judged(completions: list[str], trainer_state: Any, **_: Any) -> list[float]:
+        if trainer_state.global_step == 1:
+            supervisor({**job, "config": {"max_steps": 3}}).train()
+        return digits(completions)
+
+    def train_judge(_: Any, args: Any, state: Any, control: Any, **__: Any) -> None:
+        if state.global_step in (0, 3):
+            supervisor({**job, "config": {"max_steps": 1}}).train()
+
+    globals()["judged"] = judged
+    TRUTH["trainer"] = make({**job, "rewards": ["judged"]})
+    events = {"on_train_begin": train_judge, "on_step_end": train_judge}
+    TRUTH["trainer"].add_callback(type("Judge", (TrainerCallback,), events)())
+    TRUTH["trainer"].train()
+
+
+def supervisor(job: dict[str, Any]) -> Any:
+    """Make the trainer of transformers."""
     import transformers
 
     from otel_rl.demo import task
@@ -348,7 +373,7 @@ def supervised(job: dict[str, Any]) -> None:
         output_dir=str(work), per_device_train_batch_size=4, logging_steps=1, report_to=[], use_cpu=True,
         disable_tqdm=True, save_strategy="no", dataloader_pin_memory=False, **job["config"],
     )  # fmt: skip
-    transformers.Trainer(task.model(work / "tiny-qwen2", 0), arguments, train_dataset=rows).train()
+    return transformers.Trainer(task.model(work / "tiny-qwen2", 0), arguments, train_dataset=rows)
 
 
 # --- program ----------------------------------------------------------------------------------------------------------
