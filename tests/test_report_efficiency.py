@@ -28,7 +28,7 @@ from otel_rl.report.efficiency_model import (
     StragglerRow,
 )
 from tests import runs
-from tests.peers import Did, Peer
+from tests.peers import Did, Met, Peer
 from tests.played import KINDS, Call, Game, PlayedStep, Start, Truth, games, play
 from tests.runs import BEGIN_NS, MS, Plan, write_run
 from tests.watched import DEAD
@@ -264,6 +264,25 @@ def test_whatever_a_rank_waits_for_is_a_bubble(tmp_path: Path) -> None:
     expected = {kind: pytest.approx(3 * ms / (3 * 100 + 2 * 100)) for kind, ms in (("queue", 10), ("other", 20))}
     assert expected == {row.kind: row.share for row in found.bubbles}
     assert pytest.approx(sum(row.share for row in found.bubbles)) == sum(row.idle_s / row.step_s for row in found.ranks)
+
+
+@pytest.mark.parametrize("reason", ["data", "queue"])
+def test_waits_inside_other_stages_are_idle_once(tmp_path: Path, reason: str) -> None:
+    """Also what is waited in a collective there: in no wait for slower ranks, in no slow communication."""
+    peers = [Peer(tmp_path, rank, 2, identity=DEAD) for rank in (0, 1)]
+    for number in range(1, 5):
+        for rank, peer in enumerate(peers):
+            more = {v.IDLE_REASON: reason}
+            met = (Met(40 + 20 * rank, number),)
+            peer.step(number, [Did(v.TRAIN, 40 - 20 * rank, inside=[Did(v.IDLE, 10, met, more)])])
+    for peer in peers:
+        peer.die()
+    found = build_report(open_run(tmp_path), BEGIN_NS)
+    parts = [(row.active_s, row.wait_s, row.transfer_s, row.idle_s) for row in found.efficiency.ranks]
+    assert [(0.04, 0.0, 0.0, 0.05), (0.02, 0.0, 0.0, 0.07)] == [pytest.approx(one) for one in parts]
+    assert {reason: pytest.approx(12 / 18)} == {row.kind: row.share for row in found.efficiency.bubbles}
+    assert [] == found.efficiency.slow_communication
+    assert 4 * 120 * MS == next(part.time_ns for part in found.efficiency.goodput[-1].parts if part.kind == "idle")
 
 
 def test_ranks_of_two_roles_are_no_peers(tmp_path: Path) -> None:

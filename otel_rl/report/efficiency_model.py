@@ -75,7 +75,7 @@ class RankTime:
     steps: int
     step_s: float
     active_s: float
-    """In stages, without the collectives inside them."""
+    """In stages, without the collectives and the `rl.idle` inside them."""
     wait_s: float
     """In collectives, for slower ranks: in each beyond the time of the rank that was in it for the shortest time."""
     transfer_s: float
@@ -86,7 +86,7 @@ class RankTime:
     inseparable_s: float
     """In stages that hide collectives or measure launches only."""
     idle_s: float
-    """In `rl.idle`."""
+    """In `rl.idle`, also inside other stages."""
     other_s: float
     """Under no stage."""
     train_tokens: float
