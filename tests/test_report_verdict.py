@@ -44,6 +44,7 @@ def slow(name: str, rank: int, ratio: float, cost_s: float) -> StragglerRow:
         share=cost_s,
         slow_steps=9,
         steps=10,
+        all_steps=10,
         pipeline=None,
     )
 

@@ -138,9 +138,10 @@ class RankTimes:
                 own_s=one.own_s,
                 ratio=one.own_s / one.others_s if one.others_s else 0.0,
                 cost_s=one.cost_s,
-                share=one.cost_s / step_s if (step_s := mean_step_s if one.is_at_times else median_step_s) else 0.0,
+                share=one.cost_s / step_s if (step_s := mean_step_s if one.is_mean else median_step_s) else 0.0,
                 slow_steps=one.slow_steps,
                 steps=one.steps,
+                all_steps=one.all_steps,
                 pipeline=_known(pipeline),
             )
             for (role, pipeline), peers in self._peers.items()
