@@ -144,9 +144,10 @@ def _described(stage: Any, backward: _Backward | None) -> dict[str, Value] | Non
     if state.identity.world_size < 2:
         return None
     if backward is None and not _reducing():
-        # With DDP there is nothing to wait for now; what others wait for is hidden, unless it was seen.
-        is_seen = bool(state.comm.wrapped) or state.comm.seen_in is stage
-        return None if is_seen else {vocabulary.COMM_HIDDEN: True}
+        # With DDP there is nothing to wait for now; what others wait for is hidden, unless it was seen. Who calls them
+        # where they are seen may call none: FSDP between the micro-batches of an accumulation.
+        state.comm.in_backward |= state.comm.seen_in is stage
+        return None if state.comm.wrapped or state.comm.in_backward else {vocabulary.COMM_HIDDEN: True}
     if backward is None or backward.is_split or backward.row is None or not backward.ended:
         return {vocabulary.COMM_HIDDEN: True}
     if state.comm.seen_in is stage:  # not DDP's: FSDP2 ends the backward of another model with collectives of its own

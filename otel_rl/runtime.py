@@ -153,6 +153,8 @@ class Communication:
     """By ``id()`` of what is to be waited for: a weak reference to it, and the collective."""
     seen_in: Any = None
     """The stage in which a collective was seen last."""
+    in_backward: bool = False
+    """Whether a collective was seen in a backward that is not DDP's."""
     before_making: Any = None
     """What of the device was in use before the communicator that is being made."""
     buffers: int = 0

@@ -46,7 +46,7 @@ class Met:
 
 @dataclass(frozen=True)
 class Did:
-    """One stage on one rank: its own work, then its collectives."""
+    """One stage on one rank: its own work, then its collectives, then the stages inside it."""
 
     name: str
     """Empty: under no stage."""
@@ -55,6 +55,7 @@ class Did:
     more: dict[str, Any] = field(default_factory=dict)
     shown: bool = True
     """Whether its collectives are spans: the longest of many, as the flusher writes them."""
+    inside: Sequence[Did] = ()
 
 
 class Peer:
@@ -150,7 +151,12 @@ class Peer:
             start_ns = self.now_ns
             self.now_ns += round(met.ms * MS)
             spans.append(FakeSpan(v.COMM, trace, next(self._ids), stage, start_ns, self.now_ns, met.attributes()))
+        inside = [span for one in did.inside for span in self._stage(one, trace, stage)]
         comm = {v.COMM_COUNT: len(did.met), v.COMM_TIME: sum(met.ms for met in did.met) / 1e3} if did.met else {}
         longest = sorted(spans, key=lambda span: span.start_ns - span.end_ns)[:SPANS_PER_STAGE]
         shown = sorted(longest, key=lambda span: span.start_ns) if did.shown else []
-        return [*shown, FakeSpan(did.name, trace, stage, container, begin_ns, self.now_ns, {**comm, **did.more})]
+        return [
+            *inside,
+            *shown,
+            FakeSpan(did.name, trace, stage, container, begin_ns, self.now_ns, {**comm, **did.more}),
+        ]

@@ -246,7 +246,7 @@ def test_slow_once_is_no_straggler() -> None:
     calls = [StageCall(step, rank, "reward", 50 if step == rank == 1 else 10) for step in range(3) for rank in (0, 1)]
     assert [0, 1, 0] == [len(slow_ranks(call for call in calls if call.step == step)) for step in range(3)]
     assert [] == stragglers(calls)
-    assert [Straggler(1, "reward", 2e-8, 1, 2, 3e-8, 1e-8)] == stragglers(call for call in calls if call.step < 2)
+    assert [Straggler(1, "reward", 2e-8, 1, 2, 3e-8, 1e-8, 2)] == stragglers(call for call in calls if call.step < 2)
 
 
 def at_times(own: Callable[[int, int], int]) -> list[StageCall[int]]:

@@ -50,6 +50,22 @@ def test_calls_come_in_order_of_time_with_what_nests_in_them() -> None:
     assert [StageCall(0, 0, v.REWARD, 40, 9, apart_ns=5, count=2), forward] == found
 
 
+def test_collectives_in_a_wait_inside_a_stage_are_neither_waited_in_nor_apart() -> None:
+    """They are idle time already; what the stage does in other collectives stays."""
+    told: dict[str, Value] = {"COMM_OPERATION": "all_reduce", "COMM_GROUP": "dp 1", "COMM_GROUP_SIZE": 2}
+    found = calls_of(
+        span(v.TRAIN, 0, 90, key=b"train", COMM_COUNT=1, COMM_TIME=10e-9),
+        span(v.COMM, 0, 10, b"train", **told, COMM_SEQUENCE=1),
+        span(v.IDLE, 20, 80, b"train", b"idle", COMM_COUNT=2, COMM_TIME=30e-9),
+        span(v.COMM, 20, 25, b"idle", COMM_OPERATION="recv"),
+        span(v.COMM, 30, 50, b"idle", **told, COMM_SEQUENCE=2),
+        span(v.IDLE, 60, 80, b"idle", b"inner", COMM_COUNT=1, COMM_TIME=4e-9),
+    )
+    met = Met("dp 1", "all_reduce", 2, 1, 10)
+    assert [StageCall(0, 0, v.TRAIN, 90, 44, count=4, omitted=1, rows=(met,), waiting_ns=34)] == found
+    assert 10 == found[0].met_ns
+
+
 def test_what_cannot_be_separated_is_none() -> None:
     """Hidden collectives, and launches; where a device timed the launched work alone, that is its own time."""
     found = calls_of(

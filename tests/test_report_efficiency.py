@@ -28,7 +28,7 @@ from otel_rl.report.efficiency_model import (
     StragglerRow,
 )
 from tests import runs
-from tests.peers import Did, Peer
+from tests.peers import Did, Met, Peer
 from tests.played import KINDS, Call, Game, PlayedStep, Start, Truth, games, play
 from tests.runs import BEGIN_NS, MS, Plan, write_run
 from tests.watched import DEAD
@@ -174,7 +174,9 @@ def test_the_slow_ranks_are_those_of_a_brute_force_search(game: Game) -> None:
         excess = [times[rank] - _rest(times, rank) for times in own[stage]]
         of_stage = sum(number for (_, name), number in slow.items() if name == stage)
         if count >= 0.5 * len(excess):
-            cost, limit = median(excess) * len(excess) / len(steps), median(steps)
+            is_in_all = len(excess) == len(steps)
+            cost = median(excess) * len(excess) / len(steps)
+            limit = median(steps) if is_in_all else sum(steps) / len(steps)
         elif count >= 3 and count >= 0.5 * of_stage:
             cost, limit = sum(excess) / len(steps), sum(steps) / len(steps)
         else:
@@ -214,6 +216,7 @@ def test_a_slow_rank_from_the_journal_to_the_document(tmp_path: Path) -> None:
         share=pytest.approx(0.01 / 0.11),
         slow_steps=10,
         steps=10,
+        all_steps=10,
         pipeline=None,
     )
     assert [straggler] == found.stragglers
@@ -264,6 +267,43 @@ def test_whatever_a_rank_waits_for_is_a_bubble(tmp_path: Path) -> None:
     expected = {kind: pytest.approx(3 * ms / (3 * 100 + 2 * 100)) for kind, ms in (("queue", 10), ("other", 20))}
     assert expected == {row.kind: row.share for row in found.bubbles}
     assert pytest.approx(sum(row.share for row in found.bubbles)) == sum(row.idle_s / row.step_s for row in found.ranks)
+
+
+def test_what_a_rank_costs_in_few_steps_is_a_part_of_the_mean_step(tmp_path: Path) -> None:
+    """An evaluation in two of eight steps: spread over all it is longer than their median, and less than their mean."""
+    peers = [Peer(tmp_path, rank, 2, identity=DEAD) for rank in (0, 1)]
+    for number in range(1, 11):
+        for rank, peer in enumerate(peers):
+            evaluation = [Did(v.EVALUATE, 100 + 400 * rank, [Met(401 - 400 * rank, number)])] * (number in (5, 8))
+            peer.step(number, [Did(v.REWARD, 20), *evaluation])
+    for peer in peers:
+        peer.die()
+    found = build_report(open_run(tmp_path), BEGIN_NS)
+    (row,) = found.efficiency.stragglers
+    cost_s, mean_s = 2 * 0.4 / 8, 0.02 + 2 * 0.501 / 8
+    assert (v.EVALUATE, 2, 8, pytest.approx(cost_s), pytest.approx(cost_s / mean_s)) == (
+        row.stage, row.steps, row.all_steps, row.cost_s, row.share,
+    )  # fmt: skip
+    assert "costs 100 ms per step, 69 % of the mean step" in found.verdict.sentence
+
+
+@pytest.mark.parametrize("reason", ["data", "queue"])
+def test_waits_inside_other_stages_are_idle_once(tmp_path: Path, reason: str) -> None:
+    """Also what is waited in a collective there: in no wait for slower ranks, in no slow communication."""
+    peers = [Peer(tmp_path, rank, 2, identity=DEAD) for rank in (0, 1)]
+    for number in range(1, 5):
+        for rank, peer in enumerate(peers):
+            more = {v.IDLE_REASON: reason}
+            met = (Met(40 + 20 * rank, number),)
+            peer.step(number, [Did(v.TRAIN, 40 - 20 * rank, inside=[Did(v.IDLE, 10, met, more)])])
+    for peer in peers:
+        peer.die()
+    found = build_report(open_run(tmp_path), BEGIN_NS)
+    parts = [(row.active_s, row.wait_s, row.transfer_s, row.idle_s) for row in found.efficiency.ranks]
+    assert [(0.04, 0.0, 0.0, 0.05), (0.02, 0.0, 0.0, 0.07)] == [pytest.approx(one) for one in parts]
+    assert {reason: pytest.approx(12 / 18)} == {row.kind: row.share for row in found.efficiency.bubbles}
+    assert [] == found.efficiency.slow_communication
+    assert 4 * 120 * MS == next(part.time_ns for part in found.efficiency.goodput[-1].parts if part.kind == "idle")
 
 
 def test_ranks_of_two_roles_are_no_peers(tmp_path: Path) -> None:

@@ -44,6 +44,7 @@ def slow(name: str, rank: int, ratio: float, cost_s: float) -> StragglerRow:
         share=cost_s,
         slow_steps=9,
         steps=10,
+        all_steps=10,
         pipeline=None,
     )
 
@@ -237,10 +238,16 @@ def test_collectives_under_no_stage_are_listed() -> None:
     )
 
 
+def test_waits_inside_other_stages_are_waiting() -> None:
+    """A data loader inside the update holds the run back as one beside it does."""
+    data = BubbleRow(kind="data", denominator="step", share=0.6, is_exact=True, ranks=[])
+    found = verdict(STEPS, [stage(v.TRAIN, 0.8, comm=0.5)], replace(NOBODY, bubbles=[data]))
+    assert ("idle", "Waiting holds the run back: 60 % of the step time is rl.idle.") == (found.kind, found.sentence)
+
+
 @pytest.mark.parametrize(
     ("rows", "kind"),
     [
-        ([stage(v.SAMPLE, 0.5), stage("rl.idle data", 0.2), stage(v.OTHER, 0.3)], "idle"),
         ([stage(v.SAMPLE, 0.5, comm=0.4), stage(v.COMM, 0.1, comm=1.0), stage(v.OTHER, 0.3)], "comm"),
         ([stage(v.SAMPLE, 0.5), stage(v.OTHER, 0.2)], "other"),
         ([stage(v.SAMPLE, 0.81), stage(v.OTHER, 0.19)], "stage"),
@@ -250,6 +257,8 @@ def test_collectives_under_no_stage_are_listed() -> None:
 def test_the_rules_have_an_order(rows: list[StageRow], kind: str) -> None:
     """Waiting, then collectives, then unknown time, then the largest stage."""
     assert kind == verdict(STEPS, rows, NOBODY).kind
+    data = BubbleRow(kind="data", denominator="step", share=0.2, is_exact=True, ranks=[])
+    assert "idle" == verdict(STEPS, rows, replace(NOBODY, bubbles=[data])).kind
 
 
 def test_stages_of_one_thing_are_taken_together() -> None:

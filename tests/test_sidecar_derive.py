@@ -102,6 +102,18 @@ def test_what_cannot_be_compared_is_no_wait(tmp_path: Path, clock: FakeClock) ->
     assert ([], [], {"derived": 1}) == (waited(watched), watched.numbers(v.STRAGGLER_COST), watched.counts)
 
 
+def test_what_is_waited_inside_idle_is_idle_already(tmp_path: Path, clock: FakeClock) -> None:
+    """Wherever it lies: the rank has said so itself."""
+    for rank in range(2):
+        idle = Did(v.IDLE, 1, [Met(40 - 30 * rank, 1)])
+        Peer(tmp_path, rank).step(1, [Did(v.TRAIN, 10, inside=[idle]), Did(v.IDLE, 1, [Met(40 - 30 * rank, 2)])])
+    watched = compared(tmp_path, clock)
+    assert ([], [(0, 0.0), (1, 0.0)]) == (
+        waited(watched),
+        [(rank, wait_s) for rank, _, wait_s in watched.numbers(v.SKEW_WAIT)],
+    )
+
+
 def test_a_row_that_a_rank_lacks_blames_nobody(tmp_path: Path, clock: FakeClock) -> None:
     """The rank that waited least has shorter ones than those that are spans: without its row the least is not known."""
     for rank, times in enumerate(((9, 9), (3, 5), (None, 1))):

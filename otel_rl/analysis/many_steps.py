@@ -49,11 +49,18 @@ class Straggler(Generic[RankT]):
     """Own time, median; of one that is slow at times over the steps in which it is."""
     others_s: float
     """Median of the other ranks in the same step, median over the steps in which they have the stage."""
+    all_steps: int
+    """Steps, with the stage or without."""
 
     @property
     def is_at_times(self) -> bool:
         """Whether it is slow in fewer than half of the steps that have the stage."""
         return is_at_times(self.slow_steps, self.steps)
+
+    @property
+    def is_mean(self) -> bool:
+        """Whether the cost is spread over steps in which there is none: then it is a part of the mean step."""
+        return self.is_at_times or self.steps < self.all_steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,11 +140,11 @@ class ManySteps(Generic[RankT]):
 
         That is in at least half of the steps that have it; or else in three at least, which are half of those in which
         any rank is. A stage that is inseparable in any step names nobody, nor one that costs less than 2 % of the
-        median step (at times: of the mean step).
+        median step (at times, or where not every step has it: of the mean step).
         """
         steps_ns = self._steps_ns or array("q", [0])
         limit_s = EXCESS_SHARE * median(steps_ns) / 1e9
-        limit_at_times_s = EXCESS_SHARE * sum(steps_ns) / len(steps_ns) / 1e9
+        mean_limit_s = EXCESS_SHARE * sum(steps_ns) / len(steps_ns) / 1e9
         of_stage: Counter[str] = Counter()
         for (_, stage), count in self._slow.items():
             of_stage[stage] += count
@@ -150,7 +157,7 @@ class ManySteps(Generic[RankT]):
                 or count >= max(LEAST_TIMES, PERSISTENT_SHARE * of_stage[stage])
             )
         ]
-        costly = [one for one in named if one.cost_s >= (limit_at_times_s if one.is_at_times else limit_s)]
+        costly = [one for one in named if one.cost_s >= (mean_limit_s if one.is_mean else limit_s)]
         # Where all that have the stage are as slow, the others do not have it, and nobody is.
         return sorted((one for one in costly if one.others_s > 0), key=lambda one: -one.cost_s)
 
@@ -186,7 +193,7 @@ class ManySteps(Generic[RankT]):
             present = [other_s for other_s in others if not isnan(other_s)]
             if present and not isnan(time_s):
                 pairs.append((time_s, held_against(time_s, present)))
-        found = Straggler(rank, stage, 0.0, slow_steps, self._num_steps(stage), 0.0, 0.0)
+        found = Straggler(rank, stage, 0.0, slow_steps, self._num_steps(stage), 0.0, 0.0, len(self._steps_ns))
         excess_s = [time_s - others_s for time_s, others_s in pairs]
         if found.is_at_times:
             cost_s = sum(excess_s) / len(self._steps_ns)

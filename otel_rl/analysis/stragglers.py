@@ -59,6 +59,8 @@ class StageCall(Generic[RankT]):
     """Of these, those that were not seen one by one: the shortest ones of many."""
     rows: tuple[Met, ...] = ()
     """Those of them that were seen one by one and tell who waited."""
+    waiting_ns: int = 0
+    """Time in collectives inside of `rl.idle` inside of it: idle time already."""
 
     @property
     def inside_ns(self) -> int:
@@ -68,7 +70,7 @@ class StageCall(Generic[RankT]):
     @property
     def met_ns(self) -> int:
         """Time in collectives that ranks leave together."""
-        return min(self.duration_ns, max(0, self.inside_ns - self.apart_ns))
+        return min(self.duration_ns, max(0, self.inside_ns - self.waiting_ns - self.apart_ns))
 
     @property
     def is_separable(self) -> bool:
@@ -335,7 +337,9 @@ def transfers(calls: Iterable[StageCall[RankT]], waited: Waited[RankT] | None = 
     waited = call_waits(listed) if waited is None else waited
     for key, matched in keyed(listed).items():
         if set(matched) == ranks and all(call.is_separable for call in matched.values()):
-            total[key[0]] += min(call.inside_ns - waited.ns[key][rank] for rank, call in matched.items())
+            total[key[0]] += min(
+                max(0, call.inside_ns - call.waiting_ns - waited.ns[key][rank]) for rank, call in matched.items()
+            )
     unknown = waited.unknown(ranks)
     return {stage: time_ns for stage, time_ns in total.items() if stage not in unknown}
 

@@ -32,11 +32,14 @@ class StragglerRow:
     """Own time minus the median of these in the same step, per step: median of the steps that have the stage, times the
     part of the steps that have it; of a rank that is slow at times the mean of all steps."""
     share: float
-    """Cost over the median step time; of a rank that is slow at times over the mean one."""
+    """Cost over the median step time; of a rank that is slow at times, and of a stage that not every step has, over the
+    mean one."""
     slow_steps: int
     """Averaged steps in which it was the slowest, or as slow."""
     steps: int
     """Averaged steps that have the stage."""
+    all_steps: int
+    """Averaged steps, with the stage or without."""
     pipeline: int | None
     """The pipeline stage (`rl.rank.pp`); null where it is not known."""
 
@@ -48,7 +51,7 @@ class StragglerRow:
     @property
     def of_step(self) -> str:
         """Say what ``share`` is a part of."""
-        return "mean step" if self.is_at_times else "median step"
+        return "mean step" if self.is_at_times or self.steps < self.all_steps else "median step"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +78,7 @@ class RankTime:
     steps: int
     step_s: float
     active_s: float
-    """In stages, without the collectives inside them."""
+    """In stages, without the collectives and the `rl.idle` inside them."""
     wait_s: float
     """In collectives, for slower ranks: in each beyond the time of the rank that was in it for the shortest time."""
     transfer_s: float
@@ -86,7 +89,7 @@ class RankTime:
     inseparable_s: float
     """In stages that hide collectives or measure launches only."""
     idle_s: float
-    """In `rl.idle`."""
+    """In `rl.idle`, also inside other stages."""
     other_s: float
     """Under no stage."""
     train_tokens: float

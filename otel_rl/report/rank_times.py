@@ -90,21 +90,27 @@ class RankTimes:
         step_ns = {record.rank.rank: record.step.time_ns for record in records}
         found = activity((call for call in calls if not is_idle(call)), step_ns, waited_ns)
         idle_ns: Counter[int] = Counter()
-        for call in filter(is_idle, calls):
-            idle_ns[call.rank] += call.duration_ns
+        waiting_ns: Counter[int] = Counter()
+        for call in calls:
+            if is_idle(call):
+                idle_ns[call.rank] += call.duration_ns
+            elif call.hidden_ns is not None:
+                waiting_ns[call.rank] += call.waiting_ns
         for record in records:
             one = found[record.rank.rank]
             idle = min(idle_ns[record.rank.rank], one.idle_ns)
+            alone = min(record.idle_inside_ns, one.active_ns)
+            in_comm = min(waiting_ns[record.rank.rank], one.transfer_ns)
             times = self._times[record.rank]
             times.steps += 1
             times.is_exact &= record.rank.rank not in inexact
             times.sums.update(
                 step=record.step.time_ns,
-                active=one.active_ns,
+                active=one.active_ns - alone,
                 wait=one.wait_ns,
-                transfer=one.transfer_ns,
+                transfer=one.transfer_ns - in_comm,
                 inseparable=one.inseparable_ns,
-                idle=idle,
+                idle=idle + alone + in_comm,
                 other=one.idle_ns - idle,
                 train_tokens=record.work.train_tokens,
                 response_tokens=record.work.response_tokens,
@@ -133,9 +139,10 @@ class RankTimes:
                 own_s=one.own_s,
                 ratio=one.own_s / one.others_s if one.others_s else 0.0,
                 cost_s=one.cost_s,
-                share=one.cost_s / step_s if (step_s := mean_step_s if one.is_at_times else median_step_s) else 0.0,
+                share=one.cost_s / step_s if (step_s := mean_step_s if one.is_mean else median_step_s) else 0.0,
                 slow_steps=one.slow_steps,
                 steps=one.steps,
+                all_steps=one.all_steps,
                 pipeline=_known(pipeline),
             )
             for (role, pipeline), peers in self._peers.items()

@@ -136,7 +136,7 @@ def _within(stage: str) -> str:
 
 
 def _waits(top: Sequence[StageRow], efficiency: Efficiency, waits: Awaited, step_s: float) -> Verdict | None:
-    idle = sum(row.share for row in top if _kind(row.stage) == v.IDLE)
+    idle = sum(row.share for row in efficiency.bubbles if row.kind != "skew")  # also inside other stages
     if idle >= IDLE_SHARE:
         sentence = f"Waiting holds the run back: {percent(idle)} of the step time is {v.IDLE}."
         return _verdict("idle", sentence, v.IDLE, idle)

@@ -245,7 +245,7 @@ def _part(container: SpanView, spans: list[SpanView], known: Known) -> Part:
     pieces = [piece(span) for span in spans]
     tree = Tree(pieces)
     stages = [one for one in pieces if one.parent == whole.key and not one.is_comm]
-    waiting = [one for one in stages if kind_of(one.label) is Kind.IDLE]
+    waiting = [one for one in pieces if kind_of(one.label) is Kind.IDLE]
     idle = {below.key for one in waiting for below in tree.below(one.key)}
     return Part(
         role=role_of(resource),
