@@ -341,10 +341,9 @@ class step:
             return
         with guard("end a step"):
             now = monotonic_ns()
-            is_over = isinstance(error, SystemExit) and not error.code  # the program ends, and nothing has failed
-            if error is None or is_over:
+            if error is None:
                 loop.leave(now)
+            elif isinstance(error, SystemExit) and not error.code:
+                loop.end(error)  # the program ends, and nothing has failed
             else:
                 loop.close(now, error)
-            if is_over:
-                loop.began = 0  # it was cut short: no fair step
