@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from statistics import median
 
@@ -138,6 +139,7 @@ def test_the_slow_ranks_are_those_of_a_brute_force_search(game: Game) -> None:
     """Slow in half of the steps that have the stage, or at times; 2 % of the step, and what it costs."""
     found, steady = found_in(game)
     own: defaultdict[str, list[dict[int, float]]] = defaultdict(list)
+    spent: defaultdict[int, Counter[str]] = defaultdict(Counter)
     slow: Counter[tuple[int, str]] = Counter()
     steps: list[int] = []
     lengths: list[int] = []
@@ -158,6 +160,10 @@ def test_the_slow_ranks_are_those_of_a_brute_force_search(game: Game) -> None:
             rank: wall[rank] - sum(one.own.values()) - waits[rank] - sum(one.transfer.values())
             for rank, (one, _) in truths.items()
         }
+        for rank, (one, _) in truths.items():
+            transfer = sum(one.transfer.values())
+            met = waits[rank] + transfer
+            spent[rank].update(steps=1, wait=waits[rank], met=met, idle=rest[rank] + transfer + one.own[v.IDLE])
         least, longest = min(rest.values()), max(waits.values())
         stages[v.OTHER] = {rank: min(rest[rank], least + longest - waits[rank]) for rank in rest}
         for name, times_ns in stages.items():
@@ -169,7 +175,21 @@ def test_the_slow_ranks_are_those_of_a_brute_force_search(game: Game) -> None:
             if others > 0 and times[most] >= 1.2 * others and times[most] - others >= 0.02 * steps[-1] / 1e9:
                 named = [most, *(rank for rank in times if rank != most and times[rank] > (1 - 0.05) * times[most])]
                 slow.update((rank, stage) for rank in named)
-    expected = {}
+    rows = {(row.rank, row.stage): (row.cost_s, row.slow_steps, row.steps) for row in found.stragglers}
+    if not all(row.is_wait_exact for row in found.ranks):
+        spent.clear()
+    assert _named(slow, own, spent, steps, lengths) == rows
+
+
+def _named(
+    slow: Counter[tuple[int, str]],
+    own: dict[str, list[dict[int, float]]],
+    spent: dict[int, Counter[str]],
+    steps: list[int],
+    lengths: list[int],
+) -> dict[tuple[int, str], tuple[object, int, int]]:
+    """Of the ranks that are slow in some steps those that are so again and again, with what they cost."""
+    expected: dict[tuple[int, str], tuple[object, int, int]] = {}
     for (rank, stage), count in slow.items():
         excess = [times[rank] - _rest(times, rank) for times in own[stage]]
         of_stage = sum(number for (_, name), number in slow.items() if name == stage)
@@ -182,14 +202,25 @@ def test_the_slow_ranks_are_those_of_a_brute_force_search(game: Game) -> None:
         else:
             continue
         has_rest = any(_rest(times, rank) > 0 for times in own[stage])
-        if has_rest and cost >= 0.02 * limit / 1e9:
-            expected[rank, stage] = (pytest.approx(cost), count, len(excess))
-    rows = {(row.rank, row.stage): (row.cost_s, row.slow_steps, row.steps) for row in found.stragglers}
-    assert expected == rows
+        is_mean = count < 0.5 * len(excess) or len(excess) < len(steps)
+        most = _waited_for(rank, spent)
+        shown = (sum(lengths) / len(lengths) if is_mean else median(lengths)) / 1e9
+        if has_rest and cost >= 0.02 * limit / 1e9 and (most >= cost or most >= 0.02 * shown):
+            expected[rank, stage] = (pytest.approx(min(cost, most)), count, len(excess))
+    return expected
 
 
 def _names(truths: dict[int, tuple[Truth, Truth | None]]) -> set[str]:
     return {stage for one, _ in truths.values() for stage in one.own}
+
+
+def _waited_for(slow: int, spent: dict[int, Counter[str]]) -> float:
+    """The longest that another rank waited in a mean step, s; no limit where they met nowhere, or not all is known."""
+    if not spent or not all(parts["met"] for parts in spent.values()):
+        return inf
+    idle = {rank: parts["idle"] / parts["steps"] for rank, parts in spent.items()}
+    others = [rank for rank in spent if rank != slow]
+    return max(spent[rank]["wait"] / spent[rank]["steps"] + idle[rank] - min(idle.values()) for rank in others) / 1e9
 
 
 def _rest(times: dict[int, float], slow: int) -> float:
@@ -285,6 +316,26 @@ def test_what_a_rank_costs_in_few_steps_is_a_part_of_the_mean_step(tmp_path: Pat
         row.stage, row.steps, row.all_steps, row.cost_s, row.share,
     )  # fmt: skip
     assert "costs 100 ms per step, 69 % of the mean step" in found.verdict.sentence
+
+
+@pytest.mark.parametrize(("is_met", "expected"), [(False, {}), (True, {0: 0.03, 1: 0.03, 2: 0.03})])
+def test_who_is_slow_where_the_others_catch_up_costs_nothing(
+    tmp_path: Path, is_met: bool, expected: dict[int, float]
+) -> None:
+    """Rank 0 samples for longer, the others reward for longer: nobody waits, unless they meet in between."""
+    peers = [Peer(tmp_path, rank, 3, identity=DEAD) for rank in range(3)]
+    for number in range(1, 7):
+        for rank, peer in enumerate(peers):
+            sample, reward = (50, 5) if rank == 0 else (20, 35)
+            first = [Met(51 - sample, 2 * number, size=3)] if is_met else []
+            second = [Met(36 - reward if is_met else 1, 2 * number + 1, size=3)]
+            peer.step(number, [Did(v.SAMPLE, sample, first), Did(v.REWARD, reward, second)])
+    for peer in peers:
+        peer.die()
+    found = build_report(open_run(tmp_path), BEGIN_NS).efficiency
+    assert {rank: pytest.approx(cost_s) for rank, cost_s in expected.items()} == {
+        row.rank: row.cost_s for row in found.stragglers
+    }
 
 
 @pytest.mark.parametrize("reason", ["data", "queue"])

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from typing import Final
 
+from otel_rl.analysis.balance import EXCESS_SHARE
 from otel_rl.analysis.many_steps import ManySteps
 from otel_rl.analysis.scores import Timing, own_score, weighted_scores, what_if
 from otel_rl.analysis.stragglers import StageCall, Waited, activity, between_stages
@@ -39,6 +41,16 @@ class _Times:
     """By kind."""
     is_exact: bool = True
     """Whether all that it waited for slower ranks is known."""
+
+    @property
+    def meets(self) -> bool:
+        """Whether it was seen in collectives, and nothing hides others."""
+        return self.sums["wait"] + self.sums["transfer"] > 0 == self.sums["inseparable"]
+
+    @property
+    def idle_ns(self) -> float:
+        """What it did not work in a mean step, without the waits for slower ranks, ns."""
+        return (self.sums["step"] - self.sums["active"] - self.sums["wait"]) / self.steps
 
 
 @dataclass(slots=True)
@@ -130,25 +142,51 @@ class RankTimes:
         self._peers[key].add(work, max(step_ns.values()), waited, between_stages(other_ns, waited_ns))
 
     def stragglers(self, median_step_s: float, mean_step_s: float) -> list[StragglerRow]:
-        """Name slow ranks, the costliest first."""
-        rows = [
-            StragglerRow(
-                role=role,
-                rank=one.rank,
-                stage=one.stage,
-                own_s=one.own_s,
-                ratio=one.own_s / one.others_s if one.others_s else 0.0,
-                cost_s=one.cost_s,
-                share=one.cost_s / step_s if (step_s := mean_step_s if one.is_mean else median_step_s) else 0.0,
-                slow_steps=one.slow_steps,
-                steps=one.steps,
-                all_steps=one.all_steps,
-                pipeline=_known(pipeline),
-            )
-            for (role, pipeline), peers in self._peers.items()
-            for one in peers.many.stragglers()
-        ]
+        """Name slow ranks, the costliest first.
+
+        A rank that is slow in one stage and as much faster in the next costs nobody anything: it costs at most what its
+        peers are seen to wait.
+        """
+        rows = []
+        for (role, pipeline), peers in self._peers.items():
+            for one in peers.many.stragglers():
+                cost_s = min(one.cost_s, self._waited_for_s((role, pipeline), one.rank))
+                step_s = mean_step_s if one.is_mean else median_step_s
+                share = cost_s / step_s if step_s else 0.0
+                if cost_s < one.cost_s and share < EXCESS_SHARE:
+                    continue
+                row = StragglerRow(
+                    role=role,
+                    rank=one.rank,
+                    stage=one.stage,
+                    own_s=one.own_s,
+                    ratio=one.own_s / one.others_s if one.others_s else 0.0,
+                    cost_s=cost_s,
+                    share=share,
+                    slow_steps=one.slow_steps,
+                    steps=one.steps,
+                    all_steps=one.all_steps,
+                    pipeline=_known(pipeline),
+                )
+                rows.append(row)
         return sorted(rows, key=lambda row: -row.cost_s)
+
+    def _waited_for_s(self, key: PeersKey, rank: int) -> float:
+        """Say how long any peer of a rank waited at most in a mean step, s; infinite where not all waits can be seen.
+
+        That is in collectives, and, beyond what all ranks have, in waits of its own, in broadcasts, or under no stage.
+        Ranks that were seen in no collective meet where nobody sees it, or never.
+        """
+        peers = {one.rank: times for one, times in self._times.items() if self._of[one] == key}
+        if not all(times.is_exact and times.meets for times in peers.values()):
+            return inf
+        idle_ns = {name: times.idle_ns for name, times in peers.items()}
+        waited_ns = [
+            times.sums["wait"] / times.steps + idle_ns[name] - min(idle_ns.values())
+            for name, times in peers.items()
+            if name != rank
+        ]
+        return max(waited_ns, default=inf) / 1e9
 
     def slow_communication(self) -> list[SlowCommunication]:
         """Name stages whose collectives are slow on every rank."""
