@@ -30,8 +30,8 @@ class StragglerRow:
     """That over the median of the other ranks, those that are as slow left out."""
     cost_s: float
     """Own time minus the median of these in the same step, per step: median of the steps that have the stage, times the
-    part of the steps that have it; of a rank that is slow at times the mean of all steps. At most what a peer waited in a
-    mean step, where all waits are known."""
+    part of the steps that have it; of a rank that is slow at times the mean of all steps. Where all waits are known, at
+    most what a peer waited in a mean step."""
     share: float
     """Cost over the median step time; of a rank that is slow at times, and of a stage that not every step has, over the
     mean one."""
