@@ -176,6 +176,7 @@ class Loop:
         self.began = 0
         """When the step that is not counted yet began (monotonic, ns); 0 where there is none."""
         self.is_over = False
+        """Whether it has ended; it goes on where the program catches the exit that ended it, and begins a step."""
         self.thread = get_ident()
         """The thread on which the last step began."""
         self.at_end: list[Callable[[int, int], None]] = []
@@ -208,6 +209,7 @@ class Loop:
         self.tree = self.last = tree
         tree.make_current()
         self.number, self.began, self.left, self.until = number, now, 0, 0
+        self.is_over = False
 
     def change_thread(self) -> None:
         """Follow a program that trains on another thread now, and say it once if the last step is still going on."""

@@ -60,7 +60,7 @@ class Straggler(Generic[RankT]):
     @property
     def is_mean(self) -> bool:
         """Whether the cost is spread over steps in which there is none: then it is a part of the mean step."""
-        return self.is_at_times or self.steps < self.all_steps
+        return is_mean(self.slow_steps, self.steps, self.all_steps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +77,11 @@ class SlowComm:
 def is_at_times(slow_steps: int, steps: int) -> bool:
     """Say whether a rank that is slow again and again is so at times only: in fewer than half of the steps."""
     return slow_steps < PERSISTENT_SHARE * steps
+
+
+def is_mean(slow_steps: int, steps: int, all_steps: int) -> bool:
+    """Say whether a cost is spread over steps in which there is none: then it is a part of the mean step."""
+    return is_at_times(slow_steps, steps) or steps < all_steps
 
 
 def stragglers(calls: Iterable[StageCall[RankT]]) -> list[Straggler[RankT]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from otel_rl.analysis.many_steps import is_at_times
+from otel_rl.analysis.many_steps import is_at_times, is_mean
 
 BubbleKind = Literal["data", "queue", "pipeline", "other", "skew"]
 UNTOLD: Final = (
@@ -52,7 +52,7 @@ class StragglerRow:
     @property
     def of_step(self) -> str:
         """Say what ``share`` is a part of."""
-        return "mean step" if self.is_at_times or self.steps < self.all_steps else "median step"
+        return "mean step" if is_mean(self.slow_steps, self.steps, self.all_steps) else "median step"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -45,7 +45,7 @@ class _Times:
     @property
     def meets(self) -> bool:
         """Whether it was seen in collectives, and nothing hides others."""
-        return self.sums["wait"] + self.sums["transfer"] > 0 == self.sums["inseparable"]
+        return not self.sums["inseparable"] and self.sums["wait"] + self.sums["transfer"] > 0
 
     @property
     def idle_ns(self) -> float:
