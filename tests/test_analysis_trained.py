@@ -57,11 +57,11 @@ def model(is_trained: Callable[[str], bool], **more: tuple[int, ...]) -> list[Pa
         pytest.param(lambda name: ".2." in name, Trained(logits=False, first_layer=2), id="the last layer"),
         pytest.param(
             lambda name: "mlp" in name and ".0." not in name,
-            Trained(attention=False, logits=False, first_layer=1),
+            Trained(attention=False, logits=False, first_layer=1, unreached=256, unreached_core=True),
             id="the MLPs above the first layer",
         ),
         pytest.param(lambda name: "layernorm" in name, Trained(**NONE), id="norms need the gradients of inputs"),
-        pytest.param(lambda name: "bias" in name, Trained(**NONE), id="so do biases"),
+        pytest.param(lambda name: "bias" in name, Trained(**NONE, unreached=64), id="so do biases"),
         pytest.param(
             lambda name: "embed" in name,
             Trained(attention=False, mlp=False, first_layer=0),
@@ -79,12 +79,12 @@ def model(is_trained: Callable[[str], bool], **more: tuple[int, ...]) -> list[Pa
         ),
         pytest.param(
             lambda name: "q_proj" in name,
-            Trained(attention=3 * 64, mlp=0, logits=False),
+            Trained(attention=3 * 64, mlp=0, logits=False, unreached=64),
             id="one of the matrices of attention, in all layers",
         ),
         pytest.param(
             lambda name: ".0.self_attn" in name or ".2.mlp.down_proj" in name,
-            Trained(attention=2 * 64, mlp=128, logits=False),
+            Trained(attention=2 * 64, mlp=128, logits=False, unreached=64),
             id="other parts in other layers",
         ),
     ],
@@ -103,7 +103,9 @@ def test_a_head_of_its_own() -> None:
     below = trained(model(lambda name: name == "model.norm.weight", **head), untied)
     assert Trained(attention=False, mlp=False, first_layer=3, norm_alone=True) == below
     gpt2 = {"transformer.h.1.attn.c_attn.weight": (8, 24), "score.weight": (1, 8)}
-    assert Trained(attention=8 * 24, mlp=0, first_layer=1) == trained(model(lambda name: False, **gpt2), untied)
+    both = 64 + 8 * 24  # the queries of the other names too
+    found = trained(model(lambda name: False, **gpt2), untied)
+    assert Trained(attention=8 * 24, mlp=0, first_layer=1, unreached=both) == found
 
 
 def test_a_model_without_a_head_has_its_layers_at_the_top() -> None:
@@ -129,7 +131,8 @@ def test_adapters_are_counted_and_their_base_is_not() -> None:
         for layer in (1, 2)
         for half in "AB"
     } | {f"{base}.2.self_attn.q_proj.lora_magnitude_vector.default.weight": (8,)}
-    assert Trained(**NONE, first_layer=1, adapters=64) == trained(model(lambda name: False, **lora), DENSE)
+    expected = Trained(**NONE, first_layer=1, adapters=64, unreached=64 + 16)
+    assert expected == trained(model(lambda name: False, **lora), DENSE)
 
 
 def test_vectors_of_adapters_are_no_matrices() -> None:
@@ -140,9 +143,10 @@ def test_vectors_of_adapters_are_no_matrices() -> None:
         f"{layer}.mlp.up_proj.lora_B.default": (16, 2),
         f"{layer}.mlp.up_proj.lora_E.default": (2, 1),
     }
-    assert Trained(**NONE, first_layer=1, adapters=48) == trained(model(lambda name: False, **adalora), DENSE)
+    expected = Trained(**NONE, first_layer=1, adapters=48, unreached=256 + 16, unreached_core=True)
+    assert expected == trained(model(lambda name: False, **adalora), DENSE)
     ia3 = {f"{layer}.self_attn.k_proj.ia3_l.default": (8, 1), f"{layer}.mlp.down_proj.ia3_l.default": (1, 16)}
-    assert Trained(**NONE, first_layer=1) == trained(model(lambda name: False, **ia3), DENSE)
+    assert Trained(**NONE, first_layer=1, unreached=64) == trained(model(lambda name: False, **ia3), DENSE)
 
 
 def test_a_tied_head_is_trained_by_its_own_weight_alone() -> None:
@@ -162,9 +166,11 @@ def test_adapters_of_experts_count_for_the_active_ones() -> None:
         **{f"model.layers.1.mlp.experts.{number}.up_proj.lora_A.default.weight": (2, 8) for number in range(4)},
         "model.layers.1.mlp.gate.weight": (4, 8),
     }
-    assert Trained(**NONE, first_layer=1, adapters=32) == trained(model(lambda name: False, **lora), MOE)
+    expected = Trained(**NONE, first_layer=1, adapters=32, unreached=256 + 32, unreached_core=True)
+    assert expected == trained(model(lambda name: False, **lora), MOE)
     fused = {"model.layers.2.mlp.experts.gate_up_proj": (4, 8, 8), "model.layers.2.mlp.experts.down_proj_bias": (4, 8)}
-    assert Trained(**NONE | {"mlp": 128}, first_layer=2) == trained(model(lambda name: False, **fused), MOE)
+    expected = Trained(**NONE | {"mlp": 128}, first_layer=2, unreached=256 + 128, unreached_core=True)
+    assert expected == trained(model(lambda name: False, **fused), MOE)
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,9 @@ def test_frozen_layers_and_adapters_are_seen() -> None:
     projection = model.model.layers[1].self_attn.q_proj
     projection.lora_A = torch.nn.ModuleDict({"default": torch.nn.Linear(16, 4, bias=False)})
     projection.lora_B = torch.nn.ModuleDict({"default": torch.nn.Linear(4, 16, bias=False)})
-    adapted = Trained(attention=False, mlp=False, logits=False, first_layer=1, adapters=2 * 4 * 16)
+    into = 4 * 16 + 16 * (16 + 8 + 8)  # the adapter's first matrix, queries, keys and values
+    none: dict[str, Any] = {"attention": False, "mlp": False, "logits": False}
+    adapted = Trained(**none, first_layer=1, adapters=2 * 4 * 16, unreached=into)
     formula = formula_of(read(model))
     assert adapted == formula.trained
     counts = [formula.count([10], None, is_training=False, has_adapters=is_on) for is_on in (True, False)]
@@ -104,11 +106,11 @@ def test_of_a_part_only_the_matrices_that_are_trained_count() -> None:
 @pytest.mark.parametrize(
     ("kind", "options", "expected"),
     [
-        ("Lora", {"r": 2, "target_modules": ["q_proj"]}, 3 * 2 * (16 + 16)),
-        ("AdaLora", {"init_r": 2, "total_step": 9, "target_modules": ["q_proj"]}, 3 * 2 * (16 + 16)),
-        ("IA3", {"target_modules": ["k_proj", "down_proj"], "feedforward_modules": ["down_proj"]}, 0),
-        ("LNTuning", {"target_modules": ["input_layernorm"]}, 0),
-        ("TrainableTokens", {"target_modules": ["embed_tokens"], "token_indices": [1]}, 0),
+        ("Lora", {"r": 2, "target_modules": ["q_proj"]}, (3 * 2 * (16 + 16), 512 + 2 * 16)),
+        ("AdaLora", {"init_r": 2, "total_step": 9, "target_modules": ["q_proj"]}, (3 * 2 * (16 + 16), 512 + 2 * 16)),
+        ("IA3", {"target_modules": ["k_proj", "down_proj"], "feedforward_modules": ["down_proj"]}, (0, 512)),
+        ("LNTuning", {"target_modules": ["input_layernorm"]}, (0, 0)),
+        ("TrainableTokens", {"target_modules": ["embed_tokens"], "token_indices": [1]}, (0, 0)),
         ("OFT", {"target_modules": ["q_proj"], "oft_block_size": 8, "r": 0}, "OFT"),
         ("LoHa", {"target_modules": ["q_proj"], "r": 2}, "LOHA"),
         ("LoKr", {"target_modules": ["q_proj"], "r": 2}, "LOKR"),
@@ -118,7 +120,7 @@ def test_of_a_part_only_the_matrices_that_are_trained_count() -> None:
     ],
 )
 def test_adapters_of_peft_are_small_matrices_or_not_counted(
-    kind: str, options: dict[str, Any], expected: int | str
+    kind: str, options: dict[str, Any], expected: tuple[int, int] | str
 ) -> None:
     """Those of LoRA, and vectors that cost nothing; what is computed otherwise is not guessed."""
     peft = pytest.importorskip("peft")
@@ -128,7 +130,8 @@ def test_adapters_of_peft_are_small_matrices_or_not_counted(
     if isinstance(expected, str):
         assert (None, f"adapter type {expected!r}") == (found.architecture, found.reason)
     else:
-        assert Trained(attention=0, mlp=0, logits=False, first_layer=0, adapters=expected) == found.trained
+        adapters, unreached = expected  # of the first layer queries, keys and values, 512 weights
+        assert Trained(attention=0, mlp=0, logits=False, adapters=adapters, unreached=unreached) == found.trained
 
 
 def test_a_head_of_its_own_takes_the_place_of_the_vocabulary() -> None:
@@ -165,6 +168,19 @@ def test_a_partitioned_parameter_has_its_whole_shape() -> None:
     for one in partitioned.parameters():
         one.ds_shape, one.data = one.shape, torch.empty(0)
     assert [one.shape for one in expected.parameters] == [one.shape for one in read(partitioned).parameters]
+
+
+def test_weights_of_four_bits_have_the_shape_of_the_whole() -> None:
+    """As bitsandbytes keeps them: two in a byte of one column."""
+    expected, packed = qwen(), qwen()
+    for model in (expected, packed):
+        model.requires_grad_(False)
+        model.model.layers[1].mlp.down_proj.weight.requires_grad_(True)
+    projection = packed.model.layers[1].mlp.up_proj
+    projection.weight = torch.nn.Parameter(torch.zeros((256, 1), dtype=torch.uint8), requires_grad=False)
+    projection.weight.quant_state = SimpleNamespace(shape=torch.Size((32, 16)))
+    assert read(expected).parameters == read(packed).parameters
+    assert total(read(expected), [7]) == total(read(packed), [7])
 
 
 def test_flat_parameters_of_which_a_part_is_frozen_say_nothing() -> None:

@@ -27,6 +27,8 @@ SOME_EXPERTS: Final = frozenset({"qwen2_moe", "qwen3_moe"})
 """MoE in every `decoder_sparse_step`-th layer except `mlp_only_layers`."""
 LATE_EXPERTS: Final = frozenset({"deepseek_v2", "deepseek_v3", "glm4_moe"})
 """MoE from layer `first_k_dense_replace` on, with shared experts."""
+PARALLEL: Final = frozenset({"cohere", "cohere2", "phi"})
+"""Models whose attention and MLP both read what comes into the layer; of others the configuration may say so."""
 LATENT: Final = frozenset({"deepseek_v2", "deepseek_v3"})
 """Multi-head latent attention (MLA)."""
 SLIDING_EVERYWHERE: Final = frozenset({"mistral", "mixtral", "phi3", "phimoe", "starcoder2"})

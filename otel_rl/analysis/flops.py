@@ -74,11 +74,14 @@ def passes(
         core = pairs[layer.window] * layer.core
         forward += attention + mlp + core
         if number >= trained.first_layer:
-            into += attention + mlp + core
-            # both operands of the attention itself are activations: its two gradients are always needed
-            weights += core
+            into += attention + mlp
+            if number > trained.first_layer or not trained.unreached_core:
+                # both operands of the attention itself are activations: its two gradients are needed together
+                into += core
+                weights += core
             weights += attention if trained.attention is None else 0
             weights += mlp if trained.mlp is None else 0
+    into -= 2 * tokens * trained.unreached
     weights += 2 * tokens * ((trained.attention or 0) + (trained.mlp or 0))
     return Passes(forward, into, weights)
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from otel_rl.analysis.architecture import Config, Unknown, architecture
+from otel_rl.analysis.architecture import PARALLEL, Config, Unknown, architecture
 
 LAYER: Final = re.compile(r"(?:^|\.)(?:layers|h)\.(\d+)\.")
 """A decoder layer and its number, as models of transformers name it."""
@@ -16,6 +16,8 @@ ATTENTION: Final = re.compile(r"\.(?:self_attn|attn|attention)\.")
 EXPERTS: Final = re.compile(r"\.experts\.")
 ADAPTER: Final = re.compile(r"\.lora_(?:A|B|embedding_A|embedding_B)\b")
 """As PEFT names the matrices of LoRA."""
+INTO_ADAPTER: Final = re.compile(r"\.lora_(?:A|embedding_A)\b")
+"""Those that read what the base reads; the others read these."""
 ADAPTERS: Final = frozenset({"LORA", "ADALORA", "IA3", "LN_TUNING", "TRAINABLE_TOKENS"})
 """Kinds of PEFT that are known: such matrices, vectors, norms, rows of an embedding.
 
@@ -30,6 +32,25 @@ TOKENS: Final = re.compile(r"(?:^|\.)(?:embed_tokens|wte|embed_in)\.")
 UNCOUNTED: Final = re.compile(r"\.(?:gate|router|shared_expert_gate|lora_embedding_A|lora_E|ia3_l)\.|bias")
 """What FLOPs leave out: routers of a MoE, biases, the half of an embedding's adapter that is a lookup, and vectors that
 adapters (AdaLoRA, IA3) keep as matrices."""
+
+ORDER: Final = tuple(
+    re.compile(rf"\.(?:{names})(?:_bias)?\b")
+    for names in (
+        "input_layernorm|ln_1",
+        "[qkv]_proj|qkv_proj|query_key_value|c_attn|q_a_proj|kv_a_proj_with_mqa",
+        "[qk]_norm|[qk]_layernorm|q_a_layernorm|kv_a_layernorm|sinks",
+        "q_b_proj|kv_b_proj",
+        r"o_proj|dense|(?:self_)?attn\.c_proj",
+        "post_attention_layernorm|post_self_attn_layernorm|pre_feedforward_layernorm|ln_2",
+        r"gate_proj|up_proj|gate_up_proj|fc1|c_fc|dense_h_to_4h|w1|w3|(?:down_proj|fc2)\.ia3_l",
+        r"down_proj|fc2|mlp\.c_proj|dense_4h_to_h|w2",
+        "post_feedforward_layernorm|post_mlp_layernorm|gate|router|shared_expert_gate",
+    )
+)
+"""What a layer computes one after the other. An expert's output is weighed by the router; (IA)^3 scales what comes into
+the last matrix of an MLP, and what comes out of others."""
+INTO_ATTENTION, CORE, INTO_MLP = 1, 4, 6
+"""Places in it; the attention itself comes before the matrix at that place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +80,11 @@ class Trained:
     """Whether the norm above all layers is trained where no layer needs a gradient: the head passes one on to it."""
     adapters: int = 0
     """Weights of adapters (LoRA) that one token passes, all layers together; they are trained."""
+    unreached: int = 0
+    """Weights of that lowest layer, adapters among them, that one token passes and whose input needs no gradient: what
+    is trained comes behind them, or is they themselves."""
+    unreached_core: bool = False
+    """Whether the attention itself of that layer needs no gradients either."""
 
 
 FULL: Final = Trained()
@@ -84,6 +110,8 @@ def trained(parameters: Iterable[Parameter], config: Config) -> Trained:
     matrices = [one for one in counted if not ADAPTER.search(one.name)]
     inside = [one for one in matrices if _layer(one.name, -1) >= first]
     heads = (HEAD, TOKENS) if config.get("tie_word_embeddings") else (HEAD,)
+    places = _places_of_trained(names, first, layers)
+    unreached = [one for one in counted if _layer(one.name, -1) == first and not _is_reached(one.name, places, config)]
     return Trained(
         attention=_weights([one for one in inside if ATTENTION.search(one.name)], config),
         mlp=_weights([one for one in inside if not ATTENTION.search(one.name)], config),
@@ -91,6 +119,8 @@ def trained(parameters: Iterable[Parameter], config: Config) -> Trained:
         first_layer=first,
         norm_alone=first == layers and any(map(NORM.search, names)),
         adapters=sum(_passed(one, config) for one in counted if one.is_trained and ADAPTER.search(one.name)),
+        unreached=sum(_passed(one, config) for one in unreached),
+        unreached_core=bool(places) and min(places) >= CORE,
     )
 
 
@@ -99,10 +129,42 @@ def _first_layer(names: list[str], layers: int) -> int:
     if any(EMBEDDING.search(name) for name in names):
         return 0
     first = min([layers, *(_layer(name, layers) for name in names)])
-    strange = [name for name in names if not any(known.search(name) for known in (LAYER, NORM, HEAD))]
+    strange = [name for name in names if not _is_known(name)]
     if first and strange:
         raise Unknown(f"where {strange[0]!r} lies in the model")
     return first
+
+
+def _is_known(name: str) -> bool:
+    """Say whether a parameter lies in a layer, or above all of them."""
+    return any(known.search(name) for known in (LAYER, NORM, HEAD))
+
+
+def _places_of_trained(names: list[str], first: int, layers: int) -> set[int]:
+    """Say where in the lowest layer something is trained; nothing where a gradient has to go through all of it."""
+    is_below = any(EMBEDDING.search(name) or not _is_known(name) for name in names)
+    return set() if is_below or first == layers else {_place(name) for name in names if _layer(name, layers) == first}
+
+
+def _place(name: str) -> int:
+    """Say where in its layer a parameter is used; what has an unknown name is taken to come first."""
+    known = (place for place, pattern in enumerate(ORDER) if pattern.search(name))
+    part = INTO_ATTENTION if ATTENTION.search(name) else INTO_MLP if EXPERTS.search(name) else 0
+    return next(known, part)
+
+
+def _is_reached(name: str, places: set[int], config: Config) -> bool:
+    """Say whether what comes into a matrix of the lowest layer needs a gradient; where all of it does, no places."""
+    place = _place(name)
+    before = {one for one in places if one < place}
+    if place >= INTO_MLP and _is_parallel(config):
+        before -= set(range(INTO_ATTENTION, CORE + 1))
+    is_second = ADAPTER.search(name) is not None and not INTO_ADAPTER.search(name)
+    return not places or bool(before) or is_second
+
+
+def _is_parallel(config: Config) -> bool:
+    return config.get("model_type") in PARALLEL or config.get("use_parallel_residual") is True
 
 
 def _layer(name: str, outside: int) -> int:

@@ -171,7 +171,8 @@ def _parameters(model: Any, named: list[tuple[str, Any]]) -> Iterator[Parameter]
     """Give every parameter by name with its whole shape, of whatever a rank holds of it."""
     whole = _whole_shapes(model)
     for name, one in named:
-        shape = whole.get(id(one)) or getattr(one, "ds_shape", None) or one.shape  # a DTensor's is the whole one
+        packed = getattr(getattr(one, "quant_state", None), "shape", None)  # bitsandbytes: two weights of 4 bits a byte
+        shape = whole.get(id(one)) or getattr(one, "ds_shape", None) or packed or one.shape  # a DTensor's: the whole
         yield Parameter(name, tuple(map(int, shape)), bool(one.requires_grad))
 
 
