@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 
 from otel_rl import vocabulary as v
 from otel_rl.analysis.goodput import Kind, kind_of
-from otel_rl.analysis.stages import Piece, Tree
+from otel_rl.analysis.stages import LOADING, Idle, Piece, Tree
 from otel_rl.analysis.stragglers import Met, StageCall, is_symmetric
 from otel_rl.journal.views import SpanView
 from otel_rl.pieces import integer, text
@@ -24,16 +24,15 @@ accelerate's names are rooted: what the root spends in them is waiting, too."""
 SMALL_BROADCAST: Final = 64 << 10
 """Bytes of a broadcast that takes no time to hand over: who is in it for longer waits, as in that of DDP's buffers. A
 larger one each rank leaves when it has got or sent it."""
-DATA: Final = f"{v.IDLE} data"
-"""The one wait that a rank may be slow in: its own loader is."""
 Labels = tuple[str, ...]
 Names = tuple[tuple[int, str, str, int], ...]
 """Place of the call, group, operation and size of the group of the collectives that were seen, each once."""
 RankT = TypeVar("RankT", bound=Hashable)
-PLAIN: Final = (0, 0, False, -1, 0, 0, 0)
+PLAIN: Final = (0, 0, False, -1, 0, 0, 0, 0, 0)
 """Of each call, behind its duration: time in collectives, of it apart, whether they cannot be separated, own time of a
-device or -1, how many collectives, how many of them are no spans, and of the time in them that inside of `rl.idle`.
-Where it is all of this, only the duration is kept."""
+device or -1, how many collectives, how many of them are no spans, of the time in them that inside of `rl.idle`, and the
+time in `rl.idle` without them, of all kinds and of waits for data. Where it is all of this, only the duration is kept.
+"""
 NONE_SEEN: Final = array("q")
 SEEN: Final = 3
 """Numbers of each collective that was seen: place of its name, sequence, duration."""
@@ -58,7 +57,7 @@ class Known:
 class Calls:
     """The top-level calls of one rank in one step, in order of time, those under no stage among them.
 
-    Cost: 8 bytes a plain call, 64 another one, and 24 for each collective in it that is a span; labels and names are
+    Cost: 8 bytes a plain call, 80 another one, and 24 for each collective in it that is a span; labels and names are
     shared by all steps that have the same.
     """
 
@@ -81,13 +80,13 @@ class Calls:
         firsts = {place: size + number * len(PLAIN) for number, place in enumerate(self.full)}
         for place, stage in enumerate(self.labels):
             duration_ns, first = self.numbers[place], firsts.get(place, 0)
-            comm_ns, apart_ns, is_hidden, device_ns, count, omitted, waiting_ns = (
+            comm_ns, apart_ns, is_hidden, device_ns, count, omitted, *idle_ns = (
                 self.numbers[first : first + len(PLAIN)] if first else PLAIN
             )
             hidden_ns, device = None if is_hidden else 0, None if device_ns < 0 else device_ns
             met = tuple(rows[place])
             yield StageCall(
-                0, rank, stage, duration_ns, comm_ns, hidden_ns, apart_ns, device, count, omitted, met, waiting_ns
+                0, rank, stage, duration_ns, comm_ns, hidden_ns, apart_ns, device, count, omitted, met, *idle_ns
             )
 
 
@@ -104,7 +103,7 @@ def calls_in(container: Piece, tree: Tree, spans: Iterable[SpanView], known: Kno
     apart_ns = {span.span_id: span.end_ns - span.start_ns for span in comm if not is_met(span.attributes)}
     told = {span.span_id: span for span in comm if tells_waits(span.attributes)}
     labels: list[str] = []
-    numbers: list[tuple[int, int, int, bool, int, int, int, int]] = []
+    numbers: list[tuple[int, int, int, bool, int, int, int, int, int, int]] = []
     rows: list[tuple[int, SpanView]] = []
     top = [piece.within(container) for piece in tree.directly(container.key)]
     direct = tree.direct_comm(container)
@@ -112,44 +111,20 @@ def calls_in(container: Piece, tree: Tree, spans: Iterable[SpanView], known: Kno
     for piece in top:
         if not piece.is_comm or not omitted:
             inside = [piece, *tree.below(piece.key)]
-            idle = _idle_below(piece, inside, tree)
-            waiting = {child.key for one in idle for child in tree.below(one.key)} if idle else ()
+            waits = [one.within(container) for one in tree.waits(piece, inside)]
+            waiting = {child.key for one in waits for child in tree.below(one.key)} if waits else ()
             rows += [(len(labels), told[one.key]) for one in inside if one.key in told and one.key not in waiting]
             labels.append(piece.label)
-            idle_ns = sum(tree.comm(one).time_ns for one in idle)
             few_ns = sum(apart_ns.get(one.key, 0) for one in inside if one.key not in waiting) if apart_ns else 0
-            numbers.append(_numbers(piece, inside, tree, few_ns, idle_ns))
+            numbers.append(_numbers(piece, inside, tree, few_ns, tree.idle(piece, waits)))
     if omitted:  # only the longest of them are spans: one call stands for all
         few_ns = sum(apart_ns.get(piece.key, 0) for piece in top)
         rows += [(len(labels), told[piece.key]) for piece in top if piece.key in told]
         labels.append(v.COMM)
-        numbers.append((direct.time_ns, direct.time_ns, few_ns, False, -1, direct.count, max(0, omitted), 0))
+        numbers.append((direct.time_ns, direct.time_ns, few_ns, False, -1, direct.count, max(0, omitted), 0, 0, 0))
     shared, full = tuple(labels), tuple(place for place, row in enumerate(numbers) if row[1:] != PLAIN)
     kept = array("q", [row[0] for row in numbers] + [one for place in full for one in numbers[place][1:]])
     return Calls(known.labels.setdefault(shared, shared), known.full.setdefault(full, full), kept, *_seen(rows, known))
-
-
-def idle_inside(container: Piece, tree: Tree) -> int:
-    """Say how long a rank was in `rl.idle` inside of other stages, without the collectives there, ns.
-
-    Of stages whose own time is known; of the others nothing inside is told apart.
-    """
-    idle_ns = 0
-    for piece in tree.directly(container.key):
-        inside = [piece, *tree.below(piece.key)]
-        if not any(one.is_hidden or one.is_host_clock for one in inside):
-            parts = [one.within(container) for one in _idle_below(piece, inside, tree)]
-            idle_ns += sum(part.duration_ns - tree.comm(part).time_ns for part in parts)
-    return idle_ns
-
-
-def _idle_below(piece: Piece, inside: Iterable[Piece], tree: Tree) -> list[Piece]:
-    """Find the waits inside a stage that is none itself, those inside of each other once."""
-    if kind_of(piece.label) is Kind.IDLE:
-        return []
-    idle = [one for one in inside if kind_of(one.label) is Kind.IDLE]
-    nested = {child.key for one in idle for child in tree.below(one.key)}
-    return [one for one in idle if one.key not in nested]
 
 
 def is_met(attributes: Mapping[str, object]) -> bool:
@@ -197,15 +172,16 @@ def _name(place: int, attributes: Mapping[str, Value]) -> tuple[int, str, str, i
 
 
 def _numbers(
-    piece: Piece, inside: Iterable[Piece], tree: Tree, apart_ns: int, waiting_ns: int
-) -> tuple[int, int, int, bool, int, int, int, int]:
+    piece: Piece, inside: Iterable[Piece], tree: Tree, apart_ns: int, idle: Idle
+) -> tuple[int, int, int, bool, int, int, int, int, int, int]:
     is_hidden = any(one.is_hidden for one in inside)
     is_inseparable = is_hidden or any(one.is_host_clock for one in inside)
     comm = tree.comm(piece)
     is_timed = piece.is_host_clock and not (is_hidden or comm.count)  # of collectives the device's time has the waits
     device_ns = piece.device_ns if is_timed and piece.device_ns is not None else -1
     omitted = max(0, comm.count - sum(one.is_comm for one in inside))
-    return piece.duration_ns, comm.time_ns, apart_ns, is_inseparable, device_ns, comm.count, omitted, waiting_ns
+    alone = idle.comm_ns, idle.time_ns, idle.loading_ns
+    return piece.duration_ns, comm.time_ns, apart_ns, is_inseparable, device_ns, comm.count, omitted, *alone
 
 
 # --- over ranks -------------------------------------------------------------------------------------------------------
@@ -260,4 +236,4 @@ def is_idle(call: StageCall[RankT]) -> bool:
 
 def is_work(call: StageCall[RankT]) -> bool:
     """Whether a rank may be slow in a call: in work, or in loading its data; never in waiting for others."""
-    return not is_idle(call) or call.stage == DATA
+    return not is_idle(call) or call.stage == LOADING

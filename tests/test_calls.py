@@ -62,8 +62,31 @@ def test_collectives_in_a_wait_inside_a_stage_are_neither_waited_in_nor_apart() 
         span(v.IDLE, 60, 80, b"idle", b"inner", COMM_COUNT=1, COMM_TIME=4e-9),
     )
     met = Met("dp 1", "all_reduce", 2, 1, 10)
-    assert [StageCall(0, 0, v.TRAIN, 90, 44, count=4, omitted=1, rows=(met,), waiting_ns=34)] == found
-    assert 10 == found[0].met_ns
+    expected = StageCall(0, 0, v.TRAIN, 90, 44, count=4, omitted=1, rows=(met,), waiting_ns=34, idle_ns=26)
+    assert [expected] == found
+    assert (10, 20) == (found[0].met_ns, found[0].own_ns)
+
+
+def test_a_wait_inside_a_stage_is_its_own_time_only_where_it_is_for_data() -> None:
+    """Its own loader may be slow; in a queue it waits for others. Waits of several threads fit into the stage."""
+    queue: dict[str, Value] = {"IDLE_REASON": "queue"}
+    found = calls_of(
+        span(v.TRAIN, 0, 50, key=b"train"),
+        span(v.IDLE, 10, 30, b"train", **queue),
+        span(v.IDLE, 30, 40, b"train", IDLE_REASON="data"),
+        span(v.REWARD, 50, 80, key=b"reward"),
+        span(v.IDLE, 50, 75, b"reward", **queue),
+        span(v.IDLE, 52, 80, b"reward", **queue),
+        span(v.IDLE, 80, 100, **queue),
+    )
+    expected = [
+        StageCall(0, 0, v.TRAIN, 50, idle_ns=30, loading_ns=10),
+        StageCall(0, 0, v.REWARD, 30, idle_ns=30),
+        StageCall(0, 0, f"{v.IDLE} queue", 20),
+    ]
+    assert expected == found
+    assert [30, 0, 20] == [call.own_ns for call in found]
+    assert [20, 0, 20] == [call.active_ns for call in found]
 
 
 def test_what_cannot_be_separated_is_none() -> None:

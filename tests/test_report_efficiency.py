@@ -357,6 +357,28 @@ def test_waits_inside_other_stages_are_idle_once(tmp_path: Path, reason: str) ->
     assert 4 * 120 * MS == next(part.time_ns for part in found.efficiency.goodput[-1].parts if part.kind == "idle")
 
 
+@pytest.mark.parametrize(
+    ("reason", "expected", "own_s"), [("data", [(1, v.TRAIN)], [0.05, 0.1]), ("queue", [], [0.04, 0.04])]
+)
+def test_who_waits_in_a_queue_inside_a_stage_is_not_slow(
+    tmp_path: Path, reason: str, expected: list[tuple[int, str]], own_s: list[float]
+) -> None:
+    """Somebody else has not put anything in; of data it is the rank's own loader that is slow."""
+    peers = [Peer(tmp_path, rank, 2, identity=DEAD) for rank in (0, 1)]
+    for number in range(1, 7):
+        for rank, peer in enumerate(peers):
+            waits = [Did(v.IDLE, 10 + 50 * rank, more={v.IDLE_REASON: reason})]
+            peer.step(number, [Did(v.TRAIN, 40, [Met(51 - 50 * rank, number)], inside=waits)])
+    for peer in peers:
+        peer.die()
+    found = build_report(open_run(tmp_path), BEGIN_NS)
+    assert expected == [(row.rank, row.stage) for row in found.efficiency.stragglers]
+    assert own_s == [pytest.approx(one.own_s) for one in found.balance[0].own]
+    assert [own_s[0] / one_s for one_s in own_s] == [
+        pytest.approx(row.relative_score) for row in found.efficiency.ranks
+    ]
+
+
 def test_ranks_of_two_roles_are_no_peers(tmp_path: Path) -> None:
     """One is twice as slow as the other: nobody to compare it with, and nobody waits for it."""
     plan = Plan(ranks=1, run_id="both")

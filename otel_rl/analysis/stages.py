@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final, NamedTuple
 
+from otel_rl import vocabulary as v
+from otel_rl.analysis.goodput import Kind, kind_of
 from otel_rl.analysis.intervals import clip, covered
 
 Path = tuple[str, ...]
@@ -22,6 +25,23 @@ class Comm:
 
 
 NO_COMM: Final = Comm(0, 0)
+LOADING: Final = f"{v.IDLE} data"
+"""The one wait that a rank may be slow in: its own loader is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """Waits inside a stage."""
+
+    comm_ns: int
+    """In collectives inside of them."""
+    time_ns: int
+    """Without these."""
+    loading_ns: int
+    """Of that, for data."""
+
+
+NO_IDLE: Final = Idle(0, 0, 0)
 
 
 class Piece(NamedTuple):
@@ -65,7 +85,7 @@ class Slice(NamedTuple):
     busy_ns: int
     """Union of its calls inside the step: overlapping calls count once."""
     own_ns: int
-    """Sum of its calls inside the step without the collectives inside them, nested ones included."""
+    """Sum of its calls inside the step without the collectives and the waits, other than for data, inside of them."""
     comm: Comm
     is_hidden: bool
     is_host_clock: bool
@@ -125,6 +145,34 @@ class Tree:
         spans = [(child.begin_ns, child.end_ns) for child in self._children.get(piece.key, ()) if child.is_comm]
         return Comm(len(spans), covered(spans))
 
+    def waits(self, piece: Piece, inside: Iterable[Piece]) -> list[Piece]:
+        """Find the waits inside a stage that is none itself, those inside of each other once.
+
+        Args:
+            piece: the stage.
+            inside: everything inside of it, from ``below``.
+        """
+        if kind_of(piece.label) is Kind.IDLE:
+            return []
+        found = [one for one in inside if kind_of(one.label) is Kind.IDLE]
+        nested = {child.key for one in found for child in self.below(one.key)}
+        return [one for one in found if one.key not in nested]
+
+    def idle(self, piece: Piece, waits: Sequence[Piece]) -> Idle:
+        """Add up the waits inside a stage; those of several threads fit into it.
+
+        Args:
+            piece: the stage.
+            waits: from ``waits``, as far as they lie in it.
+        """
+        if not waits:
+            return NO_IDLE
+        comm_ns = [self.comm(wait).time_ns for wait in waits]
+        alone_ns = [wait.duration_ns - time_ns for wait, time_ns in zip(waits, comm_ns, strict=True)]
+        loading_ns = sum(time_ns for wait, time_ns in zip(waits, alone_ns, strict=True) if wait.label == LOADING)
+        most_ns = max(0, piece.duration_ns - self.comm(piece).time_ns)
+        return Idle(sum(comm_ns), min(sum(alone_ns), most_ns), min(loading_ns, most_ns))
+
     def slices(self, container: Piece, depth: int = 2) -> dict[Path, Slice]:
         """Fold the stages in a container by their labels' path, ``depth`` levels deep; collectives at the top only."""
         groups: defaultdict[Path, list[Piece]] = defaultdict(list)
@@ -152,17 +200,23 @@ class Tree:
             return self._alone(pieces[0], parts[0])
         comm = [self.comm(part) for part in parts]
         comm_ns = sum(one.time_ns for one in comm)
-        inside = [*pieces, *(child for piece in pieces for child in self.below(piece.key))]
+        below = [self.below(piece.key) for piece in pieces]
+        inside = [*pieces, *chain.from_iterable(below)]
         is_hidden = any(piece.is_hidden for piece in inside)
         count = sum(one.count for one in comm)
         on_device = [piece.device_ns for piece in pieces if piece.is_host_clock and piece.device_ns is not None]
         if len(on_device) == len(pieces):
             total_ns, within = sum(on_device), Comm(count, comm_ns)
             return Slice(tuple(on_device), total_ns, total_ns, within, is_hidden or count > 0, False, True)
+        idle = [
+            self.idle(part, [one.within(container) for one in self.waits(piece, children)])
+            for piece, part, children in zip(pieces, parts, below, strict=True)
+        ]
+        waited_ns = sum(one.time_ns - one.loading_ns for one in idle)
         return Slice(
             durations_ns=tuple(piece.duration_ns for piece in pieces),
             busy_ns=covered((part.begin_ns, part.end_ns) for part in parts),
-            own_ns=sum(part.duration_ns for part in parts) - comm_ns,
+            own_ns=sum(part.duration_ns for part in parts) - comm_ns - waited_ns,
             comm=Comm(count, comm_ns),
             is_hidden=is_hidden,
             is_host_clock=any(piece.is_host_clock for piece in inside),

@@ -61,6 +61,10 @@ class StageCall(Generic[RankT]):
     """Those of them that were seen one by one and tell who waited."""
     waiting_ns: int = 0
     """Time in collectives inside of `rl.idle` inside of it: idle time already."""
+    idle_ns: int = 0
+    """Time in `rl.idle` inside of it, without the collectives there."""
+    loading_ns: int = 0
+    """Of that, in waits for data: idle, and yet its own, since it is its own loader that is slow."""
 
     @property
     def inside_ns(self) -> int:
@@ -84,15 +88,15 @@ class StageCall(Generic[RankT]):
 
     @property
     def own_ns(self) -> int | None:
-        """Stage - collectives, or that of the device; None where they cannot be separated."""
+        """Stage - collectives - waits other than for data, or that of the device; None where it cannot be separated."""
         if self.device_ns is not None:
             return self.device_ns
-        return None if self.hidden_ns is None else self.alone_ns
+        return None if self.hidden_ns is None else self.active_ns + self.loading_ns
 
     @property
-    def alone_ns(self) -> int:
-        """Stage - collectives that are known, by the host's clock."""
-        return max(0, self.duration_ns - self.inside_ns)
+    def active_ns(self) -> int:
+        """Stage - collectives that are known - waits, by the host's clock."""
+        return max(0, self.duration_ns - self.inside_ns - self.idle_ns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,13 +104,15 @@ class Activity:
     """What one rank did in one step, ns; the parts add up to the step where calls do not overlap."""
 
     active_ns: int
-    """Own time of its stages."""
+    """Own time of its stages, without waits inside of them."""
     wait_ns: int
     """In collectives, waiting for other ranks."""
     transfer_ns: int
     """In collectives, all ranks there."""
     inseparable_ns: int
     """In stages whose hidden collectives cannot be separated."""
+    inside_ns: int
+    """Idle inside of stages, without collectives."""
     idle_ns: int
     """Under no stage."""
 
@@ -214,10 +220,11 @@ def activity(
         separable = [call for call in own if call.hidden_ns is not None]
         wait = waited_ns.get(rank, 0)
         found[rank] = Activity(
-            active_ns=sum(call.alone_ns for call in separable),
+            active_ns=sum(call.active_ns for call in separable),
             wait_ns=wait,
             transfer_ns=sum(min(call.duration_ns, call.inside_ns) for call in separable) - wait,
             inseparable_ns=sum(call.duration_ns for call in own if call.hidden_ns is None),
+            inside_ns=sum(call.idle_ns for call in separable),
             idle_ns=max(0, wall - sum(call.duration_ns for call in own)),
         )
     return found
@@ -371,7 +378,7 @@ def _can_be_same(calls: Collection[StageCall[RankT]]) -> bool:
     than all but the longest, fit into the call of each rank, unless that is but its collectives, without what lies
     between them.
     """
-    if not all(call.alone_ns for call in calls):
+    if not all(call.duration_ns > call.inside_ns for call in calls):
         return True
     shown = [call for call in calls if call.rows and call.omitted + len(call.rows) == call.count]
     others_ns = [call.met_ns - max(row.duration_ns for row in call.rows) for call in shown]

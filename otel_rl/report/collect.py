@@ -15,7 +15,7 @@ from otel_rl.analysis.intervals import Interval
 from otel_rl.analysis.stages import Comm, Tree
 from otel_rl.analysis.steps import Step
 from otel_rl.analysis.stragglers import Key
-from otel_rl.calls import Calls, Known, calls_in, idle_inside
+from otel_rl.calls import Calls, Known, calls_in
 from otel_rl.journal.identity import WriterIdentity
 from otel_rl.journal.read import SpanView
 from otel_rl.pieces import UNKNOWN, pipeline_of, shares_samples
@@ -71,8 +71,6 @@ class StepRecord:
     """Its own waits."""
     spent: Goodput
     """Of the container, which may end before the next step begins."""
-    idle_inside_ns: int = 0
-    """In `rl.idle` inside of other stages, without the collectives there."""
     skipped: frozenset[Key] = frozenset()
     """Calls of updates that the optimizer skipped."""
     pipeline: int = UNKNOWN
@@ -329,7 +327,6 @@ def _step(
         calls=calls,
         bubbles=_bubbles(container, inside),
         spent=time,
-        idle_inside_ns=idle_inside(piece(container), tree),
         skipped=skipped_calls(container, inside),
         pipeline=pipeline_of(container.resource),
         samples=shares_samples(container.resource),

@@ -111,18 +111,17 @@ class RankTimes:
         for record in records:
             one = found[record.rank.rank]
             idle = min(idle_ns[record.rank.rank], one.idle_ns)
-            alone = min(record.idle_inside_ns, one.active_ns)
             in_comm = min(waiting_ns[record.rank.rank], one.transfer_ns)
             times = self._times[record.rank]
             times.steps += 1
             times.is_exact &= record.rank.rank not in inexact
             times.sums.update(
                 step=record.step.time_ns,
-                active=one.active_ns - alone,
+                active=one.active_ns,
                 wait=one.wait_ns,
                 transfer=one.transfer_ns - in_comm,
                 inseparable=one.inseparable_ns,
-                idle=idle + alone + in_comm,
+                idle=idle + one.inside_ns + in_comm,
                 other=one.idle_ns - idle,
                 train_tokens=record.work.train_tokens,
                 response_tokens=record.work.response_tokens,
