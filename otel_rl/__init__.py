@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from otel_rl.config import ConfigurationError
     from otel_rl.custom_engine import request
-    from otel_rl.entry import NotPossibleError, flush, instrument, uninstrument
+    from otel_rl.entry import flush, instrument, uninstrument
+    from otel_rl.integrations.choice import NotPossibleError
     from otel_rl.metrics import record
     from otel_rl.observing import observe
     from otel_rl.spans import stage
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 _HOME = {
     "ConfigurationError": "otel_rl.config",
-    "NotPossibleError": "otel_rl.entry",
+    "NotPossibleError": "otel_rl.integrations.choice",
     "__version__": "otel_rl.version",
     "flush": "otel_rl.entry",
     "instrument": "otel_rl.entry",

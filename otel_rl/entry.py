@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import importlib
 import multiprocessing
 import multiprocessing.util
 import os
@@ -13,20 +12,16 @@ from collections import Counter, deque
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
-from importlib.metadata import PackageNotFoundError, version
 from math import inf
 from pathlib import Path
 from time import monotonic, monotonic_ns
-from types import ModuleType
-from typing import Any, NamedTuple
-
-from packaging.specifiers import SpecifierSet
+from typing import Any
 
 from otel_rl import vocabulary
 from otel_rl.config import Config, ConfigurationError, unknown_variables
 from otel_rl.flusher import Flusher
 from otel_rl.guard import errors, guard, say
-from otel_rl.integrations import AUTO, MODULES, NEEDS, check_names
+from otel_rl.integrations.choice import NotPossibleError, wanted
 from otel_rl.journal.wire import Request
 from otel_rl.overrides import Overrides
 from otel_rl.patching import Patches
@@ -43,19 +38,6 @@ EXIT_LIMIT_S = 2.0
 COLLECT_S = 10.0
 """How often metrics of other libraries are collected."""
 FORK_LIMIT_S = 0.05
-
-
-class NotPossibleError(RuntimeError):
-    """Something was asked for that cannot be done here; the message says why and what to do."""
-
-
-class Status(NamedTuple):
-    """How one integration stands."""
-
-    name: str
-    state: str
-    """``applies``, ``absent`` (package not installed), ``unsupported`` (its version) or ``off``."""
-    detail: str
 
 
 class _Fork(threading.local):
@@ -127,7 +109,7 @@ def _instrument(config: Config, integrations: tuple[str, ...] | None, *, is_aske
         return
     if not config.active:
         return
-    wanted = _wanted(config.integrations, "OTEL_RL_INTEGRATIONS: ") if integrations is None else _wanted(integrations)
+    modules = wanted(config.integrations, "OTEL_RL_INTEGRATIONS: ") if integrations is None else wanted(integrations)
     for name, nearest in unknown_variables():
         say("otel_rl: nobody reads %s%s", name, f"; did you mean {nearest}?" if nearest else "")
     with guard("find the working directory"):  # it may have been removed
@@ -145,7 +127,7 @@ def _instrument(config: Config, integrations: tuple[str, ...] | None, *, is_aske
     _parts.providers = Providers()
     with guard("stand in for a missing provider"):
         _parts.providers.place()
-    for module in wanted:
+    for module in modules:
         for hook in module.HOOKS:
             _parts.patches.install(hook)
         for attachment in module.ATTACHMENTS:
@@ -193,65 +175,6 @@ def flush(timeout_s: float = 2.0) -> bool:
     with guard("flush"):  # what is no time is no reason to raise
         return flusher.flush(timeout_s)
     return False
-
-
-def asked_for() -> tuple[str, ...]:
-    """Give the integrations that the settings ask for; they need not exist."""
-    try:
-        return Config.from_env().integrations
-    except ConfigurationError:
-        return (AUTO,)
-
-
-def integrations_status() -> list[Status]:
-    """Say of every integration whether it applies here, and why not."""
-    chosen = _chosen(asked_for())
-    return [_status(name, chosen) for name in MODULES]
-
-
-def missing_targets() -> list[str]:
-    """List the functions that an integration looked for in an imported module and did not find."""
-    return list(_parts.patches.missing)
-
-
-# --- integrations -----------------------------------------------------------------------------------------------------
-
-
-def _wanted(names: tuple[str, ...], source: str = "") -> list[ModuleType]:
-    check_names(names, source)
-    wanted = []
-    chosen = _chosen(names)
-    for name, path in MODULES.items():
-        status = _status(name, chosen)
-        if status.state == "applies":
-            wanted.append(importlib.import_module(path))
-        elif name in names:
-            raise NotPossibleError(f"the integration {name} was asked for, but {status.detail}")
-        elif status.state == "unsupported":
-            say("otel_rl: %s; it is not instrumented", status.detail)
-    return wanted
-
-
-def _chosen(names: tuple[str, ...]) -> dict[str, str]:
-    """Give the integrations that these names stand for, each with who needs it; nobody where it was asked for."""
-    if AUTO in names:
-        return dict.fromkeys(MODULES, "")
-    needed = {need: f"; needed by {name}" for name in names for need in NEEDS.get(name, ())}
-    return needed | dict.fromkeys(names, "")
-
-
-def _status(name: str, chosen: dict[str, str]) -> Status:
-    module = importlib.import_module(MODULES[name])
-    if name not in chosen:
-        return Status(name, "off", f"not in OTEL_RL_INTEGRATIONS; supports {module.PACKAGE} {module.SUPPORTS}")
-    package, supports, why = module.PACKAGE, module.SUPPORTS, chosen[name]
-    try:
-        installed = version(package)
-    except PackageNotFoundError:
-        return Status(name, "absent", f"{package} is not installed; supports {supports}{why}")
-    if not SpecifierSet(supports).contains(installed, prereleases=True):
-        return Status(name, "unsupported", f"{package} {installed} is not supported: it takes {supports}{why}")
-    return Status(name, "applies", f"{package} {installed}; supports {supports}{why}")
 
 
 # --- process life -----------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from typing import Any
 
 import wrapt
 
-from otel_rl.guard import guard
+from otel_rl.guard import guard, report
 from otel_rl.wrapping import Hook, wrap
 
 __all__ = ["Attachment", "Hook", "Patch", "Patches", "find", "wrap"]
@@ -45,12 +45,10 @@ class Patch:
 
 
 class Patches:
-    """The hooks of this process: waiting for their modules, in place, or without a target."""
+    """The hooks of this process, waiting for their modules or in place."""
 
     def __init__(self) -> None:
         self.applied: list[Patch] = []
-        self.missing: list[str] = []
-        """Targets that the installed version does not have."""
         self.lock = threading.RLock()
         """Held while anything is put in its place or taken away."""
         self._wanted: set[Hook | Attachment] = set()
@@ -92,7 +90,6 @@ class Patches:
                 with guard("undo an attachment"):
                     detach()
             self.applied.clear()
-            self.missing.clear()
             self._detach.clear()
 
     def _attach(self, attachment: Attachment, module: ModuleType) -> None:
@@ -109,7 +106,7 @@ class Patches:
             found = find(hook.target)
             if found is None:
                 if not hook.optional:
-                    self.missing.append(hook.target)
+                    report(f"find {hook.target}", None)
                 return
             owner, name = found
             inherited = name not in vars(owner)

@@ -13,9 +13,8 @@ import pytest
 
 import otel_rl
 from otel_rl import entry, vocabulary
-from otel_rl.entry import integrations_status, missing_targets
 from otel_rl.flusher import Flusher
-from otel_rl.integrations import MODULES, NEEDS
+from otel_rl.integrations import MODULES, NEEDS, choice
 from otel_rl.journal.read import open_run
 from otel_rl.patching import Hook
 from otel_rl.runtime import state
@@ -150,18 +149,18 @@ def test_a_version_that_is_not_supported_is_named_and_left_alone(
 def test_a_prerelease_counts_as_its_release(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nightly builds are what people train with."""
     integration(monkeypatch, "pytest", ">=2.6")
-    monkeypatch.setattr(entry, "version", lambda package: "2.9.0.dev20260101+cu130")
-    (status,) = (status for status in integrations_status() if status.name == "fake")
+    monkeypatch.setattr(choice, "version", lambda package: "2.9.0.dev20260101+cu130")
+    (status,) = (status for status in choice.every_status() if status.name == "fake")
     assert "applies" == status.state
 
 
 def test_every_integration_has_a_status(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is not asked for is off, also when the settings cannot be read."""
-    assert list(MODULES) == [status.name for status in integrations_status()]
+    assert list(MODULES) == [status.name for status in choice.every_status()]
     monkeypatch.setenv("OTEL_RL_INTEGRATIONS", "torch")
-    assert {"torch"} >= {status.name for status in integrations_status() if status.state != "off"}
+    assert {"torch"} >= {status.name for status in choice.every_status() if status.state != "off"}
     monkeypatch.setenv("OTEL_RL_ENABLED", "perhaps")
-    assert "off" not in {status.state for status in integrations_status()}
+    assert "off" not in {status.state for status in choice.every_status()}
 
 
 def test_who_asks_for_trl_gets_its_loop() -> None:
@@ -169,10 +168,10 @@ def test_who_asks_for_trl_gets_its_loop() -> None:
     for package in ("torch", "accelerate", "transformers", "trl"):
         pytest.importorskip(package)
     names = ["torch", "accelerate", "transformers", "transformers_generate", "trl"]
-    assert [MODULES[name] for name in names] == [module.__name__ for module in entry._wanted(("trl",))]
-    assert [MODULES[name] for name in names] == [module.__name__ for module in entry._wanted(("trl", "torch"))]
-    assert [MODULES[name] for name in names[:3]] == [module.__name__ for module in entry._wanted(("transformers",))]
-    assert [MODULES["torch"]] == [module.__name__ for module in entry._wanted(("torch",))]
+    assert [MODULES[name] for name in names] == [module.__name__ for module in choice.wanted(("trl",))]
+    assert [MODULES[name] for name in names] == [module.__name__ for module in choice.wanted(("trl", "torch"))]
+    assert [MODULES[name] for name in names[:3]] == [module.__name__ for module in choice.wanted(("transformers",))]
+    assert [MODULES["torch"]] == [module.__name__ for module in choice.wanted(("torch",))]
 
 
 def test_what_is_needed_is_a_table_without_gaps() -> None:
@@ -192,7 +191,7 @@ def test_what_is_needed_and_cannot_be_is_said_and_the_rest_is_recorded(
     monkeypatch.setitem(NEEDS, "fake", ("old", "gone"))
     stubbed.start("fake")
     assert ["pytest:fail"] == [patch.hook.target for patch in entry._parts.patches.applied]
-    number = entry.version("pytest")
+    number = choice.version("pytest")
     assert [f"otel_rl: pytest {number} is not supported: it takes <1; needed by fake; it is not instrumented"] == [
         record.getMessage() for record in caplog.records
     ]
@@ -204,25 +203,18 @@ def test_the_status_names_who_needs_an_integration(monkeypatch: pytest.MonkeyPat
     integration(monkeypatch, "surely-not-installed", ">=1", name="gone")
     integration(monkeypatch, "pytest", ">=1")
     monkeypatch.setitem(NEEDS, "fake", ("part", "gone"))
-    number = entry.version("pytest")
+    number = choice.version("pytest")
     here = f"pytest {number}; supports >=1"
     absent = "surely-not-installed is not installed; supports >=1"
 
     def statuses(names: str) -> list[tuple[str, str]]:
         monkeypatch.setenv("OTEL_RL_INTEGRATIONS", names)
-        return [(status.state, status.detail) for status in integrations_status()[-3:]]
+        return [(status.state, status.detail) for status in choice.every_status()[-3:]]
 
     by_fake = [("applies", f"{here}; needed by fake"), ("absent", f"{absent}; needed by fake"), ("applies", here)]
     assert by_fake == statuses("fake")
     assert [("applies", here), *by_fake[1:]] == statuses("fake,part")
     assert [("applies", here), ("absent", absent), ("applies", here)] == statuses("auto,fake")
-
-
-def test_targets_that_are_missing_are_listed(stubbed: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For the doctor."""
-    integration(monkeypatch, "pytest", ">=1", (Hook(target="json:gone", stage="x"),))
-    stubbed.start("fake")
-    assert ["json:gone"] == missing_targets()
 
 
 def test_a_variable_that_nobody_reads_is_said(

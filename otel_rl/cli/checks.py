@@ -92,11 +92,11 @@ def installed() -> list[Finding]:
 
 def integrations() -> list[Finding]:
     """List the integrations and whether each applies here."""
-    from otel_rl import entry  # the other commands do without it and start faster
+    from otel_rl.integrations import choice  # the other commands do without it and start faster
 
-    asked = entry.asked_for()
+    asked = choice.asked_for()
     found: list[Finding] = []
-    for name, state, detail in entry.integrations_status():
+    for name, state, detail in choice.every_status():
         mark = INTEGRATION_MARKS.get(state, "wrong" if name in asked else "note")
         found.append(Finding(mark, name, f"{state} {detail}".strip()))
     strangers = [name for name in asked if name not in (*MODULES, AUTO)]

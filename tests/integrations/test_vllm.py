@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 import pytest
 
 import otel_rl
-from otel_rl import entry, guard
+from otel_rl import guard
 from otel_rl import vocabulary as v
+from otel_rl.integrations import choice, vllm_over, vllm_rows
 from otel_rl.integrations import vllm as integration
-from otel_rl.integrations import vllm_over, vllm_rows
 from otel_rl.integrations.trl_rollouts import Sampling
 from otel_rl.integrations.vllm_rows import remembered
 from otel_rl.patching import wrap
@@ -897,8 +897,8 @@ def test_an_engine_without_statistics_is_said_once(recording: Recording, log_sta
 )
 def test_other_versions_are_left_alone(monkeypatch: pytest.MonkeyPatch, version: str, expected: str) -> None:
     """And the doctor says so."""
-    monkeypatch.setattr(entry, "version", lambda package: version)
-    status = {name: (word, detail) for name, word, detail in entry.integrations_status()}["vllm"]
+    monkeypatch.setattr(choice, "version", lambda package: version)
+    status = {name: (word, detail) for name, word, detail in choice.every_status()}["vllm"]
     assert expected == status[0]
     assert version in status[1]
 
