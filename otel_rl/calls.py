@@ -10,8 +10,9 @@ from typing import Final, TypeVar
 
 from otel_rl import vocabulary as v
 from otel_rl.analysis.goodput import Kind, kind_of
+from otel_rl.analysis.stage_calls import Met, StageCall
 from otel_rl.analysis.stages import LOADING, Idle, Piece, Tree
-from otel_rl.analysis.stragglers import Met, StageCall, is_symmetric
+from otel_rl.analysis.waits import is_symmetric
 from otel_rl.journal.views import SpanView
 from otel_rl.pieces import integer, text
 from otel_rl.records import Value

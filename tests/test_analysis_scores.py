@@ -17,7 +17,7 @@ from otel_rl.analysis.scores import (
     weighted_scores,
     what_if,
 )
-from otel_rl.analysis.stragglers import StageCall
+from otel_rl.analysis.stage_calls import StageCall
 from tests.timelines import Phase, Timeline, timelines
 
 times = st.lists(st.floats(1e-6, 1e3), min_size=1, max_size=8)

@@ -12,25 +12,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from otel_rl.analysis.activity import Activity, activity
 from otel_rl.analysis.balance import Slowest
-from otel_rl.analysis.many_steps import SlowComm, Straggler, slow_communication, stragglers
-from otel_rl.analysis.stragglers import (
-    Activity,
-    Met,
-    Slow,
-    StageCall,
-    Waited,
-    activity,
-    between_stages,
-    call_waits,
-    costs,
-    is_symmetric,
-    keyed,
+from otel_rl.analysis.many_steps import SlowComm, Straggler
+from otel_rl.analysis.stage_calls import Met, StageCall, keyed
+from otel_rl.analysis.stragglers import Slow, between_stages, costs
+from otel_rl.analysis.waits import Waited, call_waits, is_symmetric, transfers, waits
+from tests.timelines import (
+    MOST_MEETINGS,
+    MS,
+    Meeting,
+    Meetings,
+    Phase,
+    Timeline,
+    many,
+    meetings,
     slow_ranks,
-    transfers,
-    waits,
+    timelines,
 )
-from tests.timelines import MOST_MEETINGS, MS, Meeting, Meetings, Phase, Timeline, meetings, timelines
 
 STEPS = 40
 RANKS = 4
@@ -189,7 +188,7 @@ def test_a_rank_slowed_by_100_ms_is_named_in_every_step(stage: str) -> None:
         if (found := slow_ranks(call for call in calls if call.step == step))
     ]
     assert [(2, stage)] * STEPS == named
-    [straggler] = stragglers(calls)
+    [straggler] = many(calls).stragglers()
     assert (2, stage, STEPS, STEPS) == (straggler.rank, straggler.stage, straggler.slow_steps, straggler.steps)
     assert pytest.approx(0.1, rel=0.01) == straggler.cost_s
 
@@ -197,21 +196,21 @@ def test_a_rank_slowed_by_100_ms_is_named_in_every_step(stage: str) -> None:
 def test_slow_communication_blames_no_rank() -> None:
     """Collectives that take 400 ms on every rank are named with their stages; nobody came late."""
     calls = steps(None, transfer=400 * MS)
-    assert [] == stragglers(calls)
+    assert [] == many(calls).stragglers()
     assert [] == [slow for step in range(STEPS) for slow in slow_ranks(call for call in calls if call.step == step)]
-    found = slow_communication(calls)
+    found = many(calls).slow_communication()
     assert {"forward", "backward"} == {slow.stage for slow in found}
     assert [pytest.approx(0.4)] * 2 == [slow.transfer_s for slow in found]
 
 
 def test_a_straggler_is_no_slow_communication() -> None:
     """The others wait 100 ms inside the collective; the rank they wait for does not."""
-    assert [] == slow_communication(steps((1, "backward")))
+    assert [] == many(steps((1, "backward"))).slow_communication()
 
 
 def test_clean_steps_name_nobody() -> None:
     """Noise below a hundredth of the step is no straggler."""
-    assert [] == stragglers(steps(None))
+    assert [] == many(steps(None)).stragglers()
 
 
 def test_a_stage_whose_collectives_are_hidden_names_nobody() -> None:
@@ -231,7 +230,7 @@ def test_two_ranks_that_are_slow_alike_are_both_named() -> None:
     """A rank is never named alone because its number is lower."""
     own = {0: 10, 1: 40, 2: 10, 3: 39, 4: 10}
     calls = [StageCall(0, rank, "reward", duration * MS) for rank, duration in own.items()]
-    assert [(1, 1), (3, 1)] == [(one.rank, one.slow_steps) for one in stragglers(calls)]
+    assert [(1, 1), (3, 1)] == [(one.rank, one.slow_steps) for one in many(calls).stragglers()]
 
 
 def test_a_stage_of_one_rank_only_is_no_straggling() -> None:
@@ -245,8 +244,10 @@ def test_slow_once_is_no_straggler() -> None:
     """In 1 of 3 steps: named in that step, not in the run; in half of the steps it would be."""
     calls = [StageCall(step, rank, "reward", 50 if step == rank == 1 else 10) for step in range(3) for rank in (0, 1)]
     assert [0, 1, 0] == [len(slow_ranks(call for call in calls if call.step == step)) for step in range(3)]
-    assert [] == stragglers(calls)
-    assert [Straggler(1, "reward", 2e-8, 1, 2, 3e-8, 1e-8, 2)] == stragglers(call for call in calls if call.step < 2)
+    assert [] == many(calls).stragglers()
+    assert [Straggler(1, "reward", 2e-8, 1, 2, 3e-8, 1e-8, 2)] == many(
+        call for call in calls if call.step < 2
+    ).stragglers()
 
 
 def at_times(own: Callable[[int, int], int]) -> list[StageCall[int]]:
@@ -257,7 +258,7 @@ def at_times(own: Callable[[int, int], int]) -> list[StageCall[int]]:
 def test_a_rank_that_is_slow_at_times_costs_what_it_does_in_the_mean() -> None:
     """In each third step by 90 ms: 30 ms per step, over what it and the others took then."""
     calls = at_times(lambda step, rank: 100 if rank == 1 and step % 3 == 0 else 10)
-    [found] = stragglers(calls)
+    [found] = many(calls).stragglers()
     assert (1, "reward", 4, 12, True) == (found.rank, found.stage, found.slow_steps, found.steps, found.is_at_times)
     assert (pytest.approx(0.03), 0.1, 0.01) == (found.cost_s, found.own_s, found.others_s)
 
@@ -276,7 +277,7 @@ def test_slow_by_turns_or_by_chance_is_no_straggler(own: Callable[[int, int], in
     """Not in fewer than three steps, nor where others are as often, nor for less than 2 % of the mean step."""
     calls = at_times(own)
     calls += [StageCall(call.step, call.rank, "sample", 100 * MS) for call in calls]
-    assert [] == stragglers(calls)
+    assert [] == many(calls).stragglers()
 
 
 def test_a_rank_that_is_as_slow_as_one_that_is_slow_at_times() -> None:
@@ -288,13 +289,13 @@ def test_a_rank_that_is_as_slow_as_one_that_is_slow_at_times() -> None:
         for rank, own in own_us.items()
     ]
     costs_s = {3: pytest.approx(2.2e-3 / 3), 2: pytest.approx(1.7e-3 / 3)}
-    assert costs_s == {one.rank: one.cost_s for one in stragglers(calls)}
+    assert costs_s == {one.rank: one.cost_s for one in many(calls).stragglers()}
 
 
 def test_a_stage_of_some_ranks_alone_is_no_straggling() -> None:
     """All that have it take as long; the third does not have it."""
     calls = at_times(lambda step, rank: (0, 34, 35)[rank])
-    assert ([], {}) == (stragglers(calls), costs([call for call in calls if call.step == 0], 40 * MS))
+    assert ([], {}) == (many(calls).stragglers(), costs([call for call in calls if call.step == 0], 40 * MS))
 
 
 @given(
@@ -303,37 +304,39 @@ def test_a_stage_of_some_ranks_alone_is_no_straggling() -> None:
 def test_whatever_ranks_take_somebody_or_nobody_is_named(own_ns: list[list[int]]) -> None:
     """Ranks that are not there in every step, and times of nothing, among them."""
     calls = [StageCall(step, rank, "reward", own) for step, row in enumerate(own_ns) for rank, own in enumerate(row)]
-    for found in stragglers(calls):
+    for found in many(calls).stragglers():
         assert (True, True) == (found.others_s > 0, found.cost_s > 0)
 
 
 def test_ranks_that_are_slow_alike_are_held_against_the_others() -> None:
     """Two of three: as fast as the third they would save the whole difference."""
     calls = at_times(lambda step, rank: 10 if rank == 0 else 40)
-    assert [(1, pytest.approx(0.03)), (2, pytest.approx(0.03))] == [(one.rank, one.cost_s) for one in stragglers(calls)]
+    assert [(1, pytest.approx(0.03)), (2, pytest.approx(0.03))] == [
+        (one.rank, one.cost_s) for one in many(calls).stragglers()
+    ]
 
 
 def test_nothing_recorded_names_nothing() -> None:
     """No calls, no collective, no time: no answer and no error."""
     assert ([], [], [], {}, {}) == (
         slow_ranks([]),
-        stragglers([]),
-        slow_communication([]),
+        many([]).stragglers(),
+        many([]).slow_communication(),
         waits({}),
         activity([], {}),
     )
     instant = [StageCall(0, rank, "forward", 0, 0) for rank in (0, 1)]
-    assert ([], []) == (stragglers(instant), slow_communication(instant))
+    assert ([], []) == (many(instant).stragglers(), many(instant).slow_communication())
 
 
 def test_share_of_slow_communication() -> None:
     """Transfer over the step of the slowest rank; steps without the stage count as none of it."""
     calls = [StageCall(step, rank, "sync", 100, 80) for step in range(3) for rank in (0, 1)]
-    assert [SlowComm("sync", 8e-8, 0.8)] == slow_communication(calls)
+    assert [SlowComm("sync", 8e-8, 0.8)] == many(calls).slow_communication()
     limits = [[StageCall(0, rank, "sync", 100, comm) for rank in (0, 1)] for comm in (30, 29)]
-    assert [1, 0] == [len(slow_communication(limit)) for limit in limits]
+    assert [1, 0] == [len(many(limit).slow_communication()) for limit in limits]
     others = [StageCall(step, rank, "forward", 100) for step in range(3, 9) for rank in (0, 1)]
-    assert [] == slow_communication(calls + others)
+    assert [] == many(calls + others).slow_communication()
 
 
 @pytest.mark.parametrize(
@@ -417,7 +420,7 @@ def test_what_may_be_waiting_is_no_slow_communication() -> None:
     steps = [[StageCall(step, rank, "sync", 100, 80, count=3) for rank in (0, 1)] for step in range(3)]
     for unknown, expected in ((0, [0.8]), (1, [0.8]), (2, [])):
         steps[unknown - 1][0] = replace(steps[unknown - 1][0], omitted=2 if unknown else 0)
-        assert expected == [one.share for one in slow_communication(call for calls in steps for call in calls)]
+        assert expected == [one.share for one in many(call for calls in steps for call in calls).slow_communication()]
 
 
 def test_some_ranks_of_a_group_tell_the_least_that_they_waited() -> None:

@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given, settings
 
 from otel_rl import vocabulary as v
-from otel_rl.analysis.many_steps import stragglers
-from otel_rl.analysis.stragglers import StageCall
+from otel_rl.analysis.stage_calls import StageCall
 from otel_rl.journal.read import open_run
 from otel_rl.report.average import average
 from otel_rl.report.build import build_report
@@ -32,6 +31,7 @@ from tests import runs
 from tests.peers import Did, Met, Peer
 from tests.played import KINDS, Call, Game, PlayedStep, Start, Truth, games, play
 from tests.runs import BEGIN_NS, MS, Plan, write_run
+from tests.timelines import many
 from tests.watched import DEAD
 
 fewer = settings(max_examples=30)
@@ -440,5 +440,5 @@ def test_a_rank_that_becomes_slower_scores_below_its_best() -> None:
 def test_a_stage_that_hides_collectives_in_one_step_names_nobody() -> None:
     """An own time that is an upper bound says nothing, and the table marks the stage."""
     calls = [StageCall(step, rank, "x", 10 + 90 * rank) for step in range(9) for rank in (0, 1)]
-    assert [1] == [one.rank for one in stragglers(calls)]
-    assert [] == stragglers([*calls, StageCall(9, 0, "x", 10, hidden_ns=None), StageCall(9, 1, "x", 100)])
+    assert [1] == [one.rank for one in many(calls).stragglers()]
+    assert [] == many([*calls, StageCall(9, 0, "x", 10, hidden_ns=None), StageCall(9, 1, "x", 100)]).stragglers()

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from hypothesis import strategies as st
 
-from otel_rl.analysis.stragglers import Key, Met, StageCall
+from otel_rl.analysis.many_steps import ManySteps
+from otel_rl.analysis.stage_calls import Key, Met, StageCall, by_step, step_ns
+from otel_rl.analysis.stragglers import Slow, own_times, slow_in
 
 MS = 1_000_000
 
@@ -147,3 +150,17 @@ def timelines(draw: st.DrawFn, *, ranks: int = 4) -> Timeline:
     phases = st.builds(Phase, st.sampled_from(["reward", "forward", "backward"]), own, transfer)
     clocks = st.tuples(*[st.integers(-(10**18), 10**18)] * count)
     return Timeline(tuple(draw(st.lists(phases, min_size=1, max_size=6))), draw(clocks))
+
+
+def slow_ranks(calls: Iterable[StageCall[int]]) -> list[Slow[int]]:
+    """Name the slow ranks of one step."""
+    listed = list(calls)
+    return slow_in(own_times(listed), step_ns(listed))
+
+
+def many(calls: Iterable[StageCall[int]]) -> ManySteps[int]:
+    """Fold the steps of some calls."""
+    found: ManySteps[int] = ManySteps()
+    for step in by_step(calls).values():
+        found.add(step)
+    return found

@@ -12,16 +12,9 @@ from typing import Final, Generic
 
 from otel_rl import vocabulary as v
 from otel_rl.analysis.balance import EXCESS_SHARE, held_against
-from otel_rl.analysis.stragglers import (
-    RankT,
-    StageCall,
-    Waited,
-    by_step,
-    own_times,
-    slow_in,
-    step_ns,
-    transfers,
-)
+from otel_rl.analysis.stage_calls import RankT, StageCall, step_ns
+from otel_rl.analysis.stragglers import own_times, slow_in
+from otel_rl.analysis.waits import Waited, transfers
 
 PERSISTENT_SHARE: Final = 0.5
 """A rank is a straggler of the run when it is slow in this share of the steps that have the stage,"""
@@ -82,16 +75,6 @@ def is_at_times(slow_steps: int, steps: int) -> bool:
 def is_mean(slow_steps: int, steps: int, all_steps: int) -> bool:
     """Say whether a cost is spread over steps in which there is none: then it is a part of the mean step."""
     return is_at_times(slow_steps, steps) or steps < all_steps
-
-
-def stragglers(calls: Iterable[StageCall[RankT]]) -> list[Straggler[RankT]]:
-    """Name the ranks that are slow in a stage again and again, as ``ManySteps`` does."""
-    return _many(calls).stragglers()
-
-
-def slow_communication(calls: Iterable[StageCall[RankT]]) -> list[SlowComm]:
-    """Name the stages whose collectives are slow on every rank alike, as ``ManySteps`` does."""
-    return _many(calls).slow_communication()
 
 
 class ManySteps(Generic[RankT]):
@@ -211,10 +194,3 @@ class ManySteps(Generic[RankT]):
             own_s=median([time_s for time_s, _ in pairs]),
             others_s=median([others_s for _, others_s in pairs if others_s > 0] or [0.0]),
         )
-
-
-def _many(calls: Iterable[StageCall[RankT]]) -> ManySteps[RankT]:
-    many: ManySteps[RankT] = ManySteps()
-    for step in by_step(calls).values():
-        many.add(step)
-    return many

@@ -14,7 +14,7 @@ from math import fsum, isnan
 from statistics import fmean, median
 from typing import Final, Generic, TypeVar
 
-from otel_rl.analysis.stragglers import Key, StageCall, by_step, keyed
+from otel_rl.analysis.stage_calls import Key, StageCall, by_step, keyed
 
 REPORTS: Final = 10
 """A rank's calls are held against its own best in so many parts of equally many,"""

@@ -12,9 +12,9 @@ from otel_rl import vocabulary as v
 from otel_rl.analysis.bubbles import Bubbles, bubbles, reason_of
 from otel_rl.analysis.goodput import Goodput
 from otel_rl.analysis.intervals import Interval
+from otel_rl.analysis.stage_calls import Key
 from otel_rl.analysis.stages import Comm, Tree
 from otel_rl.analysis.steps import Step
-from otel_rl.analysis.stragglers import Key
 from otel_rl.calls import Calls, Known, calls_in
 from otel_rl.journal.identity import WriterIdentity
 from otel_rl.journal.read import SpanView

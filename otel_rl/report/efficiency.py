@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from otel_rl.analysis.stragglers import call_waits
+from otel_rl.analysis.waits import call_waits
 from otel_rl.calls import matched_peers
 from otel_rl.report.average import Averaged
 from otel_rl.report.collect import Collected, StepKey, StepRecord

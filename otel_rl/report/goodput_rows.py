@@ -9,7 +9,7 @@ from typing import Final
 from otel_rl.analysis.goodput import Goodput, Kind, kind_of, redone, total
 from otel_rl.analysis.intervals import Interval
 from otel_rl.analysis.steps import Step
-from otel_rl.analysis.stragglers import Waited
+from otel_rl.analysis.waits import Waited
 from otel_rl.report.collect import Collected, StepRecord
 from otel_rl.report.efficiency_model import GoodputKind, GoodputPart, GoodputRow
 from otel_rl.report.model import Rank

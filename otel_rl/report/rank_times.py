@@ -8,10 +8,13 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Final
 
+from otel_rl.analysis.activity import activity
 from otel_rl.analysis.balance import EXCESS_SHARE
 from otel_rl.analysis.many_steps import ManySteps
 from otel_rl.analysis.scores import Timing, own_score, weighted_scores, what_if
-from otel_rl.analysis.stragglers import StageCall, Waited, activity, between_stages
+from otel_rl.analysis.stage_calls import StageCall
+from otel_rl.analysis.stragglers import between_stages
+from otel_rl.analysis.waits import Waited
 from otel_rl.calls import is_idle, is_work
 from otel_rl.pieces import UNKNOWN
 from otel_rl.report.collect import StepRecord

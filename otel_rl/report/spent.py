@@ -10,7 +10,7 @@ from typing import Final
 from otel_rl import vocabulary as v
 from otel_rl.analysis.goodput import Goodput, Kind, goodput, kind_of, total
 from otel_rl.analysis.intervals import Interval, clip
-from otel_rl.analysis.stragglers import Key
+from otel_rl.analysis.stage_calls import Key
 from otel_rl.journal.read import SpanView
 
 UPDATE: Final = frozenset((v.TRAIN, v.FORWARD, v.BACKWARD, v.CLIP, v.OPTIMIZER))

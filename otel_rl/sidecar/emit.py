@@ -13,8 +13,10 @@ from google.protobuf.message import DecodeError
 
 from otel_rl import ids
 from otel_rl import vocabulary as v
+from otel_rl.analysis.activity import activity
 from otel_rl.analysis.bubbles import Denominator
-from otel_rl.analysis.stragglers import activity, between_stages, call_waits, costs
+from otel_rl.analysis.stragglers import between_stages, costs
+from otel_rl.analysis.waits import call_waits
 from otel_rl.calls import is_work, matched_peers
 from otel_rl.journal import views
 from otel_rl.journal.encode import Request, SpanEncoder

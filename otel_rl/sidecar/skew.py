@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
-from otel_rl.analysis.stragglers import waits
+from otel_rl.analysis.waits import waits
 from otel_rl.sidecar.parts import Part, Row
 
 LEAST_WAIT_NS: Final = 1_000_000
