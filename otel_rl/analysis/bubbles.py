@@ -1,7 +1,7 @@
 """Bubbles of one rank in one step: for whom or for what it waits, and in which part of which time.
 
 Every share says what it was divided by. Waits for slower peers, which a rank cannot see, are in
-``analysis/stragglers.py``, and what idles inside an engine at the end of a rollout in ``analysis/requests.py``.
+``analysis/waits.py``, and what idles inside an engine at the end of a rollout in ``analysis/requests.py``.
 """
 
 from __future__ import annotations
