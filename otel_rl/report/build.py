@@ -55,6 +55,7 @@ def build_report(run: Run, now_ns: int) -> Report:
     """
     began_ns = monotonic_ns()
     run = run.with_held()
+    points = _points(run)  # before the spans, as a step journals them behind those: of a run that goes on each is there
     opened = run.open_stages()
     found = collect(run.closed_spans({*KEYS, *MEMORY_KEYS}))
     _add_open(found, opened)
@@ -65,7 +66,6 @@ def build_report(run: Run, now_ns: int) -> Report:
     averaged = average(found.steps)
     stages = stage_rows(averaged)
     times = efficiency(found, averaged)
-    points = _points(run)
     unseen_steps = max(0, points.steps - len(averaged.finished))
     if unseen_steps:
         times = replace(times, goodput=[])  # what such steps did is in no span
