@@ -90,6 +90,7 @@ def build_report(run: Run, now_ns: int) -> Report:
         end_ns=end_ns,
         duration_s=(end_ns - begin_ns) / 1e9,
         ranks=ranks,
+        missing_ranks=_missing_ranks(found, ranks),
         attempts=attempts,
         steps=steps,
         stages=stages,
@@ -259,6 +260,13 @@ def _state(attempt: str, found: Collected, opened: Iterable[OpenView], alive: se
     if left and not has_teardown:
         return "killed"  # behind an exception or the tear-down it is what a worker was in that was ended with them
     return "finished" if has_teardown else "unknown"
+
+
+def _missing_ranks(found: Collected, ranks: Sequence[Rank]) -> int:
+    """Count the ranks of the last attempt that train, by what the others say, and of which nothing was read."""
+    last = next(reversed(found.attempts), "")
+    roles = {record.rank.role for record in found.steps if record.attempt == last}
+    return sum(max(0, found.worlds[last, role] - sum(rank.role == role for rank in ranks)) for role in roles)
 
 
 def _setup_s(attempt: str, found: Collected) -> float | None:

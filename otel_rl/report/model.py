@@ -381,6 +381,8 @@ class Report:
     duration_s: float
     """From the first to the last record, of all attempts together; until now where the last one is alive."""
     ranks: list[Rank]
+    missing_ranks: int
+    """Further ones of the last attempt, of which no journal was there: nothing here is about them."""
     attempts: list[Attempt]
     steps: StepTimes
     stages: list[StageRow]
