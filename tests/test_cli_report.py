@@ -74,6 +74,14 @@ def test_joined_segments_are_a_run(root: Path) -> None:
     assert (0, True) == (result.exit_code, "12 steps (1-12)" in result.stdout)
 
 
+def test_a_single_segment_is_shown_and_said_to_be_no_run(root: Path) -> None:
+    """Of the spans alone nothing is told over the steps, of the logs alone the training seems killed."""
+    segment = next(write_run(root).glob("trainer-0-*.traces.*"))
+    result = cli.invoke(app, ["report", str(segment)])
+    assert (0, True) == (result.exit_code, "12 steps (1-12)" in result.stdout)
+    assert f"one file of a run, and what the others hold is not read; give {segment.parent} for" in result.stderr
+
+
 def test_json_goes_to_standard_output_alone(root: Path) -> None:
     """A script parses all of it."""
     write_run(root)

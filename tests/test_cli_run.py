@@ -148,6 +148,15 @@ def test_a_command_that_cannot_start_is_named(tmp_path: Path, command: str, code
     assert (code, "", True) == (result.returncode, result.stdout, repr(command) in result.stderr)
 
 
+@pytest.mark.parametrize("command", ["train.py", "./train.py"])
+def test_a_script_in_the_place_of_the_command(tmp_path: Path, command: str) -> None:
+    """It is on no PATH, or nobody may execute it: both say how it is run."""
+    (tmp_path / "train.py").touch()
+    result = subprocess.run([*OTEL_RL, "run", command], capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert result.returncode in (126, 127)
+    assert f"; a script is run by Python: `otel-rl run -- python {command}`" in result.stderr
+
+
 def test_the_exit_code_is_known_though_who_starts_us_ignores_ends_of_children() -> None:
     """As some supervisors do, and all that they start inherits it: the system would tell nobody the code."""
     before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)

@@ -357,7 +357,7 @@ def test_a_coalesced_collective_is_not_asked(recording: Recording) -> None:
 
 
 def test_a_functional_collective_is_waited_for_by_its_tensor(recording: Recording) -> None:
-    """Its result holds the tensor; the bytes of several together count once. One that has waited inside is a call."""
+    """Or by its result, which holds the tensor; the bytes of several together count once. One that waits is a call."""
     state.identify(world_size=2)
     group = ProcessGroup()
     tensors = [np.zeros(1), np.zeros(2)]
@@ -373,8 +373,8 @@ def test_a_functional_collective_is_waited_for_by_its_tensor(recording: Recordin
 
     with otel_rl.step(1):
         call(tensors, group)
-        for tensor in tensors:
-            wait(tensor)
+        for waited in (tensors[0], late[1]):
+            wait(waited)
         wrap(Hook(target="torch.distributed._functional_collectives:all_gather", collective=0), waits_inside)(
             tensors, group
         )

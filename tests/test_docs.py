@@ -6,12 +6,14 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from otel_rl.integrations import MODULES
 from otel_rl.journal.read import open_run
+from otel_rl.wrapping import Hook
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -47,6 +49,14 @@ def test_the_readme_names_every_integration() -> None:
     """A newcomer reads there what is known."""
     text = (ROOT / "README.md").read_text("utf-8").lower()
     assert [] == [name for name in MODULES if name not in text]
+
+
+def test_the_fields_of_a_hook_are_explained() -> None:
+    """Who writes an integration finds each of them, and no other, in its table; two share a row."""
+    text = (ROOT / "docs" / "integrations.md").read_text("utf-8")
+    table = text.partition("| field of `Hook` |")[2].partition("\n\n")[0]
+    rows = set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE))
+    assert {one.name for one in fields(Hook)} == rows | {"failed"}
 
 
 @pytest.mark.medium

@@ -6,13 +6,14 @@ import io
 import itertools
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
 
 import otel_rl
 from otel_rl import vocabulary as v
-from otel_rl.journal.read import open_run
+from otel_rl.journal.read import Run, open_run
 from otel_rl.report.build import build_report
 from otel_rl.report.memory_model import MemoryParts
 from otel_rl.report.model import (
@@ -474,3 +475,26 @@ def test_steps_that_are_not_sampled_are_counted_and_said(recording: Recording) -
     console = Console(width=80, record=True, file=io.StringIO())
     render(report, console)
     assert f"{report.unseen_steps} steps left numbers and no spans: not sampled" in console.export_text()
+
+
+@pytest.mark.parametrize("signal", ["spans", "points"])
+def test_steps_that_come_while_a_report_reads_have_spans(
+    recording: Recording, monkeypatch: pytest.MonkeyPatch, signal: str
+) -> None:
+    """Of a run that goes on: a step journals its spans and then its numbers, whatever was read before."""
+
+    def steps(*numbers: int) -> None:
+        for number in numbers:
+            with otel_rl.step(number), otel_rl.stage("reward"):
+                recording.tick(10)
+        assert recording.flusher.flush(5)
+
+    def late(*asked: Any) -> Any:
+        steps(8)
+        return read(*asked)
+
+    read = getattr(Run, signal)
+    steps(*range(8))
+    monkeypatch.setattr(Run, signal, late)
+    report = build_report(recording.run(), BEGIN_NS)
+    assert (0, True) == (report.unseen_steps, bool(report.efficiency.goodput))

@@ -16,7 +16,7 @@ from otel_rl import vocabulary as v
 from otel_rl.journal.read import open_run
 from otel_rl.report.build import build_report
 from otel_rl.report.efficiency_model import SlowCommunication
-from otel_rl.report.model import Rank
+from otel_rl.report.model import Rank, Report
 from otel_rl.report.terminal import render
 from tests.peers import Did, Peer
 from tests.runs import BEGIN_NS, Plan, write_run
@@ -245,3 +245,21 @@ def test_a_loop_that_counts_anew_is_told(tmp_path: Path) -> None:
         render(report, Console(file=out, width=80))
         lines.append(next(line for line in out.getvalue().splitlines() if "1 rank" in line).split(" · ")[-1])
     assert (["3 steps (1-3)", "5 steps (1-3) in 2 loops"], 2) == (lines, twice.steps.loops)
+
+
+def test_ranks_whose_journals_are_elsewhere_are_told(tmp_path: Path) -> None:
+    """Each node has a disk of its own, and the report is of one of them, for all attempts together."""
+    for rank in range(6):
+        Peer(tmp_path, rank, 6, attempt="b" * 16, clock_ms=-1000).step(1, [Did(v.REWARD, 5)])
+    whole = build_report(open_run(tmp_path), BEGIN_NS)
+    assert (6, 0, True) == (len(whole.ranks), whole.missing_ranks, "6 ranks · 1 step" in _text(whole))
+    for rank in range(2):
+        Peer(tmp_path, rank, 8).step(1, [Did(v.REWARD, 5)])
+    part = build_report(open_run(tmp_path), BEGIN_NS)
+    assert (6, 2, True) == (len(part.ranks), part.missing_ranks, "6 of 8 ranks · " in _text(part))
+
+
+def _text(report: Report) -> str:
+    out = io.StringIO()
+    render(report, Console(file=out, width=80))
+    return out.getvalue()

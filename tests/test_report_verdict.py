@@ -190,8 +190,8 @@ def test_where_more_may_be_waiting_the_sentence_says_so() -> None:
         "Collectives hold the run back: the ranks spend 36 % of the step time in them: 36 % inside rl.train.backward"
     )
     untold = (
-        "not every collective is recorded on every rank of its group: of many in a stage only the 32 longest, and of a "
-        "process that died not the last ones"
+        "not every collective is recorded on every rank of its group: of many in a stage only the 32 longest, of a "
+        "process that died not the last ones, of a rank whose journal is not here none"
     )
     expected = [
         f"{start}; at least 20 % is waiting for the slowest.",

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from otel_rl.config import Config, ConfigurationError
 from otel_rl.integrations import check_names
+from otel_rl.journal.files import NAME
 from otel_rl.journal.read import JournalNotFound, Run
 from otel_rl.report.format import printable
 from otel_rl.report.locate import find_run, is_fallback, open_whole
@@ -103,6 +104,8 @@ def opened(name: str | None) -> Run:
     except JournalNotFound as error:
         leave(str(error), NOT_FOUND)
     say_fallback(run)
+    if NAME.fullmatch(path.name) and path.is_file():
+        complain(f"{path} is one file of a run, and what the others hold is not read; give {path.parent} for all of it")
     return run
 
 

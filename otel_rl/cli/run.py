@@ -81,14 +81,19 @@ def run(
         with sending(root, config.run_id, config) as keeper:
             code = run_child(command, environ)
     except FileNotFoundError:
-        leave(f"there is no command {command[0]!r}", COMMAND_NOT_FOUND)
+        leave(f"there is no command {command[0]!r}{_how(command)}", COMMAND_NOT_FOUND)
     except OSError as error:
-        leave(f"cannot start {command[0]!r}: {error.strerror}", CANNOT_EXECUTE)
+        leave(f"cannot start {command[0]!r}: {error.strerror}{_how(command)}", CANNOT_EXECUTE)
     with suppress(KeyboardInterrupt, SystemExit), guard("show what was recorded"):  # a broken pipe makes rich leave
         runs = recorded_since(root, started_ns, launch)
         send_rest(keeper, [run.path for run in runs])
         conclude(runs, quiet)
     raise typer.Exit(code)
+
+
+def _how(command: list[str]) -> str:
+    """Say how a script is run where it stands in the place of the command."""
+    return f"; a script is run by Python: `otel-rl run -- python {command[0]}`" if command[0].endswith(".py") else ""
 
 
 def child_environment(environ: Mapping[str, str], root: Path) -> dict[str, str]:

@@ -55,6 +55,7 @@ def build_report(run: Run, now_ns: int) -> Report:
     """
     began_ns = monotonic_ns()
     run = run.with_held()
+    points = _points(run)  # before the spans, as a step journals them behind those: of a run that goes on each is there
     opened = run.open_stages()
     found = collect(run.closed_spans({*KEYS, *MEMORY_KEYS}))
     _add_open(found, opened)
@@ -65,7 +66,6 @@ def build_report(run: Run, now_ns: int) -> Report:
     averaged = average(found.steps)
     stages = stage_rows(averaged)
     times = efficiency(found, averaged)
-    points = _points(run)
     unseen_steps = max(0, points.steps - len(averaged.finished))
     if unseen_steps:
         times = replace(times, goodput=[])  # what such steps did is in no span
@@ -90,6 +90,7 @@ def build_report(run: Run, now_ns: int) -> Report:
         end_ns=end_ns,
         duration_s=(end_ns - begin_ns) / 1e9,
         ranks=ranks,
+        missing_ranks=_missing_ranks(found, ranks),
         attempts=attempts,
         steps=steps,
         stages=stages,
@@ -259,6 +260,13 @@ def _state(attempt: str, found: Collected, opened: Iterable[OpenView], alive: se
     if left and not has_teardown:
         return "killed"  # behind an exception or the tear-down it is what a worker was in that was ended with them
     return "finished" if has_teardown else "unknown"
+
+
+def _missing_ranks(found: Collected, ranks: Sequence[Rank]) -> int:
+    """Count the ranks of the last attempt that train, by what the others say, and of which nothing was read."""
+    last = next(reversed(found.attempts), "")
+    roles = {record.rank.role for record in found.steps if record.attempt == last}
+    return sum(max(0, found.worlds[last, role] - sum(rank.role == role for rank in ranks)) for role in roles)
 
 
 def _setup_s(attempt: str, found: Collected) -> float | None:

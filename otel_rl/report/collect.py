@@ -18,7 +18,7 @@ from otel_rl.analysis.steps import Step
 from otel_rl.calls import Calls, Known, calls_in
 from otel_rl.journal.identity import WriterIdentity
 from otel_rl.journal.read import SpanView
-from otel_rl.pieces import UNKNOWN, pipeline_of, shares_samples
+from otel_rl.pieces import UNKNOWN, integer, pipeline_of, shares_samples
 from otel_rl.records import Value
 from otel_rl.report.memory import Peaks
 from otel_rl.report.model import Failure, Rank
@@ -123,6 +123,8 @@ class Collected:
     attempts: dict[str, Bounds] = field(default_factory=dict)
     """In order of their first span."""
     ranks: dict[str, set[Rank]] = field(default_factory=lambda: defaultdict(set))
+    worlds: dict[tuple[str, str], int] = field(default_factory=lambda: defaultdict(int))
+    """By attempt and role: how many ranks there are, as those say of which a journal is read."""
     writers: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     """Of each attempt."""
     holders: set[str] = field(default_factory=set)
@@ -153,6 +155,7 @@ class Collected:
         """Take in who wrote a record."""
         attempt, rank = text(resource, v.ATTEMPT_ID), rank_of(resource)
         self.ranks[attempt].add(rank)
+        self.worlds[attempt, rank.role] = max(self.worlds[attempt, rank.role], integer(resource, v.WORLD_SIZE))
         self.clocks[attempt, rank] |= {text(resource, v.HOST_NAME), writer.boot_id} - {""} or {""}
         self.writers[attempt].add(writer.writer)
         self.resources[attempt].update(resource)

@@ -9,8 +9,8 @@ from otel_rl.analysis.many_steps import is_at_times, is_mean
 
 BubbleKind = Literal["data", "queue", "pipeline", "other", "skew"]
 UNTOLD: Final = (
-    "not every collective is recorded on every rank of its group: of many in a stage only the 32 longest, and of a "
-    "process that died not the last ones"
+    "not every collective is recorded on every rank of its group: of many in a stage only the 32 longest, of a "
+    "process that died not the last ones, of a rank whose journal is not here none"
 )
 """Why not all is known that ranks wait for slower ones."""
 GoodputKind = Literal["productive", "overhead", "idle", "wasted", "other"]

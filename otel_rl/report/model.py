@@ -42,8 +42,8 @@ class Attempt:
 
     id: str
     state: State
-    """`failed`: an exception ended the last step; `killed`: the processes are gone and left stages open; `finished`:
-    tear-down recorded; `unknown`: none of them."""
+    """`alive`: a process lives; `failed`: an exception ended the last step; `killed`: the processes are gone and left
+    stages open; `finished`: tear-down recorded; `unknown`: none of them."""
     begin_ns: int
     end_ns: int
     """Last recorded time, ns since 1970; of an attempt that is alive, that of the report."""
@@ -381,6 +381,8 @@ class Report:
     duration_s: float
     """From the first to the last record, of all attempts together; until now where the last one is alive."""
     ranks: list[Rank]
+    missing_ranks: int
+    """Further ones of the last attempt, of which no journal was there: nothing here is about them."""
     attempts: list[Attempt]
     steps: StepTimes
     stages: list[StageRow]

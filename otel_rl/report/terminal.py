@@ -102,7 +102,8 @@ def _header(report: Report, width: int) -> Text:
     title.append(" " * max(2, width - title.cell_len - len(state)))
     title.append(state, style=style)
     system = f"{report.system} {report.system_version}".strip()
-    ranks = plural(len(report.ranks), "rank") if report.ranks else ""
+    read, all_ranks = len(report.ranks), len(report.ranks) + report.missing_ranks
+    ranks = f"{f'{read} of ' if read < all_ranks else ''}{plural(all_ranks, 'rank')}" if read else ""
     facts = [system, report.algorithm, report.model, ranks, _steps(report)]
     setup = report.attempts[-1].setup_s if report.attempts else None
     lasted = {"alive": "running for", "killed": "lasted at least"}.get(report.state, "lasted")
