@@ -87,7 +87,9 @@ def test_a_reference_is_the_policy_without_its_adapter(trainings: Trainings) -> 
     )
     run = Recorded(result.runs).run
     layers, adapters = 2, 4 * (48 + 48) + 4 * (48 + 24)
-    lora = Trained(attention=False, mlp=False, logits=False, first_layer=0, adapters=layers * adapters)
+    into = 48 * (48 + 24 + 24) + 4 * (48 + 48)  # of the first layer queries, keys, values, and what reads with them
+    none: dict[str, Any] = {"attention": False, "mlp": False, "logits": False}
+    lora = Trained(**none, first_layer=0, adapters=layers * adapters, unreached=into)
     expected: Counter[Any] = Counter()
     for lengths, logits in batches(result):
         forward = forward_flops(CONFIG, lengths, logits=logits)
