@@ -122,9 +122,10 @@ def join_worker(rank: int, world_size: int) -> None:
 
     Where it trains in spite of that, it has the rank that it has in the group.
     """
-    state.learned |= {"rank": rank, "world_size": world_size}
-    if is_serving() and world_size > 1:
-        state.identity = replace(state.identity, rank=rank, world_size=world_size)
+    with state.identifying:  # the flusher may be learning the attempt
+        state.learned |= {"rank": rank, "world_size": world_size}
+        if is_serving() and world_size > 1:
+            state.identity = replace(state.identity, rank=rank, world_size=world_size)
 
 
 def share_attempt() -> None:
