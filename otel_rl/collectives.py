@@ -9,6 +9,7 @@ from time import monotonic_ns
 from typing import cast
 
 from otel_rl import vocabulary
+from otel_rl.analysis.goodput import is_background
 from otel_rl.current import CURRENT, SPAN_KEY
 from otel_rl.groups import Group
 from otel_rl.ids import random_bits
@@ -210,11 +211,15 @@ def _stage_of_bare_thread() -> Stage | None:
     """Find the stage around a collective on a thread that no stage was opened on.
 
     The backward of a device runs on threads of autograd's own, which have no context: what they call belongs to the
-    open backward, if there is but one. Any other thread's belongs to the container of this rank.
+    open backward, if there is but one. Any other thread's belongs to the asynchronous checkpoint that is open: torch
+    writes it on such a thread, with collectives that hold nobody up; else to the container of this rank.
     """
     torch = sys.modules.get("torch")
+    opened = [one for one in tuple(state.open) if isinstance(one, Stage)]
     if torch is not None and torch._C._current_graph_task_id() != -1:
-        opened = [one for one in tuple(state.open) if isinstance(one, Stage) and one.name == vocabulary.BACKWARD]
-        if len(opened) == 1:
-            return opened[0]
+        backwards = [one for one in opened if one.name == vocabulary.BACKWARD]
+        if len(backwards) == 1:
+            return backwards[0]
+    elif saved := [one for one in opened if is_background(one.name, one.attributes or {})]:
+        return min(saved, key=lambda one: one.began)
     return cast("Stage | None", state.container)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import inf
 from typing import Final
 
 from otel_rl import vocabulary as v
+from otel_rl.analysis.goodput import is_background
 from otel_rl.analysis.stages import Comm, Piece
 from otel_rl.journal.views import SpanView
 from otel_rl.records import Value
@@ -94,6 +95,23 @@ def is_request(span: SpanView) -> bool:
 def is_derived(span: SpanView) -> bool:
     """Whether the sidecar made the span out of several ranks' collectives: it lies over what they recorded."""
     return span.name == v.IDLE and span.attributes.get(v.IDLE_REASON) == SKEW
+
+
+def in_front(spans: Sequence[SpanView]) -> Sequence[SpanView]:
+    """Leave out what holds nobody up: an asynchronous checkpoint and its collectives; its staging takes its place.
+
+    Args:
+        spans: of one trace.
+    """
+    around = {span.span_id: span.parent_id for span in spans if is_background(span.name, span.attributes)}
+    if not around:  # as in most steps
+        return spans
+    staged = [
+        span._replace(parent_id=around[span.parent_id])
+        for span in spans
+        if span.name == v.CHECKPOINT_STAGING and span.parent_id in around
+    ]
+    return staged + [span for span in spans if span.span_id not in around and span.parent_id not in around]
 
 
 def piece(span: SpanView) -> Piece:

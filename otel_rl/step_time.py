@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias
 
 from otel_rl import vocabulary as v
 from otel_rl.analysis.bubbles import bubbles, reason_of
-from otel_rl.analysis.goodput import Kind, kind_of
+from otel_rl.analysis.goodput import Kind, is_background, kind_of
 from otel_rl.analysis.intervals import Interval
 from otel_rl.analysis.partition import partition
 from otel_rl.collectives import Collective
@@ -92,7 +92,7 @@ class StepTime:
         for record in records:
             if record.__class__ is Stage:
                 stage = record
-            elif record.__class__ is Collective and record.stage is not None:
+            elif record.__class__ is Collective and record.stage is not None and _holds_up(record.stage):
                 stage = record.stage
             else:
                 continue
@@ -166,7 +166,7 @@ class StepTime:
             kind, activity = KINDS.index(Kind.IDLE), IDLE
             reason = reason_of(str(attributes.get(v.IDLE_REASON, "")))
         elif stage.name == v.CHECKPOINT:
-            if attributes.get(v.CHECKPOINT_ASYNC) is True:
+            if is_background(stage.name, attributes):
                 return  # it is written in the background; what holds training up is a stage of its own
             kind = KINDS.index(Kind.OVERHEAD)
         elif stage.coarse:  # otherwise it is a user's own of that name
@@ -236,6 +236,11 @@ class StepTime:
             if reason in self._waited:
                 labels: Labels = ((v.IDLE_REASON, reason), (v.BUBBLE_DENOMINATOR, share.denominator))
                 self._fold.point(Point(v.BUBBLE_RATIO, share.value, time_ns, labels))
+
+
+def _holds_up(stage: Stage) -> bool:
+    """Whether what is inside a stage holds training up: not in one that goes on in the background."""
+    return not is_background(stage.name, stage.attributes or {})
 
 
 def _halve(rows: list[Any]) -> None:

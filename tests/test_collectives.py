@@ -429,6 +429,19 @@ def test_a_thread_of_autograd_finds_its_backward(
     assert [opened[0] if expected else container] == found
 
 
+def test_the_thread_that_writes_a_checkpoint_finds_it(recording: Recording) -> None:
+    """It has no stage of its own: what it calls is in the asynchronous checkpoint, and not in the step."""
+    with otel_rl.step(1) as container:
+        found: list[Any] = []
+        for is_async in (True, False):
+            with Stage(vocabulary.CHECKPOINT, {vocabulary.CHECKPOINT_ASYNC: is_async}) as saved:
+                thread = threading.Thread(target=lambda: found.append(Collective("barrier", 0).stage))
+                thread.start()
+                thread.join()
+            found.append(saved)
+    assert [found[1], found[1], container, found[3]] == found
+
+
 def test_a_collective_on_another_thread_is_its_own(recording: Recording) -> None:
     """Being inside one is a matter of the thread."""
     state.identify(world_size=2)

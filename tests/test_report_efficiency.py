@@ -338,6 +338,26 @@ def test_who_is_slow_where_the_others_catch_up_costs_nothing(
     }
 
 
+def test_what_is_written_in_the_background_is_no_time_of_its_rank(tmp_path: Path) -> None:
+    """Nor is what the ranks wait there for each other: of an asynchronous checkpoint only the staging counts."""
+    peers = [Peer(tmp_path, rank, 2, identity=DEAD) for rank in (0, 1)]
+    for number in range(1, 5):
+        for rank, peer in enumerate(peers):
+            own, met = (0, [Met(81, number)]) if rank == 0 else (80, [Met(1, number)])
+            staging = Did(v.CHECKPOINT_STAGING, 10)
+            peer.step(number, [Did(v.CHECKPOINT, own, met, {v.CHECKPOINT_ASYNC: True}, inside=[staging])])
+    for peer in peers:
+        peer.die()
+    found = build_report(open_run(tmp_path), BEGIN_NS)
+    parts = [(row.active_s, row.wait_s, row.transfer_s, row.idle_s, row.other_s) for row in found.efficiency.ranks]
+    assert [(0.01, 0.0, 0.0, 0.0, 0.081)] * 2 == [pytest.approx(one) for one in parts]
+    assert ([], []) == (found.efficiency.stragglers, found.efficiency.bubbles)
+    assert {"overhead": 80 * MS, "other": 648 * MS} == {
+        part.kind: part.time_ns for part in found.efficiency.goodput[-1].parts if part.time_ns
+    }
+    assert {v.CHECKPOINT_STAGING, v.OTHER} == {row.stage for row in found.stages}
+
+
 @pytest.mark.parametrize("reason", ["data", "queue"])
 def test_waits_inside_other_stages_are_idle_once(tmp_path: Path, reason: str) -> None:
     """Also what is waited in a collective there: in no wait for slower ranks, in no slow communication."""

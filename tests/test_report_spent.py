@@ -51,16 +51,6 @@ def test_the_update_that_was_skipped_is_wasted() -> None:
     assert [(50, 80), (55, 70), (70, 80)] == list(skipped(spans, 0))
 
 
-def test_what_is_written_in_the_background_is_no_overhead() -> None:
-    """It holds nobody up."""
-    spans = [
-        span(v.CHECKPOINT, 0, 90, CHECKPOINT_ASYNC=True),
-        span(v.CHECKPOINT_STAGING, 0, 10),
-        span(v.REWARD, 10, 50),
-    ]
-    assert Goodput(40, 10, 0, 0, 50) == spent(STEP, spans, is_step=True)
-
-
 def test_set_up_is_overhead_whatever_runs_in_it() -> None:
     """But for waits."""
     spans = [span(v.SAMPLE, 0, 50), span(v.IDLE, 60, 70)]

@@ -114,6 +114,21 @@ def test_what_is_waited_inside_idle_is_idle_already(tmp_path: Path, clock: FakeC
     )
 
 
+def test_what_is_waited_in_the_background_is_no_wait(tmp_path: Path, clock: FakeClock) -> None:
+    """Ranks that write a checkpoint beside their steps hold nobody up; nor is one slow there."""
+    for rank in range(2):
+        met = [Met(80 - 79 * rank, 1)]
+        staging = Did(v.CHECKPOINT_STAGING, 10)
+        saving = Did(v.CHECKPOINT, 1 + 79 * rank, met, {v.CHECKPOINT_ASYNC: True}, inside=[staging])
+        Peer(tmp_path, rank).step(1, [saving, Did(v.TRAIN, 10, [Met(1, 2)])])
+    watched = compared(tmp_path, clock)
+    assert ([], [(0, 0.0), (1, 0.0)], []) == (
+        waited(watched),
+        [(rank, wait_s) for rank, _, wait_s in watched.numbers(v.SKEW_WAIT)],
+        watched.numbers(v.STRAGGLER_COST),
+    )
+
+
 def test_a_row_that_a_rank_lacks_blames_nobody(tmp_path: Path, clock: FakeClock) -> None:
     """The rank that waited least has shorter ones than those that are spans: without its row the least is not known."""
     for rank, times in enumerate(((9, 9), (3, 5), (None, 1))):

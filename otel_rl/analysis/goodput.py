@@ -91,6 +91,11 @@ def kind_of(stage: str) -> Kind:
     return KIND_OF_STAGE.get(stage) or KIND_OF_STAGE.get(stage.partition(" ")[0], Kind.OTHER)
 
 
+def is_background(stage: str, attributes: Mapping[str, object]) -> bool:
+    """Say whether a stage holds nobody up: an asynchronous checkpoint, of which only the staging does."""
+    return stage == vocabulary.CHECKPOINT and attributes.get(vocabulary.CHECKPOINT_ASYNC) is True
+
+
 def goodput(spent: Iterable[tuple[Kind, Interval]], begin: int, end: int) -> Goodput:
     """Split a window of one rank by kind.
 

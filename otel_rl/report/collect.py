@@ -18,7 +18,7 @@ from otel_rl.analysis.steps import Step
 from otel_rl.calls import Calls, Known, calls_in
 from otel_rl.journal.identity import WriterIdentity
 from otel_rl.journal.read import SpanView
-from otel_rl.pieces import UNKNOWN, integer, pipeline_of, shares_samples
+from otel_rl.pieces import UNKNOWN, in_front, integer, pipeline_of, shares_samples
 from otel_rl.records import Value
 from otel_rl.report.memory import Peaks
 from otel_rl.report.model import Failure, Rank
@@ -250,7 +250,7 @@ class _Collector:
             self._found.set_in.add(text(spans[0].resource, v.ATTEMPT_ID))
             spans = [span._replace(start_ns=span.start_ns - set_ns, end_ns=span.end_ns - set_ns) for span in spans]
             containers = [span for span in spans if is_container(span.name)]
-        tree = Tree(map(piece, spans))
+        tree = Tree(map(piece, in_front(spans)))
         iteration = next((number for span in containers if (number := iteration_of(span.attributes)) is not None), None)
         phase = v.TEARDOWN if key[0] in self._stepped else v.SETUP
         for span in spans:

@@ -45,7 +45,7 @@ def spent(container: SpanView, inside: Sequence[SpanView], *, is_step: bool) -> 
         is_step: all of set-up and tear-down is overhead.
     """
     within = container.start_ns, container.end_ns
-    times = [(kind_of(span.name), (span.start_ns, span.end_ns)) for span in inside if not _is_background(span)]
+    times = [(kind_of(span.name), (span.start_ns, span.end_ns)) for span in inside]
     wasted = [(Kind.WASTED, interval) for interval in skipped(inside, container.start_ns)]
     around = [] if is_step else [(Kind.OVERHEAD, within)]
     return goodput([*times, *wasted, *around], *within)
@@ -122,8 +122,3 @@ def twice(intervals: Iterable[Interval]) -> dict[Interval, int]:
             found[begin, end] = max(0, min(end, reached) - begin)
         reached = end if reached is None else max(reached, end)
     return found
-
-
-def _is_background(span: SpanView) -> bool:
-    """Whether it holds nobody up: the writing part of an asynchronous checkpoint."""
-    return span.name == v.CHECKPOINT and span.attributes.get(v.CHECKPOINT_ASYNC) is True

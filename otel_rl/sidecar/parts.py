@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, OrderedDict, defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -12,13 +12,13 @@ from otel_rl.analysis.goodput import Kind, kind_of
 from otel_rl.analysis.stages import Tree
 from otel_rl.calls import Calls, Known, calls_in, tells_waits
 from otel_rl.journal.views import SpanView
-from otel_rl.pieces import integer, is_container, is_request, iteration_of, piece, pipeline_of, text
+from otel_rl.pieces import in_front, integer, is_container, is_request, iteration_of, piece, pipeline_of, text
 from otel_rl.records import Attributes
 
 KEYS: Final = frozenset((
     v.ITERATION, v.LOOP_NAME, v.IDLE_REASON, v.LOGPROB_KIND, v.COMM_COUNT, v.COMM_TIME, v.COMM_HIDDEN, v.CLOCK,
     v.COMM_OPERATION, v.COMM_BYTES, v.COMM_GROUP, v.COMM_GROUP_SIZE, v.COMM_SEQUENCE, v.COMM_ASYNC, v.SUBMISSION,
-    v.DEVICE_TIME, v.CHECKPOINT_LOAD, v.TRUNCATED,
+    v.DEVICE_TIME, v.CHECKPOINT_LOAD, v.CHECKPOINT_ASYNC, v.TRUNCATED,
 ))  # fmt: skip
 """The attributes that a part is made from."""
 SETTLED_S: Final = 12.0
@@ -239,9 +239,10 @@ def _is_whole_step(container: SpanView) -> bool:
     return iteration_of(container.attributes) is not None and not is_cut
 
 
-def _part(container: SpanView, spans: list[SpanView], known: Known) -> Part:
+def _part(container: SpanView, spans: Sequence[SpanView], known: Known) -> Part:
     resource = container.resource
     whole = piece(container)
+    spans = in_front(spans)
     pieces = [piece(span) for span in spans]
     tree = Tree(pieces)
     stages = [one for one in pieces if one.parent == whole.key and not one.is_comm]
@@ -262,7 +263,7 @@ def _part(container: SpanView, spans: list[SpanView], known: Known) -> Part:
     )
 
 
-def _rows(spans: list[SpanView], idle: Collection[bytes]) -> Iterator[Row]:
+def _rows(spans: Sequence[SpanView], idle: Collection[bytes]) -> Iterator[Row]:
     """Give the collectives in order of time whose durations tell who waited."""
     for span in sorted((span for span in spans if span.name == v.COMM), key=lambda span: span.start_ns):
         attributes = span.attributes
