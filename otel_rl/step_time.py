@@ -92,8 +92,12 @@ class StepTime:
         for record in records:
             if record.__class__ is Stage:
                 stage = record
-            elif record.__class__ is Collective and record.stage is not None and _holds_up(record.stage):
-                stage = record.stage
+            elif (
+                record.__class__ is Collective
+                and (around := record.stage) is not None
+                and (around.name != v.CHECKPOINT or not is_background(around.name, around.attributes or {}))
+            ):
+                stage = around
             else:
                 continue
             if stage.trace is not trace:
@@ -236,11 +240,6 @@ class StepTime:
             if reason in self._waited:
                 labels: Labels = ((v.IDLE_REASON, reason), (v.BUBBLE_DENOMINATOR, share.denominator))
                 self._fold.point(Point(v.BUBBLE_RATIO, share.value, time_ns, labels))
-
-
-def _holds_up(stage: Stage) -> bool:
-    """Whether what is inside a stage holds training up: not in one that goes on in the background."""
-    return not is_background(stage.name, stage.attributes or {})
 
 
 def _halve(rows: list[Any]) -> None:
