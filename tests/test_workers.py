@@ -29,7 +29,7 @@ from otel_rl.records import Point
 from otel_rl.runtime import state
 from otel_rl.spans import current_stage
 from otel_rl.steps import know_attempt
-from otel_rl.workers import KEY, leave_place, take_place
+from otel_rl.workers import KEY, join_worker, leave_place, take_place
 from tests.fixtures import ATTEMPT, Recording, Tree, in_child, modules_with, orphans, trees
 
 CONFIGURATION: dict[str, Any] = multiprocessing.current_process()._config  # type: ignore[attr-defined]
@@ -864,6 +864,21 @@ def test_a_child_learns_the_attempt_that_its_parent_waited_for(
     assert {(spans["rl.rank 1"].trace_id, spans["rl.rank 1"].span_id)} == {
         (spans[name].trace_id, spans[name].parent_id) for name in ("child", "grandchild")
     }
+
+
+def test_a_group_is_joined_while_the_flusher_learns_the_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither forgets what the other has learned."""
+    monkeypatch.setattr("otel_rl.workers.is_serving", lambda: True)
+    monkeypatch.setattr(state, "identity", state.identity)
+    monkeypatch.setattr(state, "learned", {})
+    joining = threading.Thread(target=join_worker, args=(1, 2))
+    with state.identifying:
+        before = state.identity
+        joining.start()
+        joining.join(0.1)
+        state.identity = replace(before, attempt_id="abc")
+    joining.join()
+    assert ("abc", 1, 2) == (state.identity.attempt_id, state.identity.rank, state.identity.world_size)
 
 
 def draw_other_ids() -> None:
