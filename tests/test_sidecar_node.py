@@ -32,7 +32,7 @@ from otel_rl.sidecar import ship
 from otel_rl.sidecar.close import close_left_open
 from otel_rl.sidecar.follow import find_streams
 from otel_rl.sidecar.node import Node
-from otel_rl.sidecar.progress import load
+from otel_rl.sidecar.progress import Progress, load
 from otel_rl.sidecar.settings import targets
 from tests.runs import FakeSpan
 from tests.sink import ALIVE, DEAD, Answer, Rank, Sink, sink
@@ -407,6 +407,25 @@ def test_how_it_stands_can_be_asked_while_it_ships(tmp_path: Path) -> None:
         for signal, row in load(tmp_path, rank.identity.writer).items()
         for name, number in row.counts.items()
     }
+
+
+def test_what_is_sent_while_its_age_is_asked_still_has_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not the age of the epoch."""
+    rank = Rank(tmp_path)
+    rank.write(1)
+    with sink("grpc") as server:
+        node = make(tmp_path, server)
+    node.look()
+    began = time.time_ns()
+    for row in node.progress[rank.identity.writer].values():
+        row.oldest_ns = began
+
+    def waiting(progress: Progress, _: object) -> int:
+        progress.oldest_ns = 0  # as by the thread that ships
+        return 1
+
+    monkeypatch.setattr(Progress, "waiting", waiting)
+    assert 0 < node.oldest_s() <= (time.time_ns() - began) / 1e9
 
 
 def test_what_was_sent_is_noted_only_when_it_changed(tmp_path: Path) -> None:

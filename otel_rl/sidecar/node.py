@@ -282,10 +282,10 @@ class Node:
     def oldest_s(self) -> float:
         """Age of the oldest record that waits, s; 0 where nothing does."""
         times = [
-            progress.oldest_ns
+            oldest_ns  # looked up once: the thread that ships sets it to 0
             for writer, streams in self._streams.items()
             for signal, stream in streams.items()
-            if (progress := self.progress[writer][signal]).oldest_ns and progress.waiting(stream)
+            if (oldest_ns := (progress := self.progress[writer][signal]).oldest_ns) and progress.waiting(stream)
         ]  # what was sent a moment ago keeps its time until the stream's next turn
         return max(time_ns() - min(times), 0) / 1e9 if times else 0.0
 
