@@ -17,8 +17,8 @@ from otel_rl.journal.read import open_run
 from otel_rl.report.build import build_report
 from otel_rl.report.collect import collect
 from otel_rl.report.health import open_rows
-from otel_rl.report.model import OpenCollective
 from otel_rl.report.open_lines import open_lines
+from otel_rl.report.open_model import OpenCollective
 from otel_rl.report.pieces import KEYS
 from otel_rl.report.terminal import render
 from tests.fixtures import WALL_NS, Recording

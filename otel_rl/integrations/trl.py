@@ -16,7 +16,7 @@ from otel_rl.between import begin_between, end_between
 from otel_rl.guard import attempt
 from otel_rl.integrations import trl_model
 from otel_rl.integrations.trl_metrics import evaluation_metrics, keep_loss, step_metrics
-from otel_rl.integrations.trl_rollouts import SERVER_HOOKS, Rollout, Sampling
+from otel_rl.integrations.trl_rollouts import EVAL, SERVER_HOOKS, TRAIN, Rollout, Sampling, mode_of, policy_version
 from otel_rl.patching import Hook
 from otel_rl.probes import deferred
 from otel_rl.records import Count, Late, Point, Value
@@ -27,27 +27,11 @@ PACKAGE = "trl"
 SUPPORTS = ">=1.16,<2"
 
 TRAINERS = {"grpo_trainer": "GRPOTrainer", "rloo_trainer": "RLOOTrainer"}
-TRAIN, EVAL = "train", "eval"
 HIDING = ("DeepSpeedEngine",)
 """Models in whose forward collectives run that Python may not see; those of DDP, FSDP1 and FSDP2 are seen."""
 
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
-
-
-def _mode(trainer: Any) -> str:
-    """Give the mode: that of an evaluation while one is open, else of the rollout that is being made, or of the model.
-
-    Continuous batching leaves the model training, also in an evaluation (TRL 1.16).
-    """
-    if state.training.evaluating:
-        return EVAL
-    return state.training.mode or (TRAIN if trainer.model.training else EVAL)
-
-
-def _policy_version(trainer: Any) -> int:
-    """Count the updates in the policy's weights: steps, less those whose update was skipped (as far as we saw them)."""
-    return int(trainer.state.global_step) - state.training.skipped
 
 
 def _trainer_made(args: Args, kwargs: Kwargs, result: Any) -> None:
@@ -82,9 +66,9 @@ def _begin_rollout(args: Args, kwargs: Kwargs) -> None:
     end_between()
     trainer, prompts = args[0], args[1]
     state.training.mode = ""
-    mode = state.training.mode = _mode(trainer)
+    mode = state.training.mode = mode_of(trainer)
     state.training.sampling = Sampling(
-        trainer, prompts, mode=mode, policy=_policy_version(trainer), size=_group_size(trainer, mode)
+        trainer, prompts, mode=mode, policy=policy_version(trainer), size=_group_size(trainer, mode)
     )
 
 
@@ -115,7 +99,7 @@ def _describe_rollout(args: Args, kwargs: Kwargs, result: Any) -> dict[str, Valu
     if state.training.deferred:  # TRL has read the tokens: the numbers of its requests are there too
         deferred.resolve()
     trainer, prompts, responses = args[0], result[0], result[1]
-    sampling, mode = state.training.sampling, _mode(trainer)
+    sampling, mode = state.training.sampling, mode_of(trainer)
     prompt, response = sum(map(len, prompts)), sum(map(len, responses))
     rollout = state.training.rollouts[mode] = Rollout(current_stage(), prompt + response)
     if mode is TRAIN and state.training.throughput is not None:
@@ -144,11 +128,11 @@ def _end_rollout(args: Args, kwargs: Kwargs, result: Any) -> None:
 
 
 def _begin_processing(args: Args, kwargs: Kwargs, result: Any) -> None:
-    begin_between(vocabulary.SAMPLE_PROCESS, {vocabulary.MODE: _mode(args[0])})
+    begin_between(vocabulary.SAMPLE_PROCESS, {vocabulary.MODE: mode_of(args[0])})
 
 
 def _scored(args: Args, kwargs: Kwargs, result: Any) -> None:
-    if _mode(args[0]) == TRAIN:
+    if mode_of(args[0]) == TRAIN:
         attempt("observe", "a rollout", trl_model.see_rollout, result)
     _begin_processing(args, kwargs, result)
     state.training.mode = ""
@@ -174,7 +158,7 @@ def _logprob_stage(args: Args, kwargs: Kwargs) -> str | None:
 
 def _say_logprob(args: Args, kwargs: Kwargs) -> dict[str, Value]:
     trainer, model, input_ids = args[0], args[1], args[2]
-    mode, shape = _mode(trainer), input_ids.shape
+    mode, shape = mode_of(trainer), input_ids.shape
     said: dict[str, Value] = {
         vocabulary.MODE: mode,
         vocabulary.LOGPROB_KIND: "ref" if _is_reference(trainer, model) else "old",
@@ -221,17 +205,17 @@ def _hides_collectives(model: Any) -> bool:
 
 def _begin_rewards(args: Args, kwargs: Kwargs) -> None:
     end_between()
-    state.training.mode = _mode(args[0])
+    state.training.mode = mode_of(args[0])
     state.training.rewarding = {}
 
 
 def _say_rewards(args: Args, kwargs: Kwargs) -> dict[str, Value]:
-    return {vocabulary.MODE: _mode(args[0]), vocabulary.BATCH_SIZE: len(args[2])}
+    return {vocabulary.MODE: mode_of(args[0]), vocabulary.BATCH_SIZE: len(args[2])}
 
 
 def _begin_advantage(args: Args, kwargs: Kwargs, result: Any) -> None:
     state.training.rewarding = None
-    begin_between(vocabulary.ADVANTAGE, {vocabulary.MODE: _mode(args[0]), vocabulary.BATCH_SIZE: len(args[2])})
+    begin_between(vocabulary.ADVANTAGE, {vocabulary.MODE: mode_of(args[0]), vocabulary.BATCH_SIZE: len(args[2])})
 
 
 def _advantage_over(args: Args, kwargs: Kwargs) -> None:
@@ -271,13 +255,13 @@ def _say_forward(args: Args, kwargs: Kwargs) -> dict[str, Value]:
     """Describe the micro-batch before its forward, which may run out of memory; its masks follow from the device."""
     trainer, model, inputs = args[0], args[1], args[2]
     prompt_mask, completion_mask = inputs["prompt_mask"], inputs["completion_mask"]
-    mode = _mode(trainer)
+    mode = mode_of(trainer)
     said = Late(
         {
             vocabulary.MODE: mode,
             vocabulary.TRAIN_BATCH_SIZE: completion_mask.shape[0],
             vocabulary.GROUP_SIZE: _group_size(trainer, mode),
-            vocabulary.POLICY_VERSION: _policy_version(trainer),
+            vocabulary.POLICY_VERSION: policy_version(trainer),
         }
     )
     if state.identity.world_size > 1 and _hides_collectives(model):
@@ -343,7 +327,7 @@ def _step_over(args: Args, kwargs: Kwargs) -> None:
 
 
 def _before_log(args: Args, kwargs: Kwargs) -> None:
-    if _mode(args[0]) == EVAL:
+    if mode_of(args[0]) == EVAL:
         evaluation_metrics(args[0])
 
 

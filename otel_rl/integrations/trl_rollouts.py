@@ -23,11 +23,27 @@ from otel_rl.spans import Stage
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
 
+TRAIN, EVAL = "train", "eval"
 ENDPOINTS = {
     "/v1/completions": "text_completion",
     "/v1/chat/completions": "chat",
     "/inference/v1/generate": "generate_content",
 }
+
+
+def mode_of(trainer: Any) -> str:
+    """Give the mode: that of an evaluation while one is open, else of the rollout that is being made, or of the model.
+
+    Continuous batching leaves the model training, also in an evaluation (TRL 1.16).
+    """
+    if state.training.evaluating:
+        return EVAL
+    return state.training.mode or (TRAIN if trainer.model.training else EVAL)
+
+
+def policy_version(trainer: Any) -> int:
+    """Count the updates in the policy's weights: steps, less those whose update was skipped (as far as we saw them)."""
+    return int(trainer.state.global_step) - state.training.skipped
 
 
 class Rollout:

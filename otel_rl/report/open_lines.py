@@ -8,7 +8,8 @@ from rich.text import Text
 
 from otel_rl import vocabulary as v
 from otel_rl.report.format import clock, count, seconds
-from otel_rl.report.model import OpenCollective, OpenStage, Report
+from otel_rl.report.model import Report
+from otel_rl.report.open_model import OpenCollective, OpenStage
 from otel_rl.report.pieces import is_container
 from otel_rl.report.style import NOTE, WARNING, attempt_name, rank_name
 

@@ -12,7 +12,8 @@ from otel_rl.journal.read import JournalNotFound, Run, open_run
 from otel_rl.report.collect import collect
 from otel_rl.report.health import open_rows
 from otel_rl.report.locate import PENDING, recorded_below
-from otel_rl.report.model import Attempt, Pending
+from otel_rl.report.model import Attempt
+from otel_rl.report.open_model import Pending
 from otel_rl.report.pieces import KEYS
 
 START_NS: Final = 60_000_000_000

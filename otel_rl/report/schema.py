@@ -9,7 +9,7 @@ import sys
 from itertools import pairwise
 from typing import Any
 
-from otel_rl.report import computed_model, efficiency_model, model, request_model
+from otel_rl.report import computed_model, efficiency_model, model, open_model, request_model
 
 
 def schema() -> dict[str, Any]:
@@ -18,7 +18,7 @@ def schema() -> dict[str, Any]:
 
     document = TypeAdapter(model.Report).json_schema(mode="serialization")
     _describe(document, model.Report)
-    kinds = vars(model) | vars(computed_model) | vars(efficiency_model) | vars(request_model)
+    kinds = vars(model) | vars(computed_model) | vars(efficiency_model) | vars(open_model) | vars(request_model)
     for name, node in document["$defs"].items():
         _describe(node, kinds[name])
     document["$schema"] = "https://json-schema.org/draft/2020-12/schema"
