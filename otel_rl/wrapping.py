@@ -171,12 +171,12 @@ def _wrap_behind(
 
 
 def _wrap_async(hook: Hook, original: Callable[..., Any]) -> Callable[..., Any]:
-    target, capture, after = hook.target, hook.capture, hook.after
+    target, capture, after, during = hook.target, hook.capture, hook.after, hook.during
     begins = hook.stage is not None or hook.before is not None
 
     @functools.wraps(original)
     async def around(*args: Any, **kwargs: Any) -> Any:
-        if not state.on:
+        if not state.on or (during and getattr(state.training, during) is None):
             return await original(*args, **kwargs)
         span = attempt("begin", target, _begin, hook, args, kwargs) if begins else None
         try:

@@ -31,7 +31,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Start programs without coverage: it takes SIGTERM itself, and what a signal raises may leave its lock locked."""
+    """Start programs without coverage: it takes SIGTERM, and a signal's handler or a fork may leave its lock locked."""
     for name in filter(lambda name: name.startswith("COVERAGE_"), tuple(os.environ)):
         monkeypatch.delenv(name)
 

@@ -190,6 +190,14 @@ def test_an_integration_that_does_not_exist_starts_nothing(
     assert "no integration is called 'tlr': there are torch, " in result.stderr
 
 
+def test_a_setting_with_a_wrong_value_starts_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would be left out of the training's own record as well."""
+    monkeypatch.setenv("OTEL_RL_SIDECAR", "perhaps")
+    result = run_python(tmp_path, "print(1)")
+    assert (2, "") == (result.returncode, result.stdout)
+    assert "OTEL_RL_SIDECAR" in result.stderr
+
+
 def test_options_win_over_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever stands there; and an empty one is not given: the variable of a script may not be set."""
     monkeypatch.setenv("OTEL_RL_INTEGRATIONS", "tlr")

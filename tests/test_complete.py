@@ -96,8 +96,8 @@ def test_without_two_readings_nothing_is_said(pair: tuple[Reading | None, Readin
         ),
         (  # cudaMallocAsync counts only these two
             Device(40, 0, 50, 0, active=0, inactive_split=0, requested=0),
-            None,
-            {v.ALLOCATED: 40, v.RESERVED: 50, v.SLACK: 0.2},
+            (20, 80),
+            {v.ALLOCATED: 40, v.RESERVED: 50, v.NON_TORCH: 10, v.SLACK: 0.2},
         ),
         (Device(40, 0, 50, 0), None, {v.ALLOCATED: 40, v.RESERVED: 50, v.SLACK: 0.2}),
         (  # nothing allocated yet

@@ -465,6 +465,7 @@ def test_fork(tmp_path: Path, disk: Callable[..., Disk], is_told: bool) -> None:
 
 
 @pytest.mark.medium
+@pytest.mark.usefixtures("unmeasured")
 def test_forks_while_a_thread_writes(tmp_path: Path) -> None:
     """A process that forks again and again while its flusher writes: no child hangs, and the file is whole."""
     code = f"""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import sys
 import threading
 from collections import UserDict
 from collections.abc import Callable
@@ -588,6 +589,20 @@ def test_what_cannot_be_used_is_counted(recording: Recording, batch: Any, reason
         recording.tick(1000)
     run = recording.stop()
     assert {reason: [1]} == numbers(run, v.SELF_DROPPED)
+    assert [6_610_961_301_504.0] == numbers(run, v.FLOPS_RATE)["update"]
+
+
+def test_without_numpy_lists_are_not_read(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor is it loaded for them: who trains with lists has none."""
+    with otel_rl.step(1), otel_rl.stage("train.forward"):
+        with monkeypatch.context() as without:
+            without.delitem(sys.modules, "numpy")
+            otel_rl.observe(batch={"input_ids": [[1, 2]]})
+            assert "numpy" not in sys.modules
+        otel_rl.observe(model=QWEN_0_5B, batch={"lengths": [2048]})
+        recording.tick(1000)
+    run = recording.stop()
+    assert {"unreadable_batch": [1]} == numbers(run, v.SELF_DROPPED)
     assert [6_610_961_301_504.0] == numbers(run, v.FLOPS_RATE)["update"]
 
 

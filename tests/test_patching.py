@@ -393,6 +393,24 @@ def test_an_asynchronous_target_stays_one(package: str, recording: Recording) ->
     assert [{"x": 1}, {"x": 2}] == sorted(found, key=lambda attributes: attributes["x"])
 
 
+@pytest.mark.parametrize("name", ["work", "wait"])
+def test_a_call_outside_of_what_it_belongs_to_only_passes(package: str, recording: Recording, name: str) -> None:
+    """``during`` names what must be there; a coroutine function heeds it as well."""
+    called: list[Any] = []
+    module = install(package, name, before=lambda args, kwargs: called.append(args), during="rewarding")
+
+    def call(x: int) -> Any:
+        result = getattr(module, name)(x)
+        return asyncio.run(result) if name == "wait" else result
+
+    call(1)
+    state.training.rewarding = {}
+    call(2)
+    state.training.rewarding = None
+    call(3)
+    assert [(2,)] == called
+
+
 async def gather(*waiting: Any) -> list[Any]:
     """Wait for all."""
     return list(await asyncio.gather(*waiting))

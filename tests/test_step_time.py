@@ -187,6 +187,33 @@ def test_a_stage_that_waits_for_its_device_counts_in_time(recording: Recording) 
     assert [(4.0, "active", 3), (4.0, "other", 1), (6.0, "active", 0), (6.0, "other", 2)] == activities(run)
 
 
+def test_what_ends_after_its_step_counts_in_none(recording: Recording) -> None:
+    """On a thread of its own: of the step it began in it is too late, and the next one did not wait for it."""
+    began, goes_on = threading.Event(), threading.Event()
+
+    def judge() -> None:
+        with otel_rl.stage("reward"):
+            began.set()
+            goes_on.wait(60)
+
+    thread = threading.Thread(target=judge)
+    with otel_rl.step(1):
+        thread.start()
+        began.wait(60)
+        recording.tick(2)
+    with otel_rl.step(2):
+        recording.tick(3)
+        goes_on.set()
+        thread.join()
+        recording.tick(4)
+    run = recording.stop()
+    assert ([5.0], {"other": 9}) == (
+        [(span.end_ns - span.start_ns) / MS for span in run.spans() if span.name == v.REWARD],
+        kinds(run),
+    )
+    assert [(2.0, "other", 2), (9.0, "other", 7)] == activities(run)
+
+
 def test_an_asynchronous_checkpoint_holds_nobody_up(recording: Recording) -> None:
     """Its staging does; the collectives of the thread that writes it do not."""
     with otel_rl.step(1):

@@ -26,11 +26,13 @@ from otel_rl.integrations.torch_process_group import ATTEMPT_KEY, join_process_g
 from otel_rl.integrations.transformers import _begin_loop as begin_loop
 from otel_rl.integrations.transformers import _trainer_made as trainer_made
 from otel_rl.records import Point
+from otel_rl.requests import note
 from otel_rl.runtime import state
 from otel_rl.spans import current_stage
 from otel_rl.steps import know_attempt
 from otel_rl.workers import KEY, join_worker, leave_place, take_place
 from tests.fixtures import ATTEMPT, Recording, Tree, in_child, modules_with, orphans, trees
+from tests.test_requests import bad, given, ids_of, request
 
 CONFIGURATION: dict[str, Any] = multiprocessing.current_process()._config  # type: ignore[attr-defined]
 
@@ -86,6 +88,19 @@ def test_a_worker_records_below_the_step_in_which_it_was_started(recording: Reco
     assert (step.trace_id.to_bytes(16, "big"), step.span_id.to_bytes(8, "big")) == (judge.trace_id, judge.parent_id)
     of_steps = [span.name for span in run.spans(None) if vocabulary.ITERATION in span.attributes]
     assert ["rl.loop", "rl.rank 0"] == sorted(of_steps)
+
+
+def test_requests_of_a_worker_are_below_that_step(recording: Recording, become_worker: Become) -> None:
+    """And counted as a forked one's: the rollout is its parent's."""
+    with otel_rl.step(7) as step, otel_rl.stage("sample"):
+        assert step is not None
+        values = told()
+    become_worker(values)
+    note(given, [request(recording, 1)])
+    run = recording.stop()
+    assert ({"forked": 1}, ["r1"]) == (bad(run), ids_of(run))
+    (span,) = (span for span in run.spans(None) if vocabulary.SUBMISSION in span.attributes)
+    assert (step.trace_id.to_bytes(16, "big"), step.span_id.to_bytes(8, "big")) == (span.trace_id, span.parent_id)
 
 
 def test_behind_a_step_a_worker_belongs_to_it(recording: Recording, become_worker: Become) -> None:

@@ -66,8 +66,8 @@ SUPPORTS = ">=0.8.5,<0.34"
 REPLICA: ContextVar[int] = ContextVar("otel_rl.vllm.replica", default=-1)
 """Which engine gave the outputs that this task handles: each frontend has a task for that."""
 NO_STATISTICS = (
-    "built without statistics: no queue time, prefill, TPOT, KV-cache usage, preemptions, running and "
-    "waiting requests, and TTFT only of requests that the caller streams. To have them, build it "
+    "built without statistics: no queue time, prefill, KV-cache usage, preemptions, running and waiting "
+    "requests, and TTFT and TPOT only of requests that the caller streams. To have them, build it "
     "with disable_log_stats=False (LLM(...), AsyncEngineArgs(...)) or without --disable-log-stats (vllm serve)"
 )
 
