@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 
 from otel_rl.cli import app
 from otel_rl.identity import folder_name
-from otel_rl.sidecar import node, progress
-from tests.sink import Rank, SlowLink, sink
+from otel_rl.sidecar import node, owner, progress
+from tests.sink import ALIVE, DEAD, Rank, SlowLink, sink
 
 
 class Followed:
@@ -141,6 +141,28 @@ def test_nobody_gives_up_what_is_taken_in_pieces(root: Path, tmp_path: Path, mon
         result = CliRunner().invoke(app, ["ship", str(tmp_path / "run"), "--give-up", "60"], env=environ)
         assert (0, "traces: 640 shipped\n", "") == (result.exit_code, result.stdout, result.stderr)
         assert list(rank.spans) == server.ids()
+
+
+@pytest.mark.medium
+def test_who_ends_beside_it_is_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind its last look: he saw that somebody ships, and started no sidecar."""
+    run, stop = tmp_path / "run", node.Node.stop
+    ranks = [Rank(run, DEAD)]
+    ranks[0].write(10)
+
+    def stopped(*arguments: Any, **more: Any) -> None:
+        stop(*arguments, **more)
+        if len(ranks) == 1:
+            ranks.append(Rank(run, DEAD))
+            ranks[1].write(5)
+            assert owner.living(run, ALIVE.boot_id) is not None
+
+    monkeypatch.setattr(node.Node, "stop", stopped)
+    with sink("http") as server:
+        environ = {"OTEL_EXPORTER_OTLP_ENDPOINT": server.endpoint, "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"}
+        result = CliRunner().invoke(app, ["ship", str(run)], env=environ)
+        assert (0, "logs: 2 shipped\nmetrics: 2 shipped\ntraces: 15 shipped\n") == (result.exit_code, result.stdout)
+        assert {*ranks[0].spans, *ranks[1].spans} == set(server.ids())
 
 
 @pytest.mark.medium

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from otel_rl import vocabulary
 from otel_rl.journal import frame
 from otel_rl.journal.encode import SpanEncoder
+from otel_rl.journal.files import Segment
 from otel_rl.journal.frame import Damage
 from otel_rl.journal.identity import WriterIdentity
 from otel_rl.journal.read import JournalNotFound, Run, SpanView, open_run
@@ -320,6 +321,29 @@ def test_frames_of_the_future(tmp_path: Path, version: int, type: int, reason: s
     journal.spans(2)
     run = open_run(tmp_path)
     assert ([1, 2], [("traces.000000.otlp", reason)]) == (ids(run), damage(run))
+
+
+def test_a_frame_that_is_finished_while_it_is_read_is_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though its writer is gone when that is over."""
+    journal, path = Journaled(tmp_path), segment(tmp_path)
+    journal.spans(1)
+    journal.spans(2)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-10])
+    run = open_run(tmp_path)
+    lives, items = [True], Segment.items
+
+    def read(segment: Segment) -> Any:
+        found = list(items(segment))
+        path.write_bytes(whole)
+        lives.clear()
+        yield from found
+
+    monkeypatch.setattr(Segment, "items", read)
+    monkeypatch.setattr(WriterIdentity, "is_alive", lambda *_: bool(lives))
+    assert [] == run.damage
 
 
 def test_a_damaged_writer_frame(tmp_path: Path) -> None:

@@ -267,7 +267,7 @@ def test_a_connection_that_is_made_too_late_is_cut(monkeypatch: pytest.MonkeyPat
 def test_what_is_left_of_a_request_that_was_late_is_not_sent() -> None:
     """It would fill a slow link, and arrive besides the next request."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        client = client_of(f"http://127.0.0.1:{listener.getsockname()[1]}", "http", TIMEOUT="500")
+        client = client_of(f"http://127.0.0.1:{listener.getsockname()[1]}", "http", TIMEOUT="3000")
         assert "later" == client.send(bytes(3 << 20)).kind
         connection, _ = listener.accept()
         client.close()

@@ -9,16 +9,21 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from otel_rl import vocabulary as v
 from otel_rl.guard import errors
 from otel_rl.journal.frame import Signal
+from otel_rl.journal.read import open_run
 from otel_rl.sidecar import main, node, owner, progress
 from otel_rl.sidecar.main import ANOTHER, Sidecar
 from otel_rl.sidecar.settings import Target, targets
-from tests.sink import ALIVE, Answer, Rank, Sink, SlowLink, sink
+from tests.peers import Peer
+from tests.sink import ALIVE, DEAD, Answer, Rank, Sink, SlowLink, sink
+from tests.watched import DEAD as GONE
+from tests.watched import uneven
 
 Sleeps = Callable[..., None]
 
@@ -209,6 +214,60 @@ def test_its_last_numbers_are_of_the_end(run: Path, monkeypatch: pytest.MonkeyPa
         sent = {name: number for name, number in numbers(server) if name != (v.SELF_SHIPPED, "metrics")}
     shipped = {(v.SELF_SHIPPED, "traces"): 640, (v.SELF_WAITING, ""): 0, (v.SELF_OLDEST, ""): 0}
     assert shipped == {name: sent[name] for name in shipped}
+
+
+def after(monkeypatch: pytest.MonkeyPatch, method: str, event: Callable[[], object]) -> None:
+    """Have something happen behind each call of a method of a node."""
+    original = getattr(node.Node, method)
+
+    def around(self: node.Node, *arguments: Any, **more: Any) -> None:
+        original(self, *arguments, **more)
+        event()
+
+    monkeypatch.setattr(node.Node, method, around)
+
+
+@pytest.mark.medium
+def test_what_it_found_out_at_the_end_is_sent(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though its own journal began behind the last look: a directory that takes long to list is looked at rarely."""
+    for rank in range(2):
+        peer = Peer(run, rank, identity=GONE, clock_ms=rank * 5000)
+        for number in range(1, 4):
+            peer.step(number, uneven(rank, 10 * number))
+        peer.die()
+    monkeypatch.setattr(main.signal, "signal", lambda *arguments: None)
+    monkeypatch.setattr(node, "SCAN_COST", 1e6)
+    with sink("http") as server:
+        assert 0 == Sidecar(run, targets_of(server, "traces")).run()
+        found = [span.span_id for span in open_run(run).spans(None) if span.name == v.IDLE]
+        assert found
+        assert sorted(found) == sorted(span.span_id for span in server.taken("traces") if span.name == v.IDLE)
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("when", ["in the quiet time", "behind the last look"])
+def test_who_ends_beside_it_is_sent(run: Path, monkeypatch: pytest.MonkeyPatch, when: str) -> None:
+    """He saw a living sidecar, so that he started none."""
+    ranks = [Rank(run, DEAD)]
+    ranks[0].write(5)
+    monkeypatch.setattr(main.signal, "signal", lambda *arguments: None)
+    monkeypatch.setattr(main, "QUIET_S", 0.5)
+
+    def end_beside() -> None:
+        if len(ranks) == 1:
+            ranks.append(Rank(run, DEAD))
+            ranks[1].write(5)
+            assert owner.living(run, ALIVE.boot_id) is not None
+
+    if when == "in the quiet time":
+        monkeypatch.setattr(node, "SCAN_COST", 1e5)
+        after(monkeypatch, "_scan", end_beside)
+    else:
+        after(monkeypatch, "stop", end_beside)
+    with sink("http") as server:
+        assert 0 == Sidecar(run, targets_of(server, "traces")).run()
+        assert owner.living(run, ALIVE.boot_id) is None
+        assert {*ranks[0].spans, *ranks[1].spans} == set(server.ids())
 
 
 @pytest.mark.parametrize("why", ["a writer came", "its last numbers wait"])

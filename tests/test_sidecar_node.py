@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -384,6 +385,38 @@ def test_what_ended_elsewhere_is_not_closed(tmp_path: Path, monkeypatch: pytest.
         assert Counter([*rank.spans, *ids(10**6 + 1)]) == Counter(server.ids())
         fallback.chmod(0o777)  # anybody could have put something there: it is not believed
         assert directories.redirected(tmp_path / "run") is None
+
+
+def test_who_lives_and_dies_again_while_it_is_closed_is_closed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A container stood still for a minute, and its journal takes minutes to read: what it leaves open later counts."""
+    rank = Rank(tmp_path, replace(ALIVE, pid_namespace="pid:[1]"))
+    rank.append(rank.encoder.encode_logs([open_log("rl.rollout", 10**6, 0)]))
+    is_read, goes_on = threading.Event(), threading.Event()
+
+    def close(*arguments: Any) -> Any:
+        found = close_left_open(*arguments)
+        is_read.set()
+        assert goes_on.wait(60)
+        return found
+
+    monkeypatch.setattr(module, "close_left_open", close)
+    clock, paused = time.monotonic, {"s": 0.0}
+    monkeypatch.setattr(module, "monotonic", lambda: clock() + paused["s"])
+    with sink("grpc") as server, running(tmp_path, server) as node:
+        wait(node)
+        paused["s"] = 61
+        node.look()
+        assert (set(), True) == (node.living, is_read.wait(60))
+        rank.append(rank.encoder.encode_logs([open_log("rl.update", 10**6 + 2, 0)]))
+        node.look()
+        assert {rank.identity.writer} == node.living
+        paused["s"] = 200
+        node.look()
+        assert set() == node.living
+        goes_on.set()
+        assert server.wait_for(lambda: ids(10**6, 10**6 + 2) == set(server.ids()))
 
 
 def test_how_it_stands_can_be_asked_while_it_ships(tmp_path: Path) -> None:

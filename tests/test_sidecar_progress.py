@@ -34,7 +34,7 @@ def advanced() -> dict[str, Progress]:
     traces.split(Position(3, 50))
     traces.advance(traces.live, Position(4, 0), {"shipped": 5, "damaged": 1})
     traces.close_some([b"12345678", b"abcdefgh"], {"shipped": 2})
-    traces.close()
+    traces.close(traces.lives)
     for kind, reason in (("later", "HTTP 503"), ("blocked", "HTTP 401"), ("later", "HTTP 503")):
         traces.put_off(kind, reason)
     found["logs"].advance(found["logs"].live, Position(0, 7), {"shipped": 1})
@@ -95,7 +95,7 @@ def test_every_step_forward_has_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
         lambda: progress.advance(progress.live, Position(0, 7)),
         lambda: progress.put_off("later", "HTTP 503"),
         lambda: progress.close_some([b"12345678"], {"shipped": 1}),
-        progress.close,
+        lambda: progress.close(progress.lives),
     ]
     for step in steps:
         now += 1

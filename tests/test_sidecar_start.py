@@ -161,15 +161,21 @@ def test_what_lies_in_the_working_directory_is_not_imported(
     assert not (tmp_path / "imported").exists()
 
 
-def test_what_ends_a_trainer_ends_no_sidecar_that_is_still_importing(tmp_path: Path) -> None:
-    """Its children and its group are killed, as Ray does: the sidecar left both before it imported anything."""
-    slow, seen, run = tmp_path / "opentelemetry", tmp_path / "seen", tmp_path / "run"
-    slow.mkdir()
-    run.mkdir()
-    (slow / "__init__.py").write_text(
+def slow_import(path: Path) -> Path:
+    """Make an ``opentelemetry`` that is not imported as long as a file lies there, with the pid of who imports it."""
+    seen = path / "seen"
+    (path / "opentelemetry").mkdir()
+    (path / "opentelemetry" / "__init__.py").write_text(
         f"import os, time\nopen({str(seen)!r}, 'x').write(str(os.getpid()))\n"
         f"while os.path.exists({str(seen)!r}): time.sleep(0.01)\nraise ImportError('slow')\n"
     )
+    return seen
+
+
+def test_what_ends_a_trainer_ends_no_sidecar_that_is_still_importing(tmp_path: Path) -> None:
+    """Its children and its group are killed, as Ray does: the sidecar left both before it imported anything."""
+    seen, run = slow_import(tmp_path), tmp_path / "run"
+    run.mkdir()
     pid = start.start(run, {**os.environ, "PYTHONPATH": str(tmp_path), f"{PREFIX}ENDPOINT": "ftp://nowhere"})
     assert os.getpgid(pid) == pid != os.getpgid(0)
     assert wait_until(lambda: seen.exists() and seen.read_text() != "")
@@ -217,11 +223,16 @@ def test_a_start_that_somebody_killed_is_made_again(
 
 def test_a_sidecar_is_known_by_its_command_line(tmp_path: Path) -> None:
     """By its module and its directory, as people and benchmarks look for it."""
-    pid = start.start(tmp_path / "gone", {**os.environ, f"{PREFIX}ENDPOINT": "ftp://nowhere"})
-    process = psutil.Process(pid)
-    assert wait_until(lambda: any("otel_rl.sidecar" in word for word in process.cmdline()))
-    assert str(tmp_path / "gone") == process.cmdline()[-1]
+    seen = slow_import(tmp_path)
+    pid = start.start(
+        tmp_path / "gone", {**os.environ, "PYTHONPATH": str(tmp_path), f"{PREFIX}ENDPOINT": "ftp://nowhere"}
+    )
+    assert wait_until(seen.exists)
+    words = psutil.Process(pid).cmdline()
+    seen.unlink()
     os.waitpid(pid, 0)
+    assert any("otel_rl.sidecar" in word for word in words)
+    assert str(tmp_path / "gone") == words[-1]
 
 
 def test_where_it_is_forbidden_it_is_said_once(

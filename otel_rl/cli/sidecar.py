@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +17,7 @@ from otel_rl.cli.outcome import FAILED, RUN, WRONG_USAGE, RunName, absolute, com
 from otel_rl.config import ConfigurationError
 from otel_rl.guard import errors
 from otel_rl.identity import folder_name
+from otel_rl.journal.frame import Signal
 from otel_rl.journal.identity import WriterIdentity
 from otel_rl.sidecar import owner
 from otel_rl.sidecar.main import ANOTHER, TOUCH_S, Sidecar
@@ -76,11 +78,17 @@ def ship(
         leave(f"{directory} is one file; ship takes the directory of a run", WRONG_USAGE)
     if follow:
         _run(Sidecar(directory.absolute(), wanted, is_by_hand=True, say=complain))
-    with _node(directory, wanted) as (node, claims):
-        node.look()
-        node.start()
-        sent_all = _wait(node, claims, give_up_s)
-    for (signal, name), number in sorted(node.counts().items()):
+    counts: Counter[tuple[Signal, str]] = Counter()
+    goes_on = sent_all = True
+    while goes_on:
+        with _node(directory, wanted) as (node, claims):
+            node.look()
+            node.start()
+            sent_all = _wait(node, claims, give_up_s)
+        counts += node.counts()
+        # Who began behind our last look, and is gone, saw until now that somebody ships.
+        goes_on = sent_all and any(claims.get(new.boot_id, new) for new in node.newcomers())
+    for (signal, name), number in sorted(counts.items()):
         if number:
             typer.echo(f"{signal}: {number} {name.replace('_', ' ')}")
     if not sent_all:

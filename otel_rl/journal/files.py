@@ -175,6 +175,7 @@ class Journal:
         if self._surveyed is not None:
             return self._surveyed
         survey = self._surveyed = _Survey()
+        lives = self.alive()  # asked before: meanwhile its writer may finish a frame, and end
         newest = {segment.signal: segment for segment in self.segments if not segment.is_held}
         for segment in filter(self._is_read, self.segments):
             item: Frame | Damage | None = None
@@ -185,7 +186,7 @@ class Journal:
                     survey.last_ns = max(survey.last_ns, item.last_ns)
                     survey.records[SIGNALS[item.type]] += item.count
             is_cut = isinstance(item, Damage) and item.reason not in ("unreadable", "too large", "hopeless")
-            if is_cut and newest.get(segment.signal) is segment and self.alive():
+            if is_cut and newest.get(segment.signal) is segment and lives:
                 survey.damage.pop()  # its writer has not finished the frame yet
         return survey
 

@@ -78,8 +78,9 @@ class Sidecar:
                 return claim
             code = self._hold(claim)
             if code is None:
-                return self._farewell()
-            if not self._stays or self._is_leaving:
+                if self._is_leaving or not self._is_relied_on():
+                    return self._farewell()
+            elif not self._stays or self._is_leaving:
                 return code
             self._node = self._make_node()
 
@@ -168,6 +169,7 @@ class Sidecar:
                 if is_last:
                     break
                 is_last, written = True, now
+                self._node.look_soon()  # what is waited for may lie in a segment that was begun behind the last look
                 self._sample(own)  # and send that too: else what waited at the time before would be said for ever
             time.sleep(SCAN_S)
         return None
@@ -206,6 +208,12 @@ class Sidecar:
         with guard("compare ranks"):
             self._deriver.skip()
         return False
+
+    def _is_relied_on(self) -> bool:
+        """Whether somebody began behind our last look: until we gave the claim back he saw that one of us lives."""
+        if owner.living(self.directory, self.identity.boot_id) is not None:
+            return False  # another one does, and is the one to send it
+        return any(map(self._is_mine, self._node.newcomers()))
 
     def _is_mine(self, writer: WriterIdentity) -> bool:
         return writer.boot_id == self.identity.boot_id

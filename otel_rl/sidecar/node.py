@@ -71,8 +71,8 @@ class Node:
         self._touched: dict[str, tuple[float, float]] = {}
         """When a writer's files were modified, s since 1970, and by the monotonic clock."""
         self._followed: dict[Signal, list[Followed]] = {signal: [] for signal in SIGNALS}
-        self._left_open: dict[str, list[Outgoing]] = {}
-        """What the dead left open, as long as it is not sent."""
+        self._left_open: dict[str, tuple[int, list[Outgoing]]] = {}
+        """What the dead left open, as long as it is not sent, and ``Progress.lives`` when it was looked for."""
         self._saved: dict[str, Rows] = {}
         self._saved_at = 0.0
         self._scan_at = 0.0
@@ -124,6 +124,18 @@ class Node:
             self._scan_at = monotonic() + SCAN_COST * (monotonic() - now)
         if now - self._saved_at > SAVE_S:
             self.save()
+
+    def look_soon(self) -> None:
+        """Have the next look list the directory, whatever that costs."""
+        self._scan_at = 0.0
+
+    def newcomers(self) -> list[WriterIdentity]:
+        """List who began to write behind the last look; nobody where the directory cannot be listed."""
+        found: dict[str, Stream] = {}
+        with suppress(OSError):
+            found = {name: stream for (name, _), stream in find_streams(self.directory).items()}
+        new = (identity_of(found[name]) for name in found.keys() - self.writers.keys() - self.strangers.keys())
+        return [identity for identity in new if identity is not None]
 
     def _scan(self) -> None:
         found = self._list()
@@ -191,9 +203,7 @@ class Node:
 
     def _revive(self, writer: str) -> None:
         """See to it that what a living writer leaves open one day is closed, also where we took it for dead before."""
-        progress = self.progress[writer]["traces"]
-        if progress.closed:
-            progress.reopen()
+        self.progress[writer]["traces"].reopen()
         self._left_open.pop(writer, None)
 
     def save(self) -> None:
@@ -209,19 +219,21 @@ class Node:
     def _close(self, writer: str, shipper: Shipper) -> bool:
         """Send what a dead writer left open, once its own spans are sent; say whether that was done now."""
         progress, streams = self.progress[writer]["traces"], self._streams[writer]
+        lives = progress.lives  # before its journal is read, which may take minutes: it may live again, and die
         if progress.closed or ("traces" in streams and progress.waiting(streams["traces"])):
             return False
-        requests = self._left_open.get(writer)
-        if requests is None:  # a journal of gigabytes is read once, however often the other side says no
+        at, requests = self._left_open.get(writer, (-1, []))
+        if at != lives:  # a journal of gigabytes is read once, however often the other side says no
             identity, closed = self.writers[writer], progress.closed_ids
             made = close_left_open(self.directory, identity, list(streams.values()), closed)
-            requests = self._left_open[writer] = [Outgoing(request.payload, request.count) for request in made]
+            requests = [Outgoing(request.payload, request.count) for request in made]
+            self._left_open[writer] = lives, requests
         while requests:
             if not shipper.send(progress, requests[0]):
                 return False
             sent = requests.pop(0)
             progress.close_some((record[2].span_id for record in records("traces", sent.payload)), sent.counts)
-        progress.close()
+        progress.close(lives)
         self._left_open.pop(writer, None)
         return True
 
@@ -263,7 +275,8 @@ class Node:
     @property
     def failure(self) -> str:
         """Why nothing is sent at present; empty where it goes well."""
-        return "; ".join(f"{signal}: {shipper.failure}" for signal, shipper in self.shippers.items() if shipper.failure)
+        reasons = {signal: shipper.failure for signal, shipper in self.shippers.items()}  # its thread changes it
+        return "; ".join(f"{signal}: {reason}" for signal, reason in reasons.items() if reason)
 
     def counts(self) -> Counter[tuple[Signal, str]]:
         """Records by signal and by what became of them, since this process began."""

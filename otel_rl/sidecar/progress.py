@@ -49,6 +49,8 @@ class Progress:
         """The last such answer; empty once something was taken after it."""
         self.closed = False
         """What a dead writer left open was closed."""
+        self.lives = 0
+        """Rises as long as the writer is seen to live: what it left open was looked for in vain if it did meanwhile."""
         self.closed_ids: frozenset[bytes] = frozenset()
         """The spans that were closed for it; should it have lived after all, their real ends are not sent."""
         self.oldest_ns = 0
@@ -102,16 +104,17 @@ class Progress:
             self.counts.update(counts)
             self._move()
 
-    def close(self) -> None:
-        """Note that all was closed that a dead writer left open."""
+    def close(self, lives: int) -> None:
+        """Note that all was closed that a dead writer left open, unless it has lived since ``lives`` was read."""
         with self._lock:
-            self.closed = True
+            self.closed = lives == self.lives
             self._move()
 
     def reopen(self) -> None:
         """Note that the writer lives: what it leaves open from now on will have to be closed."""
         with self._lock:
             self.closed = False
+            self.lives += 1
 
     def waiting(self, stream: Stream) -> int:
         """Bytes that are still to be sent."""
