@@ -215,7 +215,7 @@ def _stage_of_bare_thread() -> Stage | None:
     writes it on such a thread, with collectives that hold nobody up; else to the container of this rank.
     """
     torch = sys.modules.get("torch")
-    opened = [one for one in tuple(state.open) if isinstance(one, Stage)]
+    opened = [one for one in state.open.copy() if isinstance(one, Stage)]
     if torch is not None and torch._C._current_graph_task_id() != -1:
         backwards = [one for one in opened if one.name == vocabulary.BACKWARD]
         if len(backwards) == 1:

@@ -8,7 +8,7 @@ import multiprocessing.util
 import os
 import sys
 import threading
-from collections import Counter, deque
+from collections import defaultdict, deque
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
@@ -16,6 +16,7 @@ from math import inf
 from pathlib import Path
 from time import monotonic, monotonic_ns
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from otel_rl import vocabulary
 from otel_rl.config import Config, ConfigurationError, unknown_variables
@@ -194,7 +195,7 @@ def _end_journal(left: deque[Any]) -> None:
     if flusher is not None and flusher.pid == os.getpid():
         flusher.stop(EXIT_LIMIT_S)
     errors.clear()
-    state.dropped = Counter()
+    state.dropped = defaultdict(int)
     with suppress(IndexError):  # a journal that does not answer may do so now
         while left:
             record = left.popleft()
@@ -245,7 +246,7 @@ def _finish() -> None:
     with guard("read the last numbers of a device"):
         deferred.drain()
     with guard("account for the streams of API clients that are still open"):
-        for stream in tuple(state.training.streams.values()):
+        for stream in _values(state.training.streams):
             stream.left()
     with guard("count the requests that never ended"):
         _count_unfinished()
@@ -257,7 +258,7 @@ def _finish() -> None:
         if state.awake:
             report_alone()
         state.phase.close(monotonic_ns(), None if has_failed else _uncaught())
-        for left in tuple(state.open):
+        for left in state.open.copy():
             if isinstance(left, Stage):  # of a thread that still runs, or that nobody ended
                 left.set_attribute(vocabulary.TRUNCATED, True)
                 left.close(monotonic_ns())
@@ -274,11 +275,17 @@ def _uncaught() -> BaseException | None:
     return error if passed and passed.tb_frame.f_globals.get("__name__") in {"__main__", "runpy"} else None
 
 
+def _values(known: WeakKeyDictionary[Any, Any]) -> list[Any]:
+    """Give the values; its own ``values`` fails where another thread adds to it meanwhile."""
+    keys = [key for one in known.keyrefs() if (key := one()) is not None]
+    return [value for key in keys if (value := known.get(key)) is not None]
+
+
 def _count_unfinished() -> None:
     """Requests that are still inside an engine of this process: nobody will see them end."""
     training = state.training
     of_vllm = training.vllm.engines.values() if training.vllm is not None else ()
-    unfinished = sum(engine.unfinished for engine in (*of_vllm, *training.batching.values()))
+    unfinished = sum(engine.unfinished for engine in (*of_vllm, *_values(training.batching)))
     if unfinished:
         state.add(Count(vocabulary.BAD_REQUESTS, unfinished, ((vocabulary.REASON, "unfinished"),)))
 

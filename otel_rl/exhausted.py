@@ -33,7 +33,7 @@ def record_exhausted() -> None:
     with guard("take what has come from a device"):
         deferred.resolve()
     reading = state.read_memory()
-    for opened in tuple(state.open):
+    for opened in state.open.copy():
         if hasattr(opened, "before"):  # else a collective: it holds nothing; neither class can be imported here
             with guard("say what a stage held"):
                 _record(opened, reading)

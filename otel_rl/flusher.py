@@ -206,18 +206,18 @@ class Flusher:
             with guard("keep the sidecar alive"):
                 self._keeper.look(writer.stats.directory.absolute(), writer.identity)
 
-    def _drain(self) -> tuple[tuple[Any, ...], list[Any]]:
+    def _drain(self) -> tuple[set[Any], list[Any]]:
         """Take the open stages and the finished ones so that the parent of a finished one is in either.
 
         A stage that ends between the two looks would be in none, and a kill right then would orphan its children; so
         look again until nothing ended meanwhile. New stages are no matter: their children have not ended before them.
         """
         queue = self._queue
-        opened: tuple[Any, ...] = ()
+        opened: set[Any] = set()
         waiting = 0
         for _ in range(8):
             waiting = len(queue)
-            opened = tuple(state.open) if queue is state.queue else ()
+            opened = state.open.copy() if queue is state.queue else set()
             if len(queue) == waiting:
                 break
         return opened, [queue.popleft() for _ in range(min(waiting, len(queue), SLICE))]
@@ -236,7 +236,8 @@ class Flusher:
 
     def _target(self) -> tuple[SpanEncoder, Writer]:
         """Return encoder and writer for the identity as it is known now."""
-        identity = state.identity
+        with state.identifying:  # who makes the attempt known gives the set-up its ids, too
+            identity = state.identity
         if identity is not self._identity:
             self._resource = identity.resource(state.config.service)
         if self._encoder is None or self._writer is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import signal
 import threading
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
 from traceback import walk_tb
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 logger = logging.getLogger("otel_rl")
 
-errors: Counter[str] = Counter()
+errors: defaultdict[str, int] = defaultdict(int)  # no Counter: one thread's first count would undo another's
 """How often each guarded piece of work failed in this process; the flusher turns it into ``otel_rl.errors``."""
 
 _guarding = threading.local()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from time import monotonic_ns
 from typing import Any, Final, cast
@@ -66,7 +66,7 @@ class Intake:
         self._is_asked = False
 
     def take(
-        self, opened: tuple[Any, ...], records: list[Any], *, is_asked: bool, is_all: bool, is_last: bool
+        self, opened: Collection[Any], records: list[Any], *, is_asked: bool, is_all: bool, is_last: bool
     ) -> Taken:
         """Handle the records of one cycle; one that cannot be handled takes no other with it.
 
@@ -194,7 +194,7 @@ class Intake:
             return False
         return monotonic_ns() - stage.ended < LATE_LIMIT_NS
 
-    def _sweep(self, opened: tuple[Any, ...], spans: list[Span]) -> None:
+    def _sweep(self, opened: Collection[Any], spans: list[Span]) -> None:
         """Emit collectives whose stage ended before them (another thread's), instead of keeping them for ever.
 
         Not those of a stage that was open when the records were taken: it may have ended since, and comes in the next

@@ -75,7 +75,8 @@ def book() -> Book:
     """Give what this process has observed."""
     found: Book | None = state.training.observed
     if found is None:
-        found = state.training.observed = Book()
+        made = Book()
+        found = state.training.observed = state.training.observed or made  # another thread may have been here
     return found
 
 
@@ -200,7 +201,7 @@ def _fits(known: Book, size: int) -> bool:
 
 def _stages() -> list[Stage]:
     """Give the current stage and what is around it, innermost first: that is still open."""
-    opened = {one.span_id: one for one in tuple(state.open) if one.__class__ is Stage}
+    opened = {one.span_id: one for one in state.open.copy() if one.__class__ is Stage}
     stage, found = current_stage(), []
     while stage is not None:
         found.append(stage)

@@ -66,6 +66,7 @@ class OpenStages:
         said = self._said.get(stage)
         if said is not None and bool(said[1].trace_id) == of.trace.known and monotonic() - said[0] < _pause_s(said[1]):
             return None
+        is_known = of.trace.known  # first: what is read behind it is what it was made known with
         # First the span's id: a launch that is forgotten from now on leaves a record.
         span = stage if isinstance(stage, Stage) else stage.as_span()
         if isinstance(stage, Collective) and not stage.ended and stage not in state.open:
@@ -82,7 +83,7 @@ class OpenStages:
             attributes,
             span.name,
             9,
-            of.trace.trace_id if of.trace.known else 0,
+            of.trace.trace_id if is_known else 0,
             span.span_id,
         )
         self._said[stage] = (monotonic(), log)

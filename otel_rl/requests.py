@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 from weakref import finalize, ref
 
@@ -10,7 +10,7 @@ from otel_rl import vocabulary as v
 from otel_rl.current import CURRENT, SPAN_KEY
 from otel_rl.guard import guard
 from otel_rl.native import find_native
-from otel_rl.records import Count, Noted
+from otel_rl.records import Count, Later, Noted
 from otel_rl.runtime import QUEUE_LIMIT, state
 from otel_rl.spans import Stage
 
@@ -163,9 +163,15 @@ def count_when_dropped(owner: Any, engine: Any) -> None:
 
 def _dropped(engine: Any, training: ref[Any]) -> None:
     with guard("count the requests of an engine that is gone"):
-        number = engine.unfinished
-        if number and state.on and state.training is training():  # neither another recording's nor a parent's
-            state.add(Count(v.BAD_REQUESTS, number, ((v.REASON, "unfinished"),)))
+        if state.on and state.training is training():  # neither another recording's nor a parent's
+            # The flusher asks: this may run anywhere, under any lock of its thread, and an engine may wait for another.
+            state.add(Later(_unfinished, (engine,)))
+
+
+def _unfinished(engine: Any) -> Iterator[Count]:
+    number = engine.unfinished
+    if number:
+        yield Count(v.BAD_REQUESTS, number, ((v.REASON, "unfinished"),))
 
 
 def place() -> Any:
@@ -182,7 +188,9 @@ def _may_wait(noted: Noted, number: int = 1) -> bool:
     if len(noted) >= MOST_PIECES or len(state.queue) >= QUEUE_LIMIT:
         state.dropped["traces", "queue_full"] += number
         return False
-    state.add(noted)
+    if not state.add(noted):  # filled meanwhile, and one is counted; it must stay empty, or all would add to it unseen
+        state.dropped["traces", "queue_full"] += number - 1
+        return False
     return True
 
 
@@ -235,7 +243,7 @@ def _around() -> Any:
     """
     stage = None
     with guard("find a place for requests"):
-        opened = {one.span_id: one for one in tuple(state.open) if one.__class__ is Stage}
+        opened = {one.span_id: one for one in state.open.copy() if one.__class__ is Stage}
         found = {one for one in opened.values() if one.name in SAYING or (one.attributes and v.MODE in one.attributes)}
         stage = _innermost(found, opened) if len(found) > 1 else next(iter(found), None)
     return stage or state.container or _setup()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections import Counter, deque
+from collections import defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -67,7 +67,7 @@ class Generating(threading.local):
     indices: dict[int, int] | None = None
     """Places of the prompts that are being submitted together, by the prompt's ``id()``."""
     origin: Any = None
-    """Where the request comes from that is being submitted."""
+    """Engine and origin of the request that is being submitted."""
     error: str = ""
     """Class of the exception by which the request fails that is given back next."""
 
@@ -198,8 +198,9 @@ class Runtime:
     noted: Noted = field(default_factory=Noted)
     """Finished requests on their way to the flusher; it is queued while it is not empty."""
     open: set[Any] = field(default_factory=set)
-    """Stages and collectives that have begun and not ended."""
-    dropped: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """Stages and collectives that have begun and not ended; who looks through it makes a ``copy``, which nobody sees
+    change: in the middle of a ``tuple`` the collector may come, and drop what ends a stage."""
+    dropped: defaultdict[tuple[str, str], int] = field(default_factory=lambda: defaultdict(int))
     """Records given up before the journal, by signal and reason."""
     wake: Callable[[], None] = _nothing
     """Starts the flusher with the first record."""
@@ -268,6 +269,8 @@ class Runtime:
     def start(self, config: Config, wake: Callable[[], None]) -> None:
         """Begin to record."""
         self.config = config
+        # A thread that was late for the end of the last recording has woken nobody, and its record is not of this one.
+        self.awake, self.wake_again_ns, self.queue, self.noted = False, 0, deque(), Noted()
         self.identity = from_launcher(config)
         self.wake = wake
         self.started_ns = self.started_ns or monotonic_ns()
@@ -285,9 +288,10 @@ class Runtime:
 
     def ensure_awake(self) -> None:
         """Start the flusher of this process if it does not run."""
-        if not self.awake and monotonic_ns() >= self.wake_again_ns:
+        now = monotonic_ns()  # first: between the look and the mark nothing is called, so one thread alone goes on
+        if not self.awake and now >= self.wake_again_ns:
             self.awake = True
-            self.wake_again_ns = monotonic_ns() + 1_000_000_000
+            self.wake_again_ns = now + 1_000_000_000
             with guard.guard("start the flusher"):
                 self.wake()
                 return
@@ -354,9 +358,9 @@ def after_fork_in_child() -> None:
     guard.errors.clear()
     state.queue = deque()
     state.noted = Noted()
-    state.above += tuple(state.open)
+    state.above += tuple(state.open.copy())
     state.open = set()
-    state.dropped = Counter()
+    state.dropped = defaultdict(int)
     state.started_ns = monotonic_ns()
     state.clock.set_ns = 0
     state.identity = state.identity.in_child()

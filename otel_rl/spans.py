@@ -92,6 +92,7 @@ class Stage(Span):
             self.close(end)
         except BaseException:  # a handler of a signal raised: the stage has ended all the same
             self.close(end or monotonic_ns())
+            self._end_interrupted(end)  # where it had begun to
             raise
 
     def __call__(self, function: Function) -> Function:
@@ -169,7 +170,7 @@ class Stage(Span):
                     CURRENT.reset(token)
                 except ValueError:  # in another task or thread than it began in there is nothing to restore
                     errors["end a stage where it began"] += 1
-            if self not in state.open:
+            if self.ended or self not in state.open:  # also while another thread ends it, as an exit does
                 return
             self.ended = end if end > self.began else self.began
             behind = state.behind

@@ -135,11 +135,12 @@ def open_setup() -> None:
 
 def know_attempt(attempt_id: str = "", run_id: str = "") -> None:
     """Take in the attempt of the job, or (without arguments) make one of our own where nobody told us."""
-    if attempt_id:
-        state.identify(attempt_id=attempt_id, run_id=run_id)
-    else:
-        state.found_attempt()
-    state.phase.attempt_known()
+    with state.identifying:  # the flusher lets the set-up's spans go once the attempt is known: with the ids of that
+        if attempt_id:
+            state.identify(attempt_id=attempt_id, run_id=run_id)
+        else:
+            state.found_attempt()
+        state.phase.attempt_known()
     tell_attempt()
 
 
@@ -151,8 +152,11 @@ def end_raised(now: int, error: BaseException | None = None) -> None:
 
 def report_alone() -> None:
     """Make an attempt of our own if nobody told us the job's, and say so."""
-    if not state.identity.known and not hear_attempt():
-        know_attempt()
+    with state.identifying:  # another thread may be told the job's meanwhile
+        is_alone = not state.identity.known and not hear_attempt()
+        if is_alone:
+            know_attempt()
+    if is_alone:
         say("otel_rl: rank %d found no process group to learn the attempt from and reports alone", state.identity.rank)
 
 
@@ -234,8 +238,8 @@ class Loop:
 
     def see(self, stage: Stage) -> None:
         """Take in that a stage has ended while the step goes on behind its block."""
-        if self.is_behind(stage):
-            self.until = max(self.until, stage.ended)
+        if self.is_behind(stage) and stage.ended > self.until:  # no call in between: another thread's may end later
+            self.until = stage.ended
 
     def is_behind(self, stage: object) -> bool:
         """Whether a stage of the last step began behind its block."""
@@ -244,7 +248,7 @@ class Loop:
 
     def over(self) -> int:
         """When the open step ended if no other follows: with its block or the last stage behind; now if one goes on."""
-        goes_on = state.behind is not None and any(map(self.is_behind, tuple(state.open)))
+        goes_on = state.behind is not None and any(map(self.is_behind, state.open.copy()))
         return (0 if goes_on else self.until or self.left) or monotonic_ns()
 
     def close(self, now: int, error: BaseException | None = None, peak: int = 0) -> None:

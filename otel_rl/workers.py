@@ -191,7 +191,7 @@ def _end_journal() -> None:
         state.found_attempt()  # nobody can say its parent's any more
     left, state.queue, state.noted = state.queue, deque(), Noted()
     now = monotonic_ns()
-    opened = [one for one in tuple(state.open) if isinstance(one, Stage) and not one.ended]
+    opened = [one for one in state.open.copy() if isinstance(one, Stage) and not one.ended]
     for stage in opened:
         if stage.trace is state.inherited:
             left.append(_until(now, stage))

@@ -569,6 +569,7 @@ def test_what_other_threads_do_while_a_worker_begins_to_train_is_its_own(
     job, closing, lasting, stop = *map(otel_rl.stage, ("job", "closing", "lasting")), Flusher.stop
 
     def meanwhile(flusher: Flusher, limit_s: float) -> bool:
+        closing.ended = 0
         closing.close(recording.clock.ns)
         with otel_rl.stage("quick"):
             recording.tick(1)

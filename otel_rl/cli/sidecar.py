@@ -172,7 +172,7 @@ def _wait(node: Node, claims: Claims, give_up_s: float) -> bool:
                 waiting = now
                 progress.update(task, completed=total - waiting)
             clock = monotonic()
-            if not (waiting or node.failure or errors["ship traces"]):
+            if not (waiting or node.failure or errors.get("ship traces")):
                 since = clock  # only the journals of the dead are read, which may take long where they are large
             if clock - max(since, node.moved_at(node.writers)) > give_up_s:
                 return False

@@ -111,7 +111,7 @@ def _save_stage(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
     """No stage for what a thread without a place writes while a checkpoint is open: it writes a part of that one."""
     is_bare = get_current().get(SPAN_KEY) is None
     if is_bare and any(
-        isinstance(opened, Stage) and opened.name == vocabulary.CHECKPOINT for opened in tuple(state.open)
+        isinstance(opened, Stage) and opened.name == vocabulary.CHECKPOINT for opened in state.open.copy()
     ):
         return None
     return vocabulary.CHECKPOINT

@@ -136,7 +136,7 @@ class Timing:
 
 def _open_below(stage: Stage) -> Stage | None:
     """Find what this thread is inside, directly below a stage whose code it has left: it began behind that."""
-    opened = {one.span_id: one for one in tuple(state.open) if one.__class__ is Stage}
+    opened = {one.span_id: one for one in state.open.copy() if one.__class__ is Stage}
     below = CURRENT.get().get(SPAN_KEY)
     while isinstance(below, Stage) and below.parent_id != stage.span_id:
         below = opened.get(below.parent_id)

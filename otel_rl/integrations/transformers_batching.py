@@ -37,14 +37,16 @@ WALL_SINCE_S = 1e9
 class Origin:
     """Where a request came from; shared by its forks."""
 
-    __slots__ = ("index", "is_streamed", "left", "parent", "rows", "sampling", "submitted")
+    __slots__ = ("index", "is_streamed", "left", "parent", "request_id", "rows", "sampling", "submitted")
 
     def __init__(self, prompt: Any, sequences: int) -> None:
         self.submitted = monotonic_ns()
         self.parent = CURRENT.get().get(SPAN_KEY)
         self.sampling = state.training.sampling
         if self.sampling is not None and not isinstance(self.parent, Stage):  # up to 5.8 transformers has its own spans
-            self.parent = next((one for one in tuple(state.open) if _is_rollout(one)), self.parent)
+            self.parent = next((one for one in state.open.copy() if _is_rollout(one)), self.parent)
+        self.request_id = ""
+        """Empty until it has one."""
         self.left = sequences
         """Sequences that are not over."""
         indices = state.training.generating.indices
@@ -110,10 +112,13 @@ class Over(NamedTuple):
 
 
 def _engine_of(manager: Any) -> Engine:
-    engine = state.training.batching.get(manager)
+    known = state.training.batching
+    engine: Engine | None = known.get(manager)
     if engine is None:
-        engine = state.training.batching[manager] = Engine(manager)
-        requests.count_when_dropped(manager, engine)
+        made = Engine(manager)
+        engine = known.setdefault(manager, made)
+        if engine is made:  # not another thread's: the loop may begin while the first request is submitted
+            requests.count_when_dropped(manager, engine)
     return engine
 
 
@@ -130,25 +135,44 @@ def _end_bulk(args: Args, kwargs: Kwargs, result: Any = None) -> None:
 
 
 def _submit(args: Args, kwargs: Kwargs) -> None:
-    """A request with an id of the caller's may be over before ``add_request`` returns."""
+    """A request may be over before ``add_request`` returns; until it has an id it waits on its thread."""
     engine = _engine_of(args[0])
     origin = Origin(args[1] if len(args) > 1 else kwargs.get("input_ids"), engine.sequences)
-    request_id = _id_of(args, kwargs)
-    state.training.generating.origin = None if request_id else origin
+    state.training.generating.origin = engine, origin
+    _enter(engine, origin, str((args[2] if len(args) > 2 else kwargs.get("request_id")) or ""))
+
+
+def _made(args: Args, kwargs: Kwargs, result: Any) -> None:
+    """The first one that is made inside of ``add_request`` has the request's id, and is not handed over yet."""
+    pending = state.training.generating.origin
+    if pending is not None and not pending[1].request_id:
+        _enter(pending[0], pending[1], args[0].request_id)
+
+
+def _enter(engine: Engine, origin: Origin, request_id: str) -> None:
+    origin.request_id = request_id
     if request_id:
         engine.open[request_id] = origin
 
 
-def _id_of(args: Args, kwargs: Kwargs) -> str:
-    return str((args[2] if len(args) > 2 else kwargs.get("request_id")) or "")
-
-
 def _submitted(args: Args, kwargs: Kwargs, result: Any) -> None:
-    engine, origin = _engine_of(args[0]), state.training.generating.origin
-    if result is None:  # the manager has stopped and takes no more
-        engine.open.pop(_id_of(args, kwargs), None)
-    elif origin is not None:
-        engine.open[result] = origin
+    _settle(str(result or ""))
+
+
+def _failed(args: Args, kwargs: Kwargs, error: BaseException) -> None:
+    _settle("")
+
+
+def _settle(request_id: str) -> None:
+    """Forget a request that was not taken: the manager has stopped, or its queue has been full for ten seconds."""
+    pending, state.training.generating.origin = state.training.generating.origin, None
+    if pending is None:
+        return
+    engine, origin = pending
+    if not request_id:
+        engine.open.pop(origin.request_id, None)
+    elif not origin.request_id:
+        _enter(engine, origin, request_id)
 
 
 # --- on the background thread -----------------------------------------------------------------------------------------
@@ -305,7 +329,8 @@ def _monotonic(told_s: float) -> int:
 API = "transformers.generation.continuous_batching.continuous_api"
 HOOKS = (
     Hook(target=f"{API}:ContinuousBatchingManager.add_requests", before=_begin_bulk, after=_end_bulk, failed=_end_bulk),
-    Hook(target=f"{API}:ContinuousBatchingManager.add_request", before=_submit, after=_submitted),
+    Hook(target=f"{API}:ContinuousBatchingManager.add_request", before=_submit, after=_submitted, failed=_failed),
+    Hook(target=f"{API}:RequestState.__init__", made=_made, optional=True),
     Hook(target=f"{API}:ContinuousBatchingManager._run_generation_loop", before=_begin_loop),
     Hook(target=f"{API}:ContinuousBatchingIOs.prepare_batch_update", after=_arrived, optional=True),
     Hook(target=f"{API}:ContinuousBatchProcessor.update_batch", before=_computed, after=_updated),

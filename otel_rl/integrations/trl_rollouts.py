@@ -101,7 +101,7 @@ class Posted:
         self.sampling = state.training.sampling
         self.parent = CURRENT.get().get(SPAN_KEY)
         if self.parent is None and self.sampling is not None:  # a thread of the client's own pool
-            self.parent = next((one for one in tuple(state.open) if _is_rollout(one)), None)
+            self.parent = next((one for one in state.open.copy() if _is_rollout(one)), None)
 
     def item(self, value: Any) -> None:
         """See nothing: this is no generator."""

@@ -176,7 +176,7 @@ class Book:
             if is_last or (step.container is not None and not step.waiting and trace not in late)
         ]
         if over:
-            stages.remember(tuple(state.open))
+            stages.remember(state.open.copy())
         excess = list(self._steps)[: max(0, len(self._steps) - MOST_STEPS)]
         for trace in dict.fromkeys([*excess, *over]):
             step = self._steps.pop(trace)

@@ -109,7 +109,7 @@ class RequestFold:
 
     def _count_all(self, buckets: Iterable[Bucket]) -> None:
         """Count what waits in several places."""
-        self.stages.remember(tuple(state.open))
+        self.stages.remember(state.open.copy())
         for bucket in buckets:
             with guard("count requests"):
                 self._count(bucket)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextvars import copy_context
 from pathlib import Path
 from time import monotonic_ns
 from types import SimpleNamespace
@@ -25,6 +26,7 @@ from otel_rl.integrations import transformers_batching
 from otel_rl.requests import UNKNOWN, KvCache, Load, Request
 from otel_rl.runtime import state
 from tests.noted import held, take
+from tests.test_races import together
 
 pytestmark = pytest.mark.medium
 
@@ -34,6 +36,8 @@ STREAMED = 96
 """Requests that are sent at most, until so many were not disturbed."""
 UNDISTURBED = 8
 AGREEMENT_MS = 1.0
+MANAGERS: list[Any] = []
+"""Those that were started."""
 TEXTS = ("even 1?", "odd 12?", "even 123?")
 CONFIGURABLE = vars(getattr(transformers, "ContinuousBatchingConfig", object)).get("__dataclass_fields__", {})
 """What this version lets a caller set."""
@@ -50,6 +54,14 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Any:
 def recording(held: None) -> None:
     """Record generate alone."""
     otel_rl.instrument(["transformers_generate"])
+
+
+@pytest.fixture(autouse=True)
+def stopped() -> Iterator[None]:
+    """Stop the managers of a test that failed: their threads would keep the process."""
+    yield
+    while MANAGERS:
+        MANAGERS.pop().stop(block=True)
 
 
 def prompts(*texts: str) -> list[list[int]]:
@@ -84,7 +96,18 @@ def started(model: Any, generation: Any) -> Any:
     """Start a manager."""
     manager = model.init_continuous_batching(generation_config=generation, continuous_batching_config=small())
     manager.start()
+    MANAGERS.append(manager)
     return manager
+
+
+def batch_at_once(model: Any, generation: Any, cache: Any = None) -> None:
+    """Generate for all prompts, which are all there when the first batch is made, however late their thread is."""
+    manager = model.init_continuous_batching(generation_config=generation, continuous_batching_config=cache or small())
+    for ids in prompts():
+        manager.add_request(ids)
+    manager.start()
+    wait_for_all(manager)
+    manager.stop(block=True)
 
 
 def wait_for_all(manager: Any) -> None:
@@ -308,6 +331,64 @@ def test_a_manager_that_was_there_before(held: None, model: Any) -> None:
     assert all(row.submitted < row.scheduled <= row.first_token < row.ended for row in rows)
 
 
+def test_a_request_may_be_over_before_it_is_submitted(held: None, model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A caller whose thread waits for a core inside of ``add_request``; its id is transformers' own."""
+    add, over = api.ContinuousBatchingManager.add_request, threading.Event()
+
+    def slow(*arguments: Any, **more: Any) -> Any:
+        request_id = add(*arguments, **more)
+        assert over.wait(60)
+        return request_id
+
+    monkeypatch.setattr(api.ContinuousBatchingManager, "add_request", slow)
+    otel_rl.instrument(["transformers_generate"])
+    manager = started(model, config())
+    with otel_rl.stage("turn") as stage:
+        thread = threading.Thread(target=copy_context().run, args=(manager.add_request, prompts()[0]))
+        thread.start()
+        while not manager.get_result(timeout=60).is_finished():
+            pass
+        over.set()
+        thread.join()
+    (engine,) = state.training.batching.values()
+    taken = take()
+    manager.stop(block=True)
+    assert ([stage], {}, 0) == (taken.parents, engine.open, engine.unfinished)
+
+
+def test_a_request_that_is_not_taken_is_not_inside(recording: None, model: Any) -> None:
+    """The queue of a manager that does not run is full after ten seconds, and says so to the caller."""
+    manager = model.init_continuous_batching(generation_config=config(), continuous_batching_config=small())
+    first = manager.add_request(prompts()[0])
+
+    def full(*_: Any, **more: Any) -> None:
+        raise queue.Full
+
+    manager.input_queue.put = full
+    for given in ({}, {"request_id": "mine"}):
+        with pytest.raises(queue.Full):
+            manager.add_request(prompts()[1], **given)
+    (engine,) = state.training.batching.values()
+    assert [first] == list(engine.open)
+
+
+def test_a_manager_has_one_engine(recording: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though its loop begins while the first request is submitted."""
+    both, make = threading.Barrier(2), transformers_batching.Engine
+
+    class Manager:
+        pass
+
+    def made(manager: Any) -> Any:
+        both.wait(60)
+        return make(manager)
+
+    monkeypatch.setattr(transformers_batching, "Engine", made)
+    manager, found = Manager(), list[Any]()
+    together(*[lambda: found.append(transformers_batching._engine_of(manager))] * 2)
+    assert found[0] is found[1]
+
+
 def test_a_stopped_manager_takes_no_requests(recording: None, model: Any) -> None:
     """Nothing is remembered of what it refuses."""
     manager = started(model, config(max_new_tokens=4))
@@ -393,7 +474,7 @@ def test_times_of_transformers_4(recording: None, monkeypatch: pytest.MonkeyPatc
 
 def test_the_paged_cache_is_told_with_each_batch(recording: None, model: Any) -> None:
     """Its tensor, and the share of it that the requests have taken: three sequences of two blocks at the end."""
-    batch(model, config(min_new_tokens=12))
+    batch_at_once(model, config(min_new_tokens=12))
     told = [one for one in state.queue if isinstance(one, KvCache)]
     (size,) = {one.size for one in told}
     heads = model.config.num_hidden_layers * model.config.num_key_value_heads
@@ -414,7 +495,7 @@ def test_the_load_is_told_with_each_batch(recording: None, model: Any, monkeypat
     """Requests that run and that wait, and the share of the cache while none has given its blocks back."""
     monkeypatch.setattr(transformers_batching, "LOAD_EVERY_NS", 0)
     before = monotonic_ns()
-    batch(model, config(min_new_tokens=12), small(max_requests_per_batch=1))
+    batch_at_once(model, config(min_new_tokens=12), small(max_requests_per_batch=1))
     told = loads()
     times = [load.time_ns for load in told]
     assert {("transformers", "", UNKNOWN)} == {(load.engine, load.replica, load.preemptions) for load in told}
@@ -433,7 +514,7 @@ def test_an_engine_that_falls_idle_says_so_at_once(
 ) -> None:
     """With the highest usage since the last time: three sequences of two blocks; however seldom it speaks."""
     monkeypatch.setattr(transformers_batching, "LOAD_EVERY_NS", 1 << 62)
-    batch(model, config(min_new_tokens=12))
+    batch_at_once(model, config(min_new_tokens=12))
     (load,) = loads()
     assert (0, 0) == (load.running, load.waiting)
     assert load.kv_usage is not None

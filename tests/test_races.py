@@ -1,0 +1,236 @@
+"""Threads that get in each other's way: what a slow machine does once in a million times, forced."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import otel_rl
+from otel_rl import entry, guard, ids, metrics, observing, requests, runtime
+from otel_rl import vocabulary as v
+from otel_rl.records import Noted, Point
+from otel_rl.runtime import Runtime, state
+from otel_rl.spans import Stage
+from otel_rl.steps import Phase, know_attempt, report_alone
+from tests.fixtures import Recording
+
+
+def together(*works: Callable[[], object]) -> None:
+    """Do several things at once, each in a thread of its own."""
+    threads = [threading.Thread(target=work) for work in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def test_set_up_is_journaled_below_the_attempt(rank_1: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though the flusher comes while the attempt becomes known."""
+    with otel_rl.stage("load"):
+        rank_1.tick(5)
+    rank_1.flusher.flush(60)
+    known = Phase.attempt_known
+
+    def meanwhile(phase: Phase) -> None:
+        rank_1.flusher.flush(0.5)
+        known(phase)
+
+    monkeypatch.setattr(Phase, "attempt_known", meanwhile)
+    know_attempt("abc", "together")
+    otel_rl.uninstrument()
+    spans = {span.name: span for span in rank_1.run("together").spans()}
+    assert {ids.trace_id("abc", v.SETUP, 0).to_bytes(16, "big")} == {span.trace_id for span in spans.values()}
+    assert spans["load"].parent_id == spans["rl.rank 1"].span_id
+
+
+def test_who_is_told_the_attempt_does_not_report_alone(rank_1: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though the flusher has just given up waiting for it."""
+    told = threading.Thread(target=know_attempt, args=("abc", "together"))
+    found = Runtime.found_attempt
+
+    def meanwhile(runtime: Runtime) -> Any:
+        told.start()
+        told.join(0.5)
+        return found(runtime)
+
+    monkeypatch.setattr(Runtime, "found_attempt", meanwhile)
+    report_alone()
+    told.join()
+    assert "abc" == state.identity.attempt_id
+
+
+def test_one_flusher_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By whichever thread comes first; two would drain one queue into two journals."""
+    started: list[int] = []
+    both = threading.Barrier(2)
+    one = Runtime(wake=lambda: started.append(1))
+
+    def clock() -> int:
+        both.wait(60)
+        return 1
+
+    monkeypatch.setattr(runtime, "monotonic_ns", clock)
+    together(lambda: one.add(1), lambda: one.add(2))
+    assert [1] == started
+
+
+def test_who_is_late_for_a_recording_stops_no_other(stubbed: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It saw that recording is on, and adds its number when that is over: nobody is awake, though it says so."""
+    stubbed.start()
+    is_inside, is_over = threading.Event(), threading.Event()
+    as_number = metrics.as_number
+
+    def slow(value: Any) -> Any:
+        is_inside.set()
+        assert is_over.wait(60)
+        return as_number(value)
+
+    monkeypatch.setattr(metrics, "as_number", slow)
+    late = threading.Thread(target=otel_rl.record, args=("late", 1))
+    late.start()
+    assert is_inside.wait(60)
+    otel_rl.uninstrument()
+    is_over.set()
+    late.join()
+    monkeypatch.setenv("OTEL_RL_RUN_ID", "second")
+    stubbed.start()
+    with otel_rl.step(1), otel_rl.stage("mine"):
+        pass
+    assert otel_rl.flush()
+    otel_rl.uninstrument()
+    run = stubbed.run("second")
+    assert (["mine"], []) == ([span.name for span in run.spans() if span.name == "mine"], list(run.points("late")))
+
+
+def test_a_stage_that_ends_at_the_exit_is_journaled_once(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its thread is about to end it while the exit ends all that is open."""
+    is_inside, goes_on = threading.Event(), threading.Event()
+
+    def read() -> None:
+        if threading.current_thread() is worker:
+            is_inside.set()
+            assert goes_on.wait(60)
+
+    def work() -> None:
+        with Stage("mine"):
+            monkeypatch.setattr(state, "own_fresh_ns", -1)
+            monkeypatch.setattr(state, "read_memory", read)
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    assert is_inside.wait(60)
+    stop = recording.flusher.stop
+
+    def stop_late(timeout_s: float) -> None:
+        goes_on.set()
+        worker.join()
+        stop(timeout_s)
+
+    monkeypatch.setattr(recording.flusher, "stop", stop_late)
+    assert ["mine"] == [span.name for span in recording.stop().spans() if span.name == "mine"]
+
+
+def test_requests_that_find_the_queue_full_are_counted(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the look at it and the adding another thread fills it."""
+    for module in (runtime, requests):
+        monkeypatch.setattr(module, "QUEUE_LIMIT", 3)
+    add = Runtime.add
+
+    def filled(self: Runtime, record: object) -> bool:
+        if isinstance(record, Noted):
+            monkeypatch.setattr(Runtime, "add", add)
+            self.queue.extend(Point("mine", 1, 1) for _ in range(3))
+        return add(self, record)
+
+    with otel_rl.step(1):
+        assert recording.flusher.flush(60)
+        monkeypatch.setattr(Runtime, "add", filled)
+        for number in range(50):
+            otel_rl.request("engine", submitted=0.5, ended=0.9, id=f"{number}")
+            if number == 5:
+                assert recording.flusher.flush(60)
+    given_up = sum(state.dropped.values())
+    state.dropped.clear()
+    counted = sum(point.value for point in recording.stop().last_points(v.REQUESTS))
+    assert (50, True) == (counted + given_up, 0 < given_up < 10)
+
+
+def test_a_process_observes_into_one_book(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two threads show their first batch at once: none is lost."""
+    both, make = threading.Barrier(2), observing.Book
+
+    def made() -> Any:
+        both.wait(60)
+        return make()
+
+    monkeypatch.setattr(observing, "Book", made)
+    found: list[Any] = []
+    together(*[lambda: found.append(observing.book())] * 2)
+    assert found[0] is found[1] is observing.book()
+
+
+@pytest.mark.parametrize("kept", ["streams", "batching"])
+def test_what_is_opened_during_the_exit_fails_nothing(recording: Recording, kept: str) -> None:
+    """A pool's thread asks an API, or builds an engine, while all of them are looked through."""
+
+    class Owner:
+        pass
+
+    class Engine:
+        unfinished = 1
+
+        def left(self) -> None:
+            told.append(self)
+
+    told: list[Engine] = []
+    known = getattr(state.training, kept)
+    owners = [Owner() for _ in range(3)]
+    for owner in owners:
+        known[owner] = Engine()
+
+    class Opening(type(known)):  # type: ignore[misc]
+        def keyrefs(self) -> Any:
+            found = super().keyrefs()
+            owners.append(Owner())
+            self[owners[-1]] = Engine()
+            return found
+
+        def values(self) -> Any:
+            for value in super().values():
+                owners.append(Owner())
+                self[owners[-1]] = Engine()
+                yield value
+
+    setattr(state.training, kept, Opening(known))
+    entry._finish()
+    assert ({}, 3 if kept == "streams" else 0) == (dict(guard.errors), len(told))
+    setattr(state.training, kept, known)
+    known.clear()
+
+
+def test_an_engine_that_is_dropped_waits_for_nobody(recording: Recording) -> None:
+    """The collector drops it anywhere, under any lock of its thread; the flusher asks what was inside."""
+
+    class Owner:
+        pass
+
+    class Engine:
+        @property
+        def unfinished(self) -> int:
+            asked.append(threading.current_thread().name)
+            return 2
+
+    asked: list[str] = []
+    owner = Owner()
+    requests.count_when_dropped(owner, Engine())
+    with otel_rl.step(1):
+        del owner
+        assert [] == asked
+    points = recording.stop().last_points(v.BAD_REQUESTS)
+    assert [({v.REASON: "unfinished"}, 2)] == [
+        ({v.REASON: point.attributes[v.REASON]}, point.value) for point in points
+    ]
+    assert threading.current_thread().name not in asked
