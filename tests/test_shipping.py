@@ -231,10 +231,12 @@ def test_a_server_that_is_in_trouble_for_a_while(runs: Path, answer: Answer) -> 
 def test_the_sidecar_is_killed(runs: Path) -> None:
     """The trainer starts another one: nothing is missing, and what comes twice is the same."""
     with sink("grpc") as server:
-        program = train(runs, server.endpoint, "500", "return", "0.03")
+        enough = runs.parent / "enough"  # the program outlives a sidecar that begins late
+        program = train(runs, server.endpoint, "500", "return", "0.03", ENOUGH=str(enough))
         assert wait_until(lambda: len(arrived(server)) > 50)
         stop_sidecar(runs / RUN)
         assert wait_until(lambda: sidecar_of(runs / RUN) is not None), "no other sidecar"
+        enough.touch()
         assert program.wait() == 0
         assert_all_arrived(runs, server, dict.fromkeys(STAGES, 500), once=False)
 

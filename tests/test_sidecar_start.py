@@ -186,7 +186,7 @@ def test_what_ends_a_trainer_ends_no_sidecar_that_is_still_importing(tmp_path: P
     assert (pid, signal.SIGKILL) == os.waitpid(pid, 0)
     assert sidecar.is_running()
     seen.unlink()
-    sidecar.wait(10)
+    sidecar.wait(60)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])

@@ -121,7 +121,7 @@ def test_what_is_sent_to_the_stack_is_found_in_it(stack: Stack) -> None:
     query = "last_over_time(rl_step_time_seconds[1h])"
     assert ["3"] == [labels["rl_rank"] for labels in wait_for(lambda: stack.series(query))]
 
-    status = stack("status")
+    status = wait_for(lambda: found if not (found := stack("status")).returncode else None) or stack("status")
     rows = {row.split()[0]: row.split()[1] for row in status.stdout.splitlines()[1:]}
     expected = dict.fromkeys(("jaeger", "prometheus", "collector", *(["tempo"] if has_tempo else [])), "answers")
     assert (0, expected) == (status.returncode, {name: rows[name] for name in expected}), status.stdout

@@ -20,6 +20,7 @@ from otel_rl.journal.read import Run, open_run
 from otel_rl.sidecar import owner
 from tests.backend.stored import facts, journaled
 from tests.backends import Jaeger, Prometheus, Tempo, collector, find, jaeger, prometheus, tempo, wait_for
+from tests.test_shipping import END_S
 
 pytestmark = [pytest.mark.backend, pytest.mark.slow]
 pytest.importorskip("trl")
@@ -53,7 +54,7 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stored]:
         directory = folder / "runs" / RUN
         boot_id = WriterIdentity.current("test", 0).boot_id
         assert wait_for(lambda: (directory / f"{owner.ROLE}.log").exists() or list(directory.glob("*.shipped")))
-        assert wait_for(lambda: owner.living(directory, boot_id) is None), "the sidecar does not end"
+        assert wait_for(lambda: owner.living(directory, boot_id) is None, END_S), "the sidecar does not end"
         yield Stored(open_run(directory), traces, metrics, others)
 
 
@@ -77,7 +78,7 @@ def test_every_trace_is_in_jaeger(stored: Stored) -> None:
     expected = journaled(stored.run)
     assert STEPS <= sum(any(span["name"] == v.LOOP for span in spans.values()) for spans in expected.values())
     for trace_id, spans in expected.items():
-        wait_for(lambda: len(stored.jaeger.trace(trace_id)) >= len(spans), 20)  # noqa: B023
+        wait_for(lambda: len(stored.jaeger.trace(trace_id)) >= len(spans), 60)  # noqa: B023
         found = stored.jaeger.trace(trace_id)
         assert Counter(span["spanId"] for span in found) == Counter(list(spans)), "not the same spans, each once"
         assert {span["spanId"]: facts(span) for span in found} == {key: facts(span) for key, span in spans.items()}
@@ -97,7 +98,7 @@ def test_every_trace_is_in_tempo(stored: Stored) -> None:
     if stored.tempo is None:
         pytest.skip("no tempo here: scripts/backends builds it, and OTEL_RL_TEMPO names one")
     for trace_id, spans in journaled(stored.run).items():
-        wait_for(lambda: {span["spanId"] for span in stored.tempo.trace(trace_id)} >= set(spans), 20)  # noqa: B023
+        wait_for(lambda: {span["spanId"] for span in stored.tempo.trace(trace_id)} >= set(spans), 60)  # noqa: B023
         found = stored.tempo.trace(trace_id)
         expected = {key: facts(span) for key, span in spans.items()}
         assert {span["spanId"]: facts(span) for span in found} == expected

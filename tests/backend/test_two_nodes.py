@@ -46,7 +46,8 @@ def runs(tmp_path: Path) -> Iterator[Path]:
 def node(number: int) -> Iterator[tuple[str, str]]:
     """A network namespace that reaches this one; gives its name and this one's address as seen from there."""
     name, link, inside = f"otel_rl_{os.getpid()}_{number}", f"orl{os.getpid() % 10000}_{number}", f"orli{number}"
-    here, there = f"10.213.{number}.1", f"10.213.{number}.2"
+    subnet = f"10.{64 + os.getpid() % 128}.{number}"  # of its own: what a killed run left has another
+    here, there = f"{subnet}.1", f"{subnet}.2"
     commands = [
         f"ip netns add {name}",
         f"ip link add {link} type veth peer name {inside} netns {name}",
@@ -97,7 +98,7 @@ def test_each_node_ships_its_own(tmp_path: Path, runs: Path) -> None:
             start(tmp_path, first, f"http://{address}:{port}", 0),
             start(tmp_path, second, f"http://{other}:{port}", 1),
         ]
-        assert [0, 0] == [program.wait(60) for program in programs]
+        assert [0, 0] == [program.wait(240) for program in programs]
         run = open_run(runs / "run")
         spans = list(run.spans())
         assert 2 == len({span.journal.identity.boot_id for span in spans})
@@ -113,6 +114,6 @@ def test_each_node_ships_its_own(tmp_path: Path, runs: Path) -> None:
         def owners() -> int:
             return len([*(runs / "run").glob("*.shipped")])
 
-        wait_for(lambda: owners() == 4, 30)  # a sidecar's own journal begins later than the trainers' are sent
+        wait_for(lambda: owners() == 4, 120)  # a sidecar's own journal begins later than the trainers' are sent
         assert 4 == owners(), "two trainers and two sidecars"
         assert wait_for(lambda: not [*runs.rglob(f"{owner.ROLE}-*.json")]), "a sidecar does not end"
