@@ -330,7 +330,7 @@ API = "transformers.generation.continuous_batching.continuous_api"
 HOOKS = (
     Hook(target=f"{API}:ContinuousBatchingManager.add_requests", before=_begin_bulk, after=_end_bulk, failed=_end_bulk),
     Hook(target=f"{API}:ContinuousBatchingManager.add_request", before=_submit, after=_submitted, failed=_failed),
-    Hook(target=f"{API}:RequestState.__init__", made=_made, optional=True),
+    Hook(target=f"{API}:RequestState.__init__", made=_made),
     Hook(target=f"{API}:ContinuousBatchingManager._run_generation_loop", before=_begin_loop),
     Hook(target=f"{API}:ContinuousBatchingIOs.prepare_batch_update", after=_arrived, optional=True),
     Hook(target=f"{API}:ContinuousBatchProcessor.update_batch", before=_computed, after=_updated),

@@ -13,7 +13,8 @@ Source = Callable[[str], str]
 def defines(source: Source, target: str) -> bool:
     """Say whether ``"package.module:Class.method"`` exists.
 
-    A module may have a name from another that it imports it from, and a class a method from its bases.
+    A module may have a name from another that it imports it from, and a class a method from its bases or, where it is
+    a dataclass, its ``__init__`` from there.
     """
     module, _, path = target.partition(":")
     outer, _, name = path.rpartition(".")
@@ -27,7 +28,17 @@ def defines(source: Source, target: str) -> bool:
 def _has(source: Source, module: str, cls: ast.ClassDef, name: str) -> bool:
     bases = [base.id for base in cls.bases if isinstance(base, ast.Name) and base.id != cls.name]
     own = any(name in _names(inner) for inner in _below(cls.body))
+    own = own or (name == "__init__" and any(_makes_init(decorator) for decorator in cls.decorator_list))
     return own or any(defines(source, f"{module}:{base}.{name}") for base in bases)
+
+
+def _makes_init(decorator: ast.expr) -> bool:
+    """Say whether a decorator is ``dataclass`` and does not say ``init=False``."""
+    call, said = decorator, []
+    if isinstance(decorator, ast.Call):
+        call, said = decorator.func, decorator.keywords
+    no_init = any(word.arg == "init" and ast.unparse(word.value) == "False" for word in said)
+    return ast.unparse(call) in ("dataclass", "dataclasses.dataclass") and not no_init
 
 
 def _homes(module: str, body: tuple[ast.stmt, ...], name: str) -> Iterator[str]:

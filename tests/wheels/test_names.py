@@ -27,6 +27,12 @@ class Thing(Other):
         async def later(self): ...
 
 class Child(Thing): ...
+@dataclass
+class Plain: ...
+@dataclasses.dataclass(slots=True)
+class Slotted: ...
+@dataclass(init=False)
+class Bare: ...
 class Strange(nobody.Knows, Strange): ...
 """,
     "package.two": "class Base:\n    def inherited(self): ...\ndef helper(): ...\n",
@@ -53,6 +59,11 @@ class Strange(nobody.Knows, Strange): ...
         ("package:Exported.inherited", True),
         ("package.below.three:Base.inherited", True),
         ("package.below.three:nothing", False),
+        ("package.one:Plain.__init__", True),
+        ("package.one:Slotted.__init__", True),
+        ("package.one:Bare.__init__", False),
+        ("package.one:Plain.method", False),
+        ("package.one:Thing.__init__", False),
         ("package.one:method", False),
         ("package.one:Thing.function", False),
         ("package.one:Nothing.method", False),
