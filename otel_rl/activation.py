@@ -79,6 +79,6 @@ def _within(stage: Stage) -> Peak | None:
     if isinstance(own, int) and attributes.get(vocabulary.ALLOCATED_PEAK_EXACT) is True:
         return Peak(own, own)
     start, end = stage.before and stage.before[1], stage.after and stage.after[1]
-    if start is None or end is None:
+    if start is None or end is None or start.device != end.device:
         return None
     return stage_peak(start.allocated_peak, end.allocated_peak, start.allocated, end.allocated)

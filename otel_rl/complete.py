@@ -37,9 +37,10 @@ def device_duration(fold: Fold, attributes: Attributes, labels: Labels) -> None:
 def memory_attributes(before: Reading | None, after: Reading | None) -> Mapping[str, Value]:
     """Turn the readings at both ends of a stage into attributes; kept, because memory often stands still.
 
-    A reading is at most 10 ms old (``probes.memory.FRESH_NS``; less once a device is in use), so both ends of a short
-    stage may say the same. A peak is exact only where the stage raised the process's own peak: then the new peak is the
-    stage's. Otherwise the larger end is a lower bound; no peak is reset for it (``probes/peaks.py`` does, if asked to).
+    A reading of the host is at most 10 ms old (``probes.memory.FRESH_NS``), so both ends of a short stage may say the
+    same; that of a device is the stage's own. A peak is exact only where the stage raised the process's own peak: then
+    the new peak is the stage's. Otherwise the larger end is a lower bound; no peak is reset for it (``probes/peaks.py``
+    does, if asked to).
     """
     if before is None or after is None:
         return {}
@@ -53,11 +54,20 @@ def memory_attributes(before: Reading | None, after: Reading | None) -> Mapping[
             vocabulary.VMS_END: end_vms,
         }
     if after[1] is not None:
-        attributes.update(_device_attributes(before[1] or Device(0, 0, 0, 0), after[1]))
+        attributes.update(_device_attributes(before[1], after[1]))
     return attributes
 
 
-def _device_attributes(start: Device, end: Device) -> dict[str, Value]:
+def _device_attributes(start: Device | None, end: Device) -> dict[str, Value]:
+    if start is None or start.device != end.device:
+        return {
+            vocabulary.ALLOCATED_END: end.allocated,
+            vocabulary.RESERVED_END: end.reserved,
+            vocabulary.ALLOCATED_PEAK: end.allocated,
+            vocabulary.ALLOCATED_PEAK_EXACT: False,
+            vocabulary.RESERVED_PEAK: end.reserved,
+            vocabulary.RESERVED_PEAK_EXACT: False,
+        }
     allocated_raised = end.allocated_peak > start.allocated_peak
     reserved_raised = end.reserved_peak > start.reserved_peak
     return {

@@ -10,6 +10,7 @@ from otel_rl import vocabulary
 from otel_rl.complete import memory_attributes
 from otel_rl.guard import guard
 from otel_rl.probes import deferred
+from otel_rl.probes.memory import read_now
 from otel_rl.records import Attributes, Late, Later, Log
 from otel_rl.runtime import state
 
@@ -32,7 +33,7 @@ def record_exhausted() -> None:
     """Log, for every open stage, what it held and what it was working on when memory ran out."""
     with guard("take what has come from a device"):
         deferred.resolve()
-    reading = state.read_memory()
+    reading = read_now()
     for opened in state.open.copy():
         if hasattr(opened, "before"):  # else a collective: it holds nothing; neither class can be imported here
             with guard("say what a stage held"):

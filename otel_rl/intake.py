@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 from time import monotonic_ns
 from typing import Any, Final, cast
 
+from otel_rl import vocabulary
 from otel_rl.activation import Activations
 from otel_rl.collectives import Collective, Forgotten, InStage, Totals
 from otel_rl.complete import clock_attributes, device_duration, memory_attributes
 from otel_rl.guard import attempt, guard
 from otel_rl.metrics import Fold
 from otel_rl.open_stages import OpenStages
-from otel_rl.records import Count, Late, Later, Log, Noted, Point, Span
+from otel_rl.records import Attributes, Count, Late, Later, Log, Noted, Point, Span
 from otel_rl.requests import KvCache, Load
 from otel_rl.rollouts.fold import NOTHING, RequestFold
 from otel_rl.rollouts.place import ROLLOUTS
@@ -166,7 +167,8 @@ class Intake:
                 return
             device_duration(self._fold, stage.attributes or {}, self._metrics.labels(stage))
         after = stage.after
-        has_device = after is not None and after[1] is not None
+        attributes: Attributes = stage.attributes or NOTHING
+        has_device = (after is not None and after[1] is not None) or vocabulary.DEVICE_TIME in attributes
         activations = self._activations.see(stage) if has_device else NOTHING
         told = NOTHING
         if stage.name.startswith(CLOSING):

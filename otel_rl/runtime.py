@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import monotonic_ns
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Final
 from weakref import WeakKeyDictionary, WeakSet
 
 from otel_rl import coordinates, guard, ids
@@ -74,6 +74,14 @@ class Generating(threading.local):
 
 def _nothing(*_: object) -> None:
     return None
+
+
+UNREAD: Final = b"", None
+"""A memory reading of nothing."""
+
+
+def _unread() -> tuple[bytes, None]:
+    return UNREAD
 
 
 def _no() -> bool:
@@ -232,18 +240,14 @@ class Runtime:
 
     memory_reader: Any = None
     """The probe behind ``read_memory``."""
-    read_memory: Callable[[], Any] = _nothing
-    """Reads memory once; a probe, put in place by ``instrument()``."""
+    read_memory: Callable[[], Any] = _unread
+    """Reads the host's memory once; a probe, put in place by ``instrument()``."""
     read_device: Callable[[], Any] | None = None
-    """The part of it that concerns the accelerator, where there is one."""
-    reading: Any = None
-    """The last memory reading."""
+    """Reads that of the accelerator, where there is one."""
+    reading: Any = UNREAD
+    """The last memory reading of the host."""
     probe_ns: int = 0
     """When it was read, monotonic."""
-    fresh_ns: int = 0
-    """How long a reading serves again at the ends of coarse stages, ns; shorter once a device is in use."""
-    own_fresh_ns: int = 0
-    """The same at the ends of a user's own stages."""
     device: Any = None
     """What is done on a device at both ends of a stage; None until the process uses one."""
     exhausted: int = 0
@@ -380,7 +384,7 @@ def after_fork_in_child() -> None:
     state.device = None
     state.training = Training()
     state.comm = Communication()
-    state.reading = None
+    state.reading = UNREAD
     state.probe_ns = 0
 
 

@@ -21,7 +21,7 @@ from otel_rl.exhausted import is_out_of_memory, record_exhausted
 from otel_rl.guard import errors, guard
 from otel_rl.ids import random_bits
 from otel_rl.no_stage import NoStage
-from otel_rl.probes.memory import Reading
+from otel_rl.probes.memory import FRESH_NS, Reading
 from otel_rl.records import SpanEvent, SpanLink, Value
 from otel_rl.runtime import QUEUE_LIMIT, Trace, state
 from otel_rl.values import NUMBERS, clean, clean_all, clean_key
@@ -141,13 +141,14 @@ class Stage(Span):
             if state.exhausted:
                 state.exhausted = 0  # the program goes on: another error may get the same id
             state.open.add(self)
-            if now - state.probe_ns > (state.fresh_ns if self.coarse else state.own_fresh_ns):
+            if now - state.probe_ns > FRESH_NS:
                 state.reading = state.read_memory()
                 state.probe_ns = now = monotonic_ns()
                 self.began = begin or now
             self.before = state.reading
             if state.device is not None:
                 state.device.begin(self)
+                self.began = begin or monotonic_ns()
         except BaseException:  # a handler of a signal raised: nobody ends what did not begin
             if context is not None:
                 CURRENT.set(context)
@@ -178,12 +179,12 @@ class Stage(Span):
                 behind(self)
             if isinstance(described, dict):
                 self.attributes = {**self.attributes, **described} if self.attributes else described
-            if state.device is not None:
-                state.device.end(self)
-            if end - state.probe_ns > (state.fresh_ns if self.coarse else state.own_fresh_ns):
+            if end - state.probe_ns > FRESH_NS:
                 state.reading = state.read_memory()
                 state.probe_ns = end
             self.after = state.reading
+            if state.device is not None:
+                state.device.end(self)
             # First this: at every moment the flusher finds it in the queue or among the open ones.
             if state.awake and len(state.queue) < QUEUE_LIMIT:
                 state.queue.append(self)

@@ -207,8 +207,7 @@ class Loop:
         attributes: dict[str, Value] = {vocabulary.ITERATION: number, vocabulary.LOOP_NAME: self.name}
         tree = Tree(vocabulary.LOOP, self.name, number, now, attributes)
         # What was open ends behind the new tree: other threads find a container at every moment.
-        self.close(now, peak=tree.peak)
-        self.count(now)
+        self.count(now, self.close(now, peak=tree.peak))
         state.phase.close(now)
         self.tree = self.last = tree
         tree.make_current()
@@ -251,22 +250,27 @@ class Loop:
         goes_on = state.behind is not None and any(map(self.is_behind, state.open.copy()))
         return (0 if goes_on else self.until or self.left) or monotonic_ns()
 
-    def close(self, now: int, error: BaseException | None = None, peak: int = 0) -> None:
-        """End the open step's spans; an error closes them with its status and leaves the step uncounted."""
+    def close(self, now: int, error: BaseException | None = None, peak: int = 0) -> Reading | None:
+        """End the open step's spans, and give the memory at its end.
+
+        An error closes them with its status and leaves the step uncounted.
+        """
         tree, self.tree = self.tree, None
         state.behind = None
-        if tree is not None:
-            end_raised(now, error)
-            tree.close(now, error, peak)
-            if error is not None:
-                self.began = 0
+        if tree is None:
+            return None
+        end_raised(now, error)
+        tree.close(now, error, peak)
+        if error is not None:
+            self.began = 0
+        return tree.container.after
 
-    def count(self, now: int) -> None:
+    def count(self, now: int, memory: Reading | None) -> None:
         """Record the numbers of the step that lasted until ``now``."""
         began, self.began = self.began, 0
         if began:
             usage = None if state.device is None else state.device.usage_now_and_then()
-            state.add(Later(_step_points, (began, now, state.clock.anchor, state.reading, usage)))
+            state.add(Later(_step_points, (began, now, state.clock.anchor, memory, usage)))
             for at_end in self.at_end:
                 attempt("count", "a step", at_end, began, now)
 
@@ -274,8 +278,7 @@ class Loop:
         """End the loop and its open step now; tear-down begins."""
         now, self.is_over = self.over(), True
         open_until_now = self.tree is not None
-        self.close(now, error)
-        self.count(now)
+        self.count(now, self.close(now, error))
         if open_until_now:
             state.phase.open(vocabulary.TEARDOWN, state.loops, now)
 

@@ -105,6 +105,6 @@ class FakeCuda:
         self.check()
         return self.usage
 
-    def memory_stats_as_nested_dict(self) -> dict[Any, Any]:
+    def memory_stats_as_nested_dict(self, device: int | None = None) -> dict[Any, Any]:
         self.check()
         return self.stats

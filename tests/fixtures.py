@@ -18,7 +18,7 @@ from otel_rl.flusher import Flusher
 from otel_rl.journal.read import Run, open_run
 from otel_rl.journal.views import SpanView
 from otel_rl.records import Value
-from otel_rl.runtime import state
+from otel_rl.runtime import UNREAD, state
 
 WALL_NS = 1_700_000_000_000_000_000
 """The wall clock when the fake monotonic clock shows 0."""
@@ -69,7 +69,7 @@ class Recording:
         state.clock.anchor = WALL_NS  # before anything takes a time from it: a test that came before had a real clock
         state.started_ns, state.first_ns = self.clock.ns, 0
         otel_rl.instrument(integrations)
-        state.read_memory, state.reading = lambda: None, None
+        state.read_memory, state.reading = lambda: UNREAD, UNREAD
         return self
 
     @property

@@ -51,6 +51,13 @@ def test_the_peak_within_forward_and_backward(stages: list[Any], expected: tuple
     assert [NOTHING, expected] == seen(*(stage(*one) for one in stages))
 
 
+def test_two_devices_have_no_peak_in_common() -> None:
+    """The backward ended where another device was current."""
+    pair = stage(F, (10, 50), (50, 60)), stage(B, (50, 20), (60, 90))
+    pair[1].after = (b"", Device(20, 90, 0, 0, device=1))
+    assert [NOTHING, NOTHING] == seen(*pair)
+
+
 def test_peaks_that_are_reset_are_exact() -> None:
     """Then each stage knows its own."""
     own = [{v.ALLOCATED_PEAK: peak, v.ALLOCATED_PEAK_EXACT: True} for peak in (60, 55)]

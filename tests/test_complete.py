@@ -50,14 +50,24 @@ HOST = {v.RSS_START: 2 * PAGE, v.RSS_END: 4 * PAGE, v.VMS_START: PAGE, v.VMS_END
             None,
             Device(5, 7, 8, 9),
             {
-                v.ALLOCATED_START: 0,
                 v.ALLOCATED_END: 5,
-                v.ALLOCATED_PEAK: 7,
-                v.ALLOCATED_PEAK_EXACT: True,
-                v.RESERVED_START: 0,
+                v.ALLOCATED_PEAK: 5,
+                v.ALLOCATED_PEAK_EXACT: False,
                 v.RESERVED_END: 8,
-                v.RESERVED_PEAK: 9,
-                v.RESERVED_PEAK_EXACT: True,
+                v.RESERVED_PEAK: 8,
+                v.RESERVED_PEAK_EXACT: False,
+            },
+        ),
+        (
+            Device(1, 2, 3, 4, device=0),
+            Device(5, 7, 8, 9, device=1),
+            {
+                v.ALLOCATED_END: 5,
+                v.ALLOCATED_PEAK: 5,
+                v.ALLOCATED_PEAK_EXACT: False,
+                v.RESERVED_END: 8,
+                v.RESERVED_PEAK: 8,
+                v.RESERVED_PEAK_EXACT: False,
             },
         ),
         (Device(5, 7, 8, 9), None, {}),
@@ -66,7 +76,7 @@ HOST = {v.RSS_START: 2 * PAGE, v.RSS_END: 4 * PAGE, v.VMS_START: PAGE, v.VMS_END
 def test_a_peak_is_exact_only_where_the_stage_raised_it(
     start: Device | None, end: Device | None, expected: dict[str, object]
 ) -> None:
-    """Otherwise the larger end is a lower bound; a device that comes or goes meanwhile is no trouble."""
+    """Otherwise the larger end is a lower bound; one that comes, goes or changes meanwhile is no trouble."""
     assert HOST | expected == memory_attributes((b"1 2 0 0", start), (b"3 4 0 0", end))
 
 

@@ -60,8 +60,30 @@ def test_a_device_is_known_once_it_is_in_use(recording: Recording, kind: str) ->
     assert None is state.read_device
 
 
+@pytest.mark.parametrize(("idle_ms", "expected"), [(1, (None, 1, False)), (11, (0, 2, True))])
+def test_the_first_use_of_a_device_is_of_the_stage_that_saw_it_unused(
+    recording: Recording, idle_ms: float, expected: tuple[int | None, int, bool]
+) -> None:
+    """A stage that began when the device was not looked at says nothing of its begin: it may have been in use."""
+    cuda = FakeCuda()
+    cuda.initialized = False
+    leave = integration._know_device("cuda", cuda)
+    with otel_rl.step(1):
+        recording.tick(11)
+        with otel_rl.stage("before"):
+            pass
+        recording.tick(idle_ms)
+        with otel_rl.stage("load"):
+            cuda.initialized = True
+            recording.tick(20)
+    found = recording.spans()["load"].attributes
+    keys = v.ALLOCATED_START, v.ALLOCATED_PEAK, v.ALLOCATED_PEAK_EXACT
+    leave()
+    assert expected == tuple(found.get(key) for key in keys)
+
+
 def test_a_short_stage_says_whose_clock_it_is(recording: Recording) -> None:
-    """Launching takes less than the time that a reading of memory serves: no verdict may take it for the work."""
+    """To launch takes hardly any time: no verdict may take it for the work."""
     cuda = using_device(recording)
     with otel_rl.step(1):
         for name in ("sample", "train.forward"):
@@ -75,7 +97,7 @@ def test_a_short_stage_says_whose_clock_it_is(recording: Recording) -> None:
     found = [span for span in recording.stop().spans(None) if span.name in (v.FORWARD, v.SAMPLE)]
     found.sort(key=lambda span: span.start_ns)
     told = [(span.attributes.get(v.CLOCK), v.ALLOCATED_END in span.attributes) for span in found]
-    assert [(None, False), ("host", False), ("host", True)] == told
+    assert [(None, True), ("host", True), ("host", True)] == told
 
 
 def test_an_optimizer_without_a_framework_is_timed(recording: Recording) -> None:

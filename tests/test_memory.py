@@ -12,10 +12,12 @@ import pytest
 
 import otel_rl
 from otel_rl import vocabulary as v
+from otel_rl.guard import errors
 from otel_rl.probes import device, memory
 from otel_rl.probes.device import DeviceInUse
 from otel_rl.probes.memory import Device, MemoryReader, cuda_reader, host, peak_rss, use_memory_reader
-from otel_rl.runtime import state
+from otel_rl.runtime import UNREAD, state
+from otel_rl.spans import Stage
 from tests.fake_cuda import FakeCuda
 from tests.fixtures import Recording
 
@@ -58,7 +60,7 @@ def test_without_proc_nothing_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
 def fake_cuda(initialized: bool = True, fails: bool = False) -> Any:
     """Make what stands in for torch.cuda."""
 
-    def stats() -> dict[str, Any]:
+    def stats(device: int) -> dict[str, Any]:
         if fails:
             raise RuntimeError("CUDA error")
         return {
@@ -67,7 +69,9 @@ def fake_cuda(initialized: bool = True, fails: bool = False) -> Any:
         }
 
     return SimpleNamespace(
-        is_initialized=lambda: initialized, memory=SimpleNamespace(memory_stats_as_nested_dict=stats)
+        is_initialized=lambda: initialized,
+        current_device=lambda: 0,
+        memory=SimpleNamespace(memory_stats_as_nested_dict=stats),
     )
 
 
@@ -79,39 +83,66 @@ def test_the_device_is_read_only_once_it_is_in_use(cuda: Any, expected: Device |
     """It is never initialised by us, and a device that failed is the host's own trouble."""
     read = cuda_reader(cuda)
     assert expected == read()
-    assert expected == MemoryReader(read).read()[1]
 
 
-def test_with_a_device_the_host_is_read_no_more_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A device in use is read at the ends of short stages too; until it is in use it changes nothing."""
-    now, in_use, count = 1 << 40, False, 0
-    real = os.pread
+def test_a_reading_of_the_host_meets_the_device() -> None:
+    """Once it is in use, and never again; one that fails is counted, and the host's memory is read all the same."""
+    met, fails = [], True
 
-    def pread(*args: Any) -> bytes:
+    def meet() -> Device | None:
+        if fails:
+            raise TypeError
+        met.append(state.device)
+        state.device = DeviceInUse(FakeCuda())
+        return Device(1, 2, 3, 4)
+
+    read = MemoryReader(meet).read
+    found = [read()]
+    assert {"meet the device": 1} == dict(errors)
+    errors.clear()
+    fails = False
+    found += read(), read()
+    state.device = None
+    assert [None] == met
+    assert all(host(text)[0] > 0 and device is None for text, device in found)
+
+
+def test_a_device_is_read_for_each_end_of_a_stage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a user's own stages for 512 at once, and one every 4 ms behind them; one that was not read tells nothing."""
+    now, count = 1 << 40, 0
+
+    def read() -> Device:
         nonlocal count
         count += 1
-        return real(*args)
+        return Device(count, 0, 0, 0)
 
-    def device() -> Device | None:
-        return Device(now, 0, 0, 0) if in_use else None
+    monkeypatch.setattr(device, "monotonic_ns", lambda: now)
+    monkeypatch.setattr(state, "read_device", read)
+    in_use = DeviceInUse(FakeCuda())
 
-    def read(after_ns: int) -> tuple[int, int, int]:
-        nonlocal now
-        now += after_ns
-        found = state.read_memory()
-        assert found[1] == device() and host(found[0])[1] > 0
-        return count, state.fresh_ns, state.own_fresh_ns
+    def both_ends(number: int, *, coarse: bool = False) -> int:
+        """Say of how many stages both ends were read."""
+        found = 0
+        for _ in range(number):
+            stage = Stage("a", coarse=coarse)
+            stage.before = stage.after = UNREAD
+            in_use.begin(stage)
+            in_use.end(stage)
+            assert (stage.before[1] is None) == (stage.after[1] is None)
+            found += stage.before != stage.after
+        return found
 
-    monkeypatch.setattr(os, "pread", pread)
-    monkeypatch.setattr(memory, "monotonic_ns", lambda: now)
-    memory.use_memory_reader(device)
-    serves = memory.FRESH_NS, memory.FRESH_NS
-    assert [(1, *serves), (2, *serves)] == [read(memory.FRESH_NS), read(1)]
-    in_use = True
-    serves = memory.DEVICE_FRESH_NS, memory.DEVICE_OWN_FRESH_NS
-    assert [(2, *serves), (2, *serves), (3, *serves)] == [read(memory.FRESH_NS), read(0), read(1)]
-    state.memory_reader.close()
-    state.reset()
+    at_once = both_ends(1000)
+    coarse = both_ends(1000, coarse=True)
+    now += 3_999_999
+    too_soon = both_ends(1)
+    now += 1
+    later = both_ends(1000)
+    now += 40_000_000
+    much_later = both_ends(1000)
+    now += 1 << 50
+    assert (512, 1000, 0, 1, 10, 512) == (at_once, coarse, too_soon, later, much_later, both_ends(1000))
+    assert set() == in_use._unread
 
 
 def test_a_descriptor_that_the_host_took_over_is_not_read_again(tmp_path: Path) -> None:

@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 
 import otel_rl
 from otel_rl import vocabulary as v
+from otel_rl.complete import memory_attributes
 from otel_rl.config import Config
 from otel_rl.integrations.torch_memory import exact_peaks
 from otel_rl.probes.device import DeviceInUse
 from otel_rl.probes.memory import cuda_reader, use_memory_reader
 from otel_rl.probes.peaks import Peaks
-from otel_rl.runtime import state
+from otel_rl.runtime import UNREAD, state
 from otel_rl.spans import Stage
 from tests.fake_cuda import FakeCuda
 from tests.fixtures import Recording
@@ -64,7 +65,7 @@ class Allocator:
         for node in self.nodes():
             node["peak"] = node["current"]
 
-    def read(self) -> dict[Any, Any]:
+    def read(self, device: int | None = None) -> dict[Any, Any]:
         return copy.deepcopy(self.stats)
 
 
@@ -123,6 +124,58 @@ def test_host_and_stages_see_the_truth(done: list[tuple[str, int]]) -> None:
                 v.RESERVED_PEAK_EXACT: True,
             } == stage.attributes
         stages.see(ours)
+
+
+@given(operations)
+def test_without_resets_a_stage_says_nothing_that_is_not_true(done: list[tuple[str, int]]) -> None:
+    """However short it is, and whatever lies between it and the next: what is exact is, and a bound is one."""
+    allocator, cuda = Allocator(), FakeCuda()
+    cuda.memory.memory_stats_as_nested_dict = allocator.read
+    stages, begins = Stages(), {}
+    state.device, state.read_device = DeviceInUse(cuda), cuda_reader(cuda)
+    for operation, number in done:
+        if operation == "allocate":
+            allocator.allocate(number)
+        elif operation == "free":
+            allocator.free()
+        elif operation == "begin":
+            stage = Stage("a", coarse=number % 2 == 0)
+            stage.before = stage.after = UNREAD
+            state.device.begin(stage)
+            stages.open.append((stage, [0, 0]))
+            begins[stage] = allocator.read()
+        elif operation == "end" and stages.open:
+            stage, highest = stages.open.pop(number % len(stages.open))
+            state.device.end(stage)
+            told = memory_attributes(stage.before, stage.after)
+            assert begins.pop(stage)["allocated_bytes"]["all"]["current"] == told[v.ALLOCATED_START]
+            assert allocator.stats["allocated_bytes"]["all"]["current"] == told[v.ALLOCATED_END]
+            keys = (v.ALLOCATED_PEAK, v.ALLOCATED_PEAK_EXACT), (v.RESERVED_PEAK, v.RESERVED_PEAK_EXACT)
+            for (peak, exact), true in zip(keys, highest, strict=True):
+                assert told[peak] == true if told[exact] else told[peak] <= true
+        stages.see(allocator)
+    state.device = state.read_device = None
+
+
+def test_short_stages_each_have_their_own_peak(recording: Recording) -> None:
+    """Nothing waits for a device: what is allocated within microseconds is not the next stage's."""
+    allocator, cuda = Allocator(), FakeCuda()
+    cuda.memory.memory_stats_as_nested_dict = allocator.read
+    state.device, state.read_device = DeviceInUse(cuda), cuda_reader(cuda)
+    with otel_rl.step(1):
+        with otel_rl.stage("logits"):
+            allocator.allocate(100)
+            allocator.free()
+        allocator.allocate(200)
+        allocator.free()
+        with otel_rl.stage("loss"):
+            allocator.allocate(1)
+    found = recording.spans()
+    told = [
+        (found[name].attributes[v.ALLOCATED_PEAK], found[name].attributes[v.ALLOCATED_PEAK_EXACT])
+        for name in ("logits", "loss")
+    ]
+    assert [(100, True), (1, False)] == told
 
 
 def test_a_stage_on_another_device_says_nothing() -> None:

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 import otel_rl
-from otel_rl import entry, guard, ids, metrics, observing, requests, runtime
+from otel_rl import entry, guard, ids, metrics, observing, requests, runtime, spans
 from otel_rl import vocabulary as v
 from otel_rl.records import Noted, Point
-from otel_rl.runtime import Runtime, state
+from otel_rl.runtime import UNREAD, Runtime, state
 from otel_rl.spans import Stage
 from otel_rl.steps import Phase, know_attempt, report_alone
 from tests.fixtures import Recording
@@ -109,14 +109,15 @@ def test_a_stage_that_ends_at_the_exit_is_journaled_once(recording: Recording, m
     """Its thread is about to end it while the exit ends all that is open."""
     is_inside, goes_on = threading.Event(), threading.Event()
 
-    def read() -> None:
+    def read() -> tuple[bytes, None]:
         if threading.current_thread() is worker:
             is_inside.set()
             assert goes_on.wait(60)
+        return UNREAD
 
     def work() -> None:
         with Stage("mine"):
-            monkeypatch.setattr(state, "own_fresh_ns", -1)
+            monkeypatch.setattr(spans, "FRESH_NS", -1)
             monkeypatch.setattr(state, "read_memory", read)
 
     worker = threading.Thread(target=work)

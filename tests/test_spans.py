@@ -27,8 +27,10 @@ from opentelemetry.trace import Status, StatusCode
 
 import otel_rl
 from otel_rl import guard, spans, vocabulary
+from otel_rl.probes.device import DeviceInUse
 from otel_rl.probes.memory import Device
-from otel_rl.runtime import state
+from otel_rl.runtime import UNREAD, state
+from tests.fake_cuda import FakeCuda
 from tests.fixtures import WALL_NS, Recording, Tree, described, trees
 
 STEP = "rl.rank 0"
@@ -368,8 +370,7 @@ class OutOfMemoryError(RuntimeError):
 
 def test_out_of_memory_says_what_every_open_stage_held(recording: Recording) -> None:
     """One log record for each open stage, once for each error, with its tokens and its memory."""
-    state.read_memory = lambda: (b"2 1 0", Device(30, 40, 50, 60))
-    recording.tick(11)
+    state.device, state.read_device = DeviceInUse(FakeCuda()), lambda: Device(30, 40, 50, 60)
     with pytest.raises(OutOfMemoryError), otel_rl.step(1), otel_rl.stage("sample", tokens=7):
         recording.tick(2)
         raise OutOfMemoryError
@@ -571,13 +572,15 @@ def test_many_threads_lose_nothing(recording: Recording) -> None:
 
 def test_memory_is_read_at_both_ends(recording: Recording) -> None:
     """A stage longer than ten milliseconds has its own readings; the peak is exact only where the stage raised it."""
-    readings = iter([(b"10 5 0", Device(1, 100, 2, 200)), (b"20 8 0", Device(3, 100, 4, 300))])
+    host = iter([(b"10 5 0", None), (b"20 8 0", None)])
+    device = iter([Device(1, 100, 2, 200), Device(3, 100, 4, 300)])
     with otel_rl.step(1):
         recording.tick(11)
-        state.read_memory = lambda: next(readings)
+        state.read_memory = lambda: next(host)
+        state.device, state.read_device = DeviceInUse(FakeCuda()), lambda: next(device)
         with otel_rl.stage("sample"):
             recording.tick(11)
-        state.read_memory = lambda: None
+        state.device, state.read_memory = None, lambda: UNREAD
     found = recording.spans()["rl.sample"].attributes
     page = os.sysconf("SC_PAGE_SIZE")
     assert {
@@ -600,9 +603,10 @@ def test_a_short_stage_does_not_read_memory(recording: Recording) -> None:
     """The reading of a moment ago serves."""
     count = 0
 
-    def read() -> None:
+    def read() -> tuple[bytes, None]:
         nonlocal count
         count += 1
+        return UNREAD
 
     state.read_memory = read
     with otel_rl.step(1):
@@ -622,7 +626,7 @@ def test_a_short_stage_of_an_integration_says_what_was_read_a_moment_ago(recordi
             pass
         with spans.Stage("rl.train.forward", coarse=True), otel_rl.stage("reward"):
             recording.tick(2)
-        state.read_memory = lambda: None
+        state.read_memory = lambda: UNREAD
     found = recording.spans()
     page = os.sysconf("SC_PAGE_SIZE")
     expected = {

@@ -7,14 +7,21 @@ from typing import Any, Final
 
 from otel_rl.guard import attempt
 from otel_rl.probes.device_time import DeviceClock, is_capturing
+from otel_rl.probes.memory import Device
 from otel_rl.probes.peaks import Peaks
+from otel_rl.runtime import state
 
+OWN_EVERY_NS: Final = 4_000_000
+"""Of a user's own stages, which may be many and short, the memory is read for one in this time on average, ..."""
+OWN_AT_ONCE: Final = 512
+"""... and for so many of them, however short, where there have been fewer before."""
+UNUSED: Final = Device(0, 0, 0, 0)
 USAGE_NS: Final = 1_000_000_000
 """The driver is asked at most so often what of the device is in use: its cost is not known, and it changes seldom."""
 
 
 class DeviceInUse:
-    """Its clock, the peaks that are made exact where the user wants that, and how full it is.
+    """Its clock, its memory, the peaks that are made exact where the user wants that, and how full it is.
 
     Made when a reading finds the device in use for the first time; a process without a device never has one.
     """
@@ -23,17 +30,38 @@ class DeviceInUse:
         self.clock = DeviceClock(device)
         self._peaks = peaks
         self._device = device
+        self._unread: set[Any] = set()
+        """Open stages whose memory was not read at their begin, and is not at their end: one tells nothing."""
+        self._unused_ns = state.probe_ns
+        """When the device was last seen not to be in use, monotonic: the reading before the one that met it."""
+        self._due_ns = 0
+        """From when on the next of a user's own stages is read."""
         self._asked_ns = 0
 
     def begin(self, stage: Any) -> None:
-        """Do what is to be done at the begin of a stage; the clock begins last."""
+        """Do what is to be done at the begin of a stage: read its memory, and the clock begins last.
+
+        No reading serves twice: to allocate takes no time, since the device works later, so what a program allocates
+        between two stages, or in a short one, would be another stage's.
+        """
+        found = self._read() if stage.coarse or self._is_due() else None
+        if found is None:
+            self._unread.add(stage)
+        else:
+            stage.before = stage.before[0], found
         if self._peaks is not None:
             attempt("reset", "peaks of memory", self._peaks.begin, stage)
         self.clock.begin(stage)
 
     def end(self, stage: Any) -> None:
-        """Do what is to be done at the end of a stage; the clock ends first."""
+        """Do what is to be done at the end of a stage: the clock ends first, and its memory is read."""
         self.clock.end(stage)
+        if stage in self._unread:
+            self._unread.discard(stage)
+        else:
+            stage.after = stage.after[0], self._read()
+            if stage.before[1] is None and stage.began <= self._unused_ns:
+                stage.before = stage.before[0], UNUSED
         if self._peaks is not None:
             attempt("read", "peaks of memory", self._peaks.end, stage)
 
@@ -51,6 +79,16 @@ class DeviceInUse:
             return None
         self._asked_ns = now
         return self.usage()
+
+    def _read(self) -> Device | None:
+        return attempt("read", "memory of the device", state.read_device) if state.read_device is not None else None
+
+    def _is_due(self) -> bool:
+        now = monotonic_ns()
+        if now < self._due_ns:
+            return False
+        self._due_ns = max(self._due_ns, now - (OWN_AT_ONCE - 1) * OWN_EVERY_NS) + OWN_EVERY_NS
+        return True
 
     def _usage(self) -> tuple[int, int] | None:
         ask = getattr(self._device, "mem_get_info", None)

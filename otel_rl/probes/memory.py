@@ -7,9 +7,9 @@ import resource
 import sys
 from collections.abc import Callable
 from functools import lru_cache
-from time import monotonic_ns
 from typing import Any, NamedTuple
 
+from otel_rl.guard import attempt
 from otel_rl.runtime import state
 
 FIELDS = 2
@@ -19,11 +19,6 @@ FRESH_NS = 10_000_000
 """A reading of the host's memory serves again for so long. It costs 0.5 us in a loop and 6 to 25 us where it really
 happens, between matrix products, when the kernel's code and data have left the caches (``benchmarks/cold.py``): two for
 each stage of a 40 ms step were 1.5 % of it."""
-DEVICE_FRESH_NS = 100_000
-"""The same for a device that is in use, at the ends of stages that integrations open: one begins where another ended.
-The host's part of such a reading is read no more often than elsewhere."""
-DEVICE_OWN_FRESH_NS = 1_000_000
-"""The same at the ends of a user's own stages, which may be many and short."""
 MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
 
 
@@ -38,10 +33,12 @@ class Device(NamedTuple):
     """What the allocator does not keep is None here and below: never 0."""
     inactive_split: int | None = None
     requested: int | None = None
+    device: int = 0
+    """Which device it is, among those that the process sees."""
 
 
 Reading = tuple[bytes, Device | None]
-"""One raw reading: the text of statm, and the device; ``host`` makes bytes of the first."""
+"""One raw reading: the text of statm, and the device where it was read; ``host`` makes bytes of the first."""
 
 
 @lru_cache(256)
@@ -57,7 +54,7 @@ def host(statm: bytes) -> tuple[int, int]:
 
 
 class MemoryReader:
-    """Keeps ``/proc/self/statm`` open, and ``read``, the function that reads it and the device.
+    """Keeps ``/proc/self/statm`` open, and ``read``, the function that reads it, and meets a device once it is in use.
 
     The file names the process that opened it, so a forked child needs a reader of its own. Cost of ``read``: 1.3 us
     without a device (``benchmarks/hotpath.py``); psutil's ``memory_info`` costs 10.
@@ -91,7 +88,6 @@ class MemoryReader:
     @staticmethod
     def _reader(statm: int, device: Callable[[], Device | None] | None) -> Callable[[], Reading]:
         pread = os.pread
-        last, read_ns = b"", 0
 
         def read() -> Reading:
             try:
@@ -99,19 +95,16 @@ class MemoryReader:
             except OSError:
                 return b"", None
 
-        def read_both() -> Reading:
-            nonlocal last, read_ns
-            found = device and device()
-            if found is None:
-                state.fresh_ns = state.own_fresh_ns = FRESH_NS
-            else:
-                state.fresh_ns, state.own_fresh_ns = DEVICE_FRESH_NS, DEVICE_OWN_FRESH_NS
-            now = monotonic_ns()
-            if found is None or now - read_ns > FRESH_NS:
-                last, read_ns = read()[0], now
-            return last, found
+        if device is None:
+            return read
+        meet = device
 
-        return read if device is None else read_both
+        def read_and_meet() -> Reading:
+            if state.device is None:
+                attempt("meet", "the device", meet)
+            return read()
+
+        return read_and_meet
 
 
 def use_memory_reader(device: Callable[[], Device | None] | None = None) -> None:
@@ -120,7 +113,12 @@ def use_memory_reader(device: Callable[[], Device | None] | None = None) -> None
         state.memory_reader.close()
     state.memory_reader = MemoryReader(device)
     state.read_device, state.read_memory = device, state.memory_reader.read
-    state.fresh_ns = state.own_fresh_ns = FRESH_NS
+
+
+def read_now() -> Reading:
+    """Read host and device, however young the last reading is."""
+    text: bytes = state.read_memory()[0]
+    return text, state.read_device and state.read_device()
 
 
 def peak_rss() -> int:
@@ -141,24 +139,25 @@ def cuda_reader(cuda: Any, in_use: Callable[[], object] = lambda: None) -> Calla
         cuda: the module of the device.
         in_use: called when the process is first found to use it.
     """
-    is_initialized = cuda.is_initialized
+    is_initialized, current = cuda.is_initialized, cuda.current_device
     stats = cuda.memory.memory_stats_as_nested_dict
 
     def read() -> Device | None:
         if not is_initialized():
             return None
         try:
-            readings = stats()
+            index = current()
+            readings = stats(index)
         except RuntimeError:  # the device has failed; the host hears of it from its own calls
             return None
         if state.device is None:
             in_use()
-        return _device(readings)
+        return _device(readings, index)
 
     return read
 
 
-def _device(readings: dict[str, Any]) -> Device | None:
+def _device(readings: dict[str, Any], index: int) -> Device | None:
     """Pick what is recorded; an allocator of somebody else's (``CUDAPluggableAllocator``) may tell nothing."""
     if "allocated_bytes" not in readings or "reserved_bytes" not in readings:
         return None
@@ -171,6 +170,7 @@ def _device(readings: dict[str, Any]) -> Device | None:
         _current(readings, "active_bytes"),
         _current(readings, "inactive_split_bytes"),
         _current(readings, "requested_bytes"),
+        index,
     )
 
 
