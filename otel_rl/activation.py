@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
 
 from otel_rl import vocabulary
 from otel_rl.analysis.memory import Peak, activation_peak, stage_peak
 from otel_rl.records import Point, Value
 from otel_rl.runtime import Trace
 from otel_rl.spans import Stage
+
+
+@dataclass(slots=True)
+class _Step:
+    """What is known of the micro-batches of one step."""
+
+    waiting: int = 0
+    """Forwards without a backward yet."""
+    forward: Stage | None = None
+    """The last of them."""
+    is_mixed: bool = False
+    """More than one were on their way."""
+    highest: int = 0
+    end_ns: int = 0
+    """Of the backward that was seen last, ns since 1970."""
 
 
 class Activations:
@@ -25,48 +41,47 @@ class Activations:
             emit: takes the highest of each step.
         """
         self._emit = emit
-        self._trace: Trace | None = None
-        self._waiting = 0
-        """Forwards without a backward yet."""
-        self._forward: Stage | None = None
-        """The last of them."""
-        self._is_mixed = False
-        """More than one were on their way."""
-        self._highest = 0
-        """Of this step."""
-        self._end_ns = 0
-        """Of the backward that was seen last, ns since 1970."""
+        self._steps: dict[Trace | None, _Step] = {}
+        """Steps that are not over: stages of several come by turns, where the device is late."""
 
     def see(self, stage: Stage) -> dict[str, Value]:
-        """Take in a finished stage with readings of the device at both ends; give what it says of activations.
-
-        The highest of a step is emitted with the first stage of another one: what waits for its device comes late.
-        """
-        if stage.trace is not self._trace:
-            if self._highest:
-                self._emit(Point(vocabulary.ACTIVATION, self._highest, self._end_ns))
-            self._trace, self._waiting, self._forward, self._is_mixed, self._highest = stage.trace, 0, None, False, 0
+        """Take in a finished stage with readings of the device at both ends; give what it says of activations."""
+        step = self._steps.get(stage.trace)
         if stage.name == vocabulary.FORWARD:
             if (stage.attributes or {}).get(vocabulary.MODE) != "eval":
-                self._is_mixed |= self._waiting > 0
-                self._waiting += 1
-                self._forward = stage
-        elif stage.name == vocabulary.BACKWARD and self._waiting:
-            self._waiting -= 1
-            forward, self._forward = self._forward, None
-            peak = None if self._is_mixed or forward is None else _peak(forward, stage)
-            self._is_mixed &= self._waiting > 0
+                if step is None:
+                    step = self._steps[stage.trace] = _Step()
+                step.is_mixed |= step.waiting > 0
+                step.waiting += 1
+                step.forward = stage
+        elif stage.name == vocabulary.BACKWARD and step is not None and step.waiting:
+            step.waiting -= 1
+            forward, step.forward = step.forward, None
+            peak = None if step.is_mixed or forward is None else _peak(forward, stage)
+            step.is_mixed &= step.waiting > 0
             if peak is not None:
-                self._highest, self._end_ns = max(self._highest, peak.low), stage.end_ns
+                step.highest, step.end_ns = max(step.highest, peak.low), stage.end_ns
                 return {vocabulary.ACTIVATION_PEAK: peak.low, vocabulary.ACTIVATION_PEAK_EXACT: peak.is_exact}
         return {}
+
+    def tell(self, goes_on: Collection[Trace | None]) -> None:
+        """Emit the highest of each step that is over.
+
+        Args:
+            goes_on: traces of which a stage is open, or waits for its device.
+        """
+        for trace in [trace for trace in self._steps if trace not in goes_on]:
+            step = self._steps.pop(trace)
+            if step.highest:
+                self._emit(Point(vocabulary.ACTIVATION, step.highest, step.end_ns))
 
 
 def _peak(forward: Stage, backward: Stage) -> Peak | None:
     within = [_within(stage) for stage in (forward, backward)]
     known = [one for one in within if one is not None]
     first = forward.before and forward.before[1]
-    if first is None or len(known) < len(within):
+    ends = [stage.before and stage.before[1] for stage in (forward, backward)]
+    if first is None or len(known) < len(within) or len({end and end.device for end in ends}) > 1:
         return None
     both = Peak(max(one.low for one in known), max(one.high for one in known))
     return activation_peak(both, first.allocated)
@@ -79,6 +94,6 @@ def _within(stage: Stage) -> Peak | None:
     if isinstance(own, int) and attributes.get(vocabulary.ALLOCATED_PEAK_EXACT) is True:
         return Peak(own, own)
     start, end = stage.before and stage.before[1], stage.after and stage.after[1]
-    if start is None or end is None or start.device != end.device:
+    if start is None or end is None:
         return None
     return stage_peak(start.allocated_peak, end.allocated_peak, start.allocated, end.allocated)

@@ -37,7 +37,7 @@ def give_up() -> None:
 
 
 def _read() -> DeviceBytes | None:
-    found = state.read_device() if state.read_device is not None else None
+    found = state.read_device(None) if state.read_device is not None else None
     if found is None or state.device is None:
         return None
     usage = state.device.usage()

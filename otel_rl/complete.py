@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Final
 
 from otel_rl import vocabulary
-from otel_rl.analysis.memory import DeviceBytes, composition
+from otel_rl.analysis.memory import DeviceBytes, composition, stage_peak
 from otel_rl.metrics import Fold
 from otel_rl.probes.device_time import ASYNCHRONOUS
 from otel_rl.probes.memory import Device, Reading, host
@@ -75,11 +75,15 @@ def _device_attributes(start: Device | None, end: Device) -> dict[str, Value]:
         vocabulary.ALLOCATED_END: end.allocated,
         vocabulary.RESERVED_START: start.reserved,
         vocabulary.RESERVED_END: end.reserved,
-        vocabulary.ALLOCATED_PEAK: end.allocated_peak if allocated_raised else max(start.allocated, end.allocated),
+        vocabulary.ALLOCATED_PEAK: _bound(start.allocated_peak, end.allocated_peak, start.allocated, end.allocated),
         vocabulary.ALLOCATED_PEAK_EXACT: allocated_raised,
-        vocabulary.RESERVED_PEAK: end.reserved_peak if reserved_raised else max(start.reserved, end.reserved),
+        vocabulary.RESERVED_PEAK: _bound(start.reserved_peak, end.reserved_peak, start.reserved, end.reserved),
         vocabulary.RESERVED_PEAK_EXACT: reserved_raised,
     }
+
+
+def _bound(peak_before: int, peak_after: int, before: int, after: int) -> int:
+    return stage_peak(peak_before, peak_after, before, after).low
 
 
 def device_points(device: Device, usage: tuple[int, int] | None, time_ns: int) -> Iterator[Point]:

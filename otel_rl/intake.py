@@ -91,6 +91,9 @@ class Intake:
             self._take_some(some, some, taken)
         with guard("count durations"):
             self._metrics.fold(self._fold)
+        with guard("tell activations"):
+            if is_all:
+                self._activations.tell({getattr(stage, "trace", None) for stage in (*opened, *self._late)})
         with guard("count collectives"):
             self._totals.fold(self._fold)
             if is_all:

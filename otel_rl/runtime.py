@@ -242,8 +242,8 @@ class Runtime:
     """The probe behind ``read_memory``."""
     read_memory: Callable[[], Any] = _unread
     """Reads the host's memory once; a probe, put in place by ``instrument()``."""
-    read_device: Callable[[], Any] | None = None
-    """Reads that of the accelerator, where there is one."""
+    read_device: Callable[[int | None], Any] | None = None
+    """Reads that of an accelerator, where there is one, by its number; None is the current one."""
     reading: Any = UNREAD
     """The last memory reading of the host."""
     probe_ns: int = 0

@@ -198,6 +198,8 @@ class Stage(Span):
     def _end_interrupted(self, end: int) -> None:
         """Give what is known of a stage to the flusher, once, where a handler of a signal raised while it ended."""
         if self in state.open:
+            if state.device is not None:
+                state.device.forget(self)
             self.ended = self.ended or max(end, self.began)
             if self not in tuple(state.queue):
                 state.add(self)

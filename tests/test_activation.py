@@ -52,9 +52,9 @@ def test_the_peak_within_forward_and_backward(stages: list[Any], expected: tuple
 
 
 def test_two_devices_have_no_peak_in_common() -> None:
-    """The backward ended where another device was current."""
+    """The model of the backward is on another one."""
     pair = stage(F, (10, 50), (50, 60)), stage(B, (50, 20), (60, 90))
-    pair[1].after = (b"", Device(20, 90, 0, 0, device=1))
+    pair[1].before, pair[1].after = ((b"", Device(live, 90, 0, 0, device=1)) for live in (50, 20))
     assert [NOTHING, NOTHING] == seen(*pair)
 
 
@@ -82,18 +82,36 @@ def test_a_forward_of_an_evaluation_has_no_backward() -> None:
 
 
 def test_a_step_has_its_highest() -> None:
-    """One point, with the end of its last backward, as soon as another step is seen; none without a backward."""
+    """One point, with the end of its last backward, once the step is over; none without a backward."""
     points: list[Point] = []
     activations = Activations(points.append)
     for live in (10, 5, 20):
         activations.see(stage(F, (live, 50), (90, 90)))
         activations.see(stage(B, (50, live), (90, 90)))
+    activations.tell({TRACE})
     before = list(points)
-    for trace in (Trace(2, 0), Trace(3, 0)):
-        other = stage(v.LOG, (0, 0), (0, 0))
-        other.trace = trace
-        activations.see(other)
+    alone = stage(F, (10, 50), (90, 90))
+    alone.trace = Trace(2, 0)
+    activations.see(alone)
+    activations.tell({alone.trace})
+    activations.tell(())
     assert ([], [Point(v.ACTIVATION, 45, 5)]) == (before, points)
+
+
+def test_steps_may_come_by_turns() -> None:
+    """Where the device is late, stages of the next step that are not timed come before the last backward of this."""
+    points: list[Point] = []
+    activations, following, found = Activations(points.append), Trace(2, 0), []
+    for name, ends, trace in (
+        (F, (10, 50), TRACE), (v.IDLE, (0, 0), following), (F, (5, 50), following), (B, (50, 10), TRACE),
+        (B, (50, 5), following),
+    ):  # fmt: skip
+        one = stage(name, ends, (90, 90))
+        one.trace = trace
+        found.append(activations.see(one).get(v.ACTIVATION_PEAK))
+    activations.tell(())
+    assert [None, None, None, 40, 45] == found
+    assert [40, 45] == [point.value for point in points]
 
 
 def test_without_readings_nothing_is_said() -> None:

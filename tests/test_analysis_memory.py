@@ -75,6 +75,13 @@ def test_the_peak_of_a_stage_lies_in_its_bounds(before: list[int], within: list[
         assert found.is_exact
 
 
+def test_a_peak_that_fell_was_reset() -> None:
+    """What was before that nobody knows: the stage may have gone higher than ever."""
+    peak = stage_peak(100, 60, 50, 40)
+    assert (60, False) == (peak.low, peak.is_exact)
+    assert not stage_peak(100, 50, 100, 50).is_exact
+
+
 def test_bounds_are_as_close_as_the_readings() -> None:
     """The higher end of the stage, and the peak of the process."""
     assert [Peak(60, 100), Peak(60, 100)] == [stage_peak(100, 100, 40, 60), stage_peak(100, 100, 60, 40)]

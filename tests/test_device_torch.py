@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 import otel_rl
+from otel_rl import comm_buffers
 from otel_rl import vocabulary as v
+from otel_rl.current import CURRENT
 from otel_rl.integrations import torch as integration
 from otel_rl.patching import Attachment
 from otel_rl.probes.device import DeviceInUse
@@ -26,11 +30,20 @@ def using_device(recording: Recording) -> FakeCuda:
     recording.start("torch")
     cuda = FakeCuda()
     state.device = DeviceInUse(cuda)
-    use_memory_reader(lambda: Device(0, 0, 0, 0))
+    use_memory_reader(lambda index: Device(0, 0, 0, 0))
     recording.tick(20)
     return cuda
 
 
+@pytest.fixture
+def has_context(monkeypatch: pytest.MonkeyPatch) -> set[int]:
+    """The devices that this process uses, as the driver knows them."""
+    used = {0}
+    monkeypatch.setattr(torch._C, "_cuda_hasPrimaryContext", used.__contains__, raising=False)
+    return used
+
+
+@pytest.mark.usefixtures("has_context")
 @pytest.mark.parametrize("kind", ["cuda", "npu"])
 def test_a_device_is_known_once_it_is_in_use(recording: Recording, kind: str) -> None:
     """Of CUDA, ROCm and Ascend alike; stages before that say nothing of it."""
@@ -60,13 +73,17 @@ def test_a_device_is_known_once_it_is_in_use(recording: Recording, kind: str) ->
     assert None is state.read_device
 
 
+@pytest.mark.usefixtures("has_context")
+@pytest.mark.parametrize("index", [0, 3])
 @pytest.mark.parametrize(("idle_ms", "expected"), [(1, (None, 1, False)), (11, (0, 2, True))])
 def test_the_first_use_of_a_device_is_of_the_stage_that_saw_it_unused(
-    recording: Recording, idle_ms: float, expected: tuple[int | None, int, bool]
+    recording: Recording, has_context: set[int], index: int, idle_ms: float, expected: tuple[int | None, int, bool]
 ) -> None:
     """A stage that began when the device was not looked at says nothing of its begin: it may have been in use."""
     cuda = FakeCuda()
     cuda.initialized = False
+    cuda.stream.device = f"cuda:{index}"
+    has_context.add(index)
     leave = integration._know_device("cuda", cuda)
     with otel_rl.step(1):
         recording.tick(11)
@@ -80,6 +97,39 @@ def test_the_first_use_of_a_device_is_of_the_stage_that_saw_it_unused(
     keys = v.ALLOCATED_START, v.ALLOCATED_PEAK, v.ALLOCATED_PEAK_EXACT
     leave()
     assert expected == tuple(found.get(key) for key in keys)
+
+
+def test_a_device_that_the_process_does_not_use_is_left_alone(recording: Recording, has_context: set[int]) -> None:
+    """A thread begins on device 0: to record or to ask there would take some of its memory for good."""
+    cuda: Any = FakeCuda()
+    cuda.stream.device = "cuda:3"
+    cuda.current_device = lambda: 3 if threading.current_thread() is threading.main_thread() else 0
+    cuda.mem_get_info = asked = Mock(return_value=(6, 10))
+    cuda.memory.memory_stats_as_nested_dict = lambda index: cuda.stats if index == 3 else {}
+    has_context ^= {0, 3}
+    leave = integration._know_device("cuda", cuda)
+    recording.tick(11)
+    checkpoint = otel_rl.stage("checkpoint").__enter__()
+    assert checkpoint.token is not None
+    CURRENT.reset(checkpoint.token)
+    checkpoint.token = None
+
+    def save() -> None:
+        with otel_rl.stage("save"):
+            comm_buffers.begin()
+            comm_buffers.end()
+        checkpoint.end()
+
+    records = cuda.records
+    worker = threading.Thread(target=save)
+    worker.start()
+    worker.join()
+    assert (1, 1, 0) == (records, cuda.records, asked.call_count)
+    found = recording.spans()
+    leave()
+    assert {} == found["save"].attributes
+    told = [found[v.CHECKPOINT].attributes[key] for key in (v.ALLOCATED_START, v.ALLOCATED_END)]
+    assert [1, 1] == told
 
 
 def test_a_short_stage_says_whose_clock_it_is(recording: Recording) -> None:

@@ -82,14 +82,14 @@ def fake_cuda(initialized: bool = True, fails: bool = False) -> Any:
 def test_the_device_is_read_only_once_it_is_in_use(cuda: Any, expected: Device | None) -> None:
     """It is never initialised by us, and a device that failed is the host's own trouble."""
     read = cuda_reader(cuda)
-    assert expected == read()
+    assert expected == read(None)
 
 
 def test_a_reading_of_the_host_meets_the_device() -> None:
     """Once it is in use, and never again; one that fails is counted, and the host's memory is read all the same."""
     met, fails = [], True
 
-    def meet() -> Device | None:
+    def meet(index: int | None) -> Device | None:
         if fails:
             raise TypeError
         met.append(state.device)
@@ -111,7 +111,7 @@ def test_a_device_is_read_for_each_end_of_a_stage(monkeypatch: pytest.MonkeyPatc
     """Of a user's own stages for 512 at once, and one every 4 ms behind them; one that was not read tells nothing."""
     now, count = 1 << 40, 0
 
-    def read() -> Device:
+    def read(index: int | None) -> Device:
         nonlocal count
         count += 1
         return Device(count, 0, 0, 0)
@@ -168,9 +168,9 @@ def test_a_device_has_parts_where_its_allocator_counts_them() -> None:
         name: {"all": {"current": place}}
         for place, name in enumerate(("active_bytes", "inactive_split_bytes", "requested_bytes"))
     }
-    found = [read()]
+    found = [read(None)]
     for cuda.stats in ({}, {"allocated_bytes": {"all": {"current": 1, "peak": 1}}}):
-        found.append(read())
+        found.append(read(None))
     assert [Device(1, 2, 3, 4, 0, 1, 2), None, None] == found
 
 
@@ -184,10 +184,10 @@ def test_a_device_is_met_once_it_is_in_use() -> None:
         met.append(cuda.initialized)
 
     read = cuda_reader(cuda, in_use)
-    read()
+    read(None)
     cuda.initialized = True
-    read()
-    read()
+    read(None)
+    read(None)
     state.device = None
     assert [True] == met
 
@@ -229,7 +229,7 @@ def test_a_real_device_is_read() -> None:
     if not torch.cuda.is_available():
         pytest.skip("no device")
     tensor = torch.ones(1 << 20, device="cuda")
-    found, usage = cuda_reader(torch.cuda)(), DeviceInUse(torch.cuda).usage()
+    found, usage = cuda_reader(torch.cuda)(None), DeviceInUse(torch.cuda).usage()
     assert found is not None and usage is not None
     assert (torch.cuda.memory_allocated(), torch.cuda.max_memory_reserved()) == (found.allocated, found.reserved_peak)
     assert (found.active or 0) >= found.allocated >= (found.requested or 0) >= tensor.nbytes

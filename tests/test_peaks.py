@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import otel_rl
@@ -29,6 +30,7 @@ class Allocator:
 
     def __init__(self) -> None:
         self.live: list[int] = []
+        self.pool = 0
         self.stats: dict[Any, Any] = {
             "allocated_bytes": {pool: {"current": 0, "peak": 0} for pool in ("all", "small_pool")},
             "reserved_bytes": {"all": {"current": 0, "peak": 0}},
@@ -66,7 +68,8 @@ class Allocator:
             node["peak"] = node["current"]
 
     def read(self, device: int | None = None) -> dict[Any, Any]:
-        return copy.deepcopy(self.stats)
+        pool = self.stats["reserved_bytes_by_private_pools"][0, 1]
+        return copy.deepcopy({**self.stats, "reserved_bytes_by_private_pools": {(self.pool, 1): pool}})
 
 
 class Stages:
@@ -91,6 +94,7 @@ operations = st.lists(
 
 
 @given(operations)
+@example([("allocate", 9), ("begin", 0), ("free", 0), ("reset", 0), ("read", 0)])
 def test_host_and_stages_see_the_truth(done: list[tuple[str, int]]) -> None:
     """Over any sequence of allocations, stages in each other and beside each other, and the host's own resets."""
     ours, alone = Allocator(), Allocator()
@@ -110,6 +114,7 @@ def test_host_and_stages_see_the_truth(done: list[tuple[str, int]]) -> None:
         elif operation == "reset":
             peaks.before_reset(0)
             ours.reset()
+            peaks.after_reset(0)
             alone.reset()
         elif operation == "begin":
             stages.open.append((Stage("a"), [0, 0]))
@@ -176,6 +181,68 @@ def test_short_stages_each_have_their_own_peak(recording: Recording) -> None:
         for name in ("logits", "loss")
     ]
     assert [(100, True), (1, False)] == told
+
+
+def test_threads_do_not_take_each_others_peaks() -> None:
+    """One begins a stage, which resets, while another one reads the peaks of its own."""
+    ours, others = Allocator(), [Stage("other")]
+
+    def stats(device: int) -> dict[Any, Any]:
+        if stage.began and others:
+            peaks.begin(others.pop())
+        return ours.read()
+
+    peaks = Peaks(stats, lambda device: ours.reset(), lambda: 0)
+    stage = Stage("mine")
+    peaks.begin(stage)
+    ours.allocate(100)
+    ours.free()
+    stage.began = 1
+    peaks.end(stage)
+    assert 100 == (stage.attributes or {})[v.ALLOCATED_PEAK]
+
+
+@pytest.mark.parametrize("is_before", [True, False])
+def test_a_reset_of_the_hosts_stays_one(is_before: bool) -> None:
+    """Another thread begins a stage within it, or it comes within the begin of one."""
+    ours, resets = Allocator(), [1]
+    ours.allocate(100)
+    ours.free()
+
+    def reset(*during: Callable[[], object]) -> None:
+        peaks.before_reset(0)
+        for one in during:
+            one()
+        ours.reset()
+        peaks.after_reset(0)
+
+    def stats(device: int) -> dict[Any, Any]:
+        found = ours.read()
+        if not is_before and resets:
+            resets.clear()
+            reset()
+        return found
+
+    peaks = Peaks(stats, lambda device: ours.reset(), lambda: 0)
+    if is_before:
+        reset(lambda: peaks.begin(Stage("other")))
+    else:
+        peaks.begin(Stage("other"))
+    shown = ours.read()
+    peaks.show(0, shown)
+    assert 0 == shown["allocated_bytes"]["all"]["peak"]
+
+
+def test_a_private_pool_that_is_gone_is_forgotten() -> None:
+    """Graphs come and go, each with one of its own."""
+    ours = Allocator()
+    peaks = Peaks(lambda device: ours.read(), lambda device: ours.reset(), lambda: 0)
+    for number in range(100):
+        ours.pool = number
+        stage = Stage("a")
+        peaks.begin(stage)
+        peaks.end(stage)
+    assert len(ours.nodes()) == len(peaks._host[0])
 
 
 def test_a_stage_on_another_device_says_nothing() -> None:

@@ -27,6 +27,7 @@ from opentelemetry.trace import Status, StatusCode
 
 import otel_rl
 from otel_rl import guard, spans, vocabulary
+from otel_rl.probes import device, device_time, exposed, memory, peaks
 from otel_rl.probes.device import DeviceInUse
 from otel_rl.probes.memory import Device
 from otel_rl.runtime import UNREAD, state
@@ -370,7 +371,7 @@ class OutOfMemoryError(RuntimeError):
 
 def test_out_of_memory_says_what_every_open_stage_held(recording: Recording) -> None:
     """One log record for each open stage, once for each error, with its tokens and its memory."""
-    state.device, state.read_device = DeviceInUse(FakeCuda()), lambda: Device(30, 40, 50, 60)
+    state.device, state.read_device = DeviceInUse(FakeCuda()), lambda index: Device(30, 40, 50, 60)
     with pytest.raises(OutOfMemoryError), otel_rl.step(1), otel_rl.stage("sample", tokens=7):
         recording.tick(2)
         raise OutOfMemoryError
@@ -577,7 +578,7 @@ def test_memory_is_read_at_both_ends(recording: Recording) -> None:
     with otel_rl.step(1):
         recording.tick(11)
         state.read_memory = lambda: next(host)
-        state.device, state.read_device = DeviceInUse(FakeCuda()), lambda: next(device)
+        state.device, state.read_device = DeviceInUse(FakeCuda()), lambda index: next(device)
         with otel_rl.stage("sample"):
             recording.tick(11)
         state.device, state.read_memory = None, lambda: UNREAD
@@ -886,6 +887,10 @@ class Late(BaseException):
     """What a program's own timeout raises; how ``guard`` tells that it is a signal's is tested there."""
 
 
+OF_A_STAGE = {one.__file__ for one in (spans, device, device_time, exposed, memory, peaks)}
+"""Files with what is done at both ends of a stage."""
+
+
 def interrupt(at: int) -> tuple[bool, int]:
     """Run a stage inside another one, and raise where Python would run a signal's handler for the ``at``-th time.
 
@@ -895,17 +900,17 @@ def interrupt(at: int) -> tuple[bool, int]:
     moments = iter(range(at, -1, -1))
 
     def raise_late(frame: Any, event: str, argument: object) -> None:
-        is_ours = frame.f_code.co_filename == spans.__file__ and event in ("call", "c_return")
+        is_ours = frame.f_code.co_filename in OF_A_STAGE and event in ("call", "c_return")
         is_moment = is_ours and (event, frame.f_code.co_name) != ("call", "__exit__")
         if is_moment and next(moments, None) == 0:
             sys.setprofile(None)
             raise Late
 
-    before = len(state.queue)
+    before, state.probe_ns = len(state.queue), 0
     outer = spans.Stage("outer", {"a": 1})
     try:
         sys.setprofile(raise_late)
-        with outer, spans.Stage("inner") as inner:
+        with outer, spans.Stage(vocabulary.FORWARD) as inner:
             inner.fail(ValueError())
     except Late:
         is_late = True
@@ -916,11 +921,17 @@ def interrupt(at: int) -> tuple[bool, int]:
     return is_late, len(state.queue) - before
 
 
+@pytest.mark.parametrize("has_device", [False, True])
 def test_a_stage_that_a_handler_of_a_signal_interrupts_ends(
-    recording: Recording, monkeypatch: pytest.MonkeyPatch
+    recording: Recording, monkeypatch: pytest.MonkeyPatch, has_device: bool
 ) -> None:
-    """Wherever it raises: nothing stays open or current, and a stage is told once."""
+    """Wherever it raises: nothing stays open, current or with the device, and a stage is told once."""
     monkeypatch.setattr(state, "queue", deque())
+    monkeypatch.setattr(state, "read_memory", memory.MemoryReader().read)
+    cuda = FakeCuda()
+    exact = peaks.Peaks(cuda.memory_stats_as_nested_dict, lambda index: None, cuda.current_device)
+    if has_device:
+        state.device, state.read_device = device.DeviceInUse(cuda, exact), memory.cuda_reader(cuda)
     with otel_rl.step(1):
         around, current = set(state.open), trace.get_current_span()
         is_late, at, queued = True, 0, []
@@ -931,6 +942,10 @@ def test_a_stage_that_a_handler_of_a_signal_interrupts_ends(
             assert trace.get_current_span() is current, at
             told = [stage.span_id for stage in state.queue if isinstance(stage, spans.Stage)]
             assert len(set(told)) == len(told), at
+            if has_device:
+                clock = state.device.clock
+                kept = state.device._unread, exact._stages, clock._begun, clock.exposed._open
+                assert [] == [stage.name for of in kept for stage in of if stage not in around], at
             at += 1
     assert at > 20
     assert {0, 1, 2} == set(queued)

@@ -6,6 +6,10 @@ A number that was not read, or that the allocator does not keep, is None and mak
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
+
+UNKNOWN: Final = 1 << 62
+"""More than any device has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +78,8 @@ def stage_peak(peak_before: int, peak_after: int, before: int, after: int) -> Pe
     """
     if peak_after > peak_before:
         return Peak(peak_after, peak_after)
+    if peak_after < peak_before:  # the program has reset it meanwhile, and what was before that is not known
+        return Peak(max(before, after, peak_after), UNKNOWN)
     return Peak(max(before, after), max(before, after, peak_before))
 
 

@@ -244,8 +244,10 @@ def _know_device(kind: str, device: Any) -> Callable[[], object]:
         return lambda: None
     peaks, undo_peaks = exact_peaks(kind, device)
 
+    has_context = getattr(sys.modules.get("torch._C"), "_cuda_hasPrimaryContext", None) if kind == "cuda" else None
+
     def in_use() -> None:
-        state.device = DeviceInUse(device, peaks)
+        state.device = DeviceInUse(device, peaks, has_context)
 
     use_memory_reader(cuda_reader(device, in_use))
 

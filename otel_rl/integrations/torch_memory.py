@@ -45,8 +45,11 @@ def exact_peaks(kind: str, device: Any) -> tuple[Peaks | None, Callable[[], obje
     def before_reset(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         peaks.before_reset(args[0])
 
+    def after_reset(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        peaks.after_reset(args[0])
+
     patches = Patches()
     for place, reads, resets in (NAMES[kind], ACCELERATOR):
         patches.install(Hook(target=f"{place}:{reads}", after=show, optional=True))
-        patches.install(Hook(target=f"{place}:{resets}", before=before_reset, optional=True))
+        patches.install(Hook(target=f"{place}:{resets}", before=before_reset, after=after_reset, optional=True))
     return peaks, patches.undo

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from time import monotonic_ns
 from typing import Any, Final
 
@@ -26,8 +27,17 @@ class DeviceInUse:
     Made when a reading finds the device in use for the first time; a process without a device never has one.
     """
 
-    def __init__(self, device: Any, peaks: Peaks | None = None) -> None:
-        self.clock = DeviceClock(device)
+    def __init__(
+        self, device: Any, peaks: Peaks | None = None, has_context: Callable[[int], object] | None = None
+    ) -> None:
+        """Begin with a device that has just been met.
+
+        Args:
+            device: ``torch.cuda`` or ``torch.npu``.
+            peaks: makes peaks exact.
+            has_context: says of a device by its number whether this process uses it; None where that is not known.
+        """
+        self.clock = DeviceClock(device, has_context)
         self._peaks = peaks
         self._device = device
         self._unread: set[Any] = set()
@@ -58,12 +68,21 @@ class DeviceInUse:
         self.clock.end(stage)
         if stage in self._unread:
             self._unread.discard(stage)
-        else:
-            stage.after = stage.after[0], self._read()
-            if stage.before[1] is None and stage.began <= self._unused_ns:
-                stage.before = stage.before[0], UNUSED
+        elif stage.before is not None:  # else a handler of a signal raised before it had begun
+            text, begin = stage.before
+            found = self._read(begin and begin.device)  # on another thread another one may be current
+            stage.after = stage.after[0], found
+            if begin is None and found is not None and stage.began <= self._unused_ns:
+                stage.before = text, UNUSED._replace(device=found.device)
         if self._peaks is not None:
             attempt("read", "peaks of memory", self._peaks.end, stage)
+
+    def forget(self, stage: Any) -> None:
+        """Let go of a stage whose end a handler of a signal interrupted."""
+        self._unread.discard(stage)
+        self.clock.forget(stage)
+        if self._peaks is not None:
+            self._peaks.forget(stage)
 
     def usage(self) -> tuple[int, int] | None:
         """Say how many bytes of the device are free, and how many it has; None where that cannot be asked.
@@ -80,8 +99,18 @@ class DeviceInUse:
         self._asked_ns = now
         return self.usage()
 
-    def _read(self) -> Device | None:
-        return attempt("read", "memory of the device", state.read_device) if state.read_device is not None else None
+    def _read(self, index: int | None = None) -> Device | None:
+        """Read the memory of a device; of the current one, if this process uses it."""
+        return attempt("read", "memory of the device", self._memory, index)
+
+    def _memory(self, index: int | None) -> Device | None:
+        try:
+            if state.read_device is None or (index is None and not self.clock.is_used()):
+                return None
+        except RuntimeError:  # the device has failed; the host hears of it from its own calls
+            return None
+        found: Device | None = state.read_device(index)
+        return found
 
     def _is_due(self) -> bool:
         now = monotonic_ns()
@@ -93,7 +122,7 @@ class DeviceInUse:
     def _usage(self) -> tuple[int, int] | None:
         ask = getattr(self._device, "mem_get_info", None)
         try:
-            if ask is None or is_capturing(self._device):
+            if ask is None or not self.clock.is_used() or is_capturing(self._device):
                 return None
             free, total = ask()
         except RuntimeError:  # the device has failed; the host hears of it from its own calls

@@ -37,6 +37,8 @@ class Device(NamedTuple):
     """Which device it is, among those that the process sees."""
 
 
+ReadDevice = Callable[[int | None], Device | None]
+"""Reads the memory of a device, by its number; None is the current one."""
 Reading = tuple[bytes, Device | None]
 """One raw reading: the text of statm, and the device where it was read; ``host`` makes bytes of the first."""
 
@@ -60,7 +62,7 @@ class MemoryReader:
     without a device (``benchmarks/hotpath.py``); psutil's ``memory_info`` costs 10.
     """
 
-    def __init__(self, device: Callable[[], Device | None] | None = None) -> None:
+    def __init__(self, device: ReadDevice | None = None) -> None:
         try:
             self._statm = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
         except OSError:  # no /proc
@@ -86,7 +88,7 @@ class MemoryReader:
         return status.st_dev, status.st_ino
 
     @staticmethod
-    def _reader(statm: int, device: Callable[[], Device | None] | None) -> Callable[[], Reading]:
+    def _reader(statm: int, device: ReadDevice | None) -> Callable[[], Reading]:
         pread = os.pread
 
         def read() -> Reading:
@@ -101,13 +103,13 @@ class MemoryReader:
 
         def read_and_meet() -> Reading:
             if state.device is None:
-                attempt("meet", "the device", meet)
+                attempt("meet", "the device", meet, None)
             return read()
 
         return read_and_meet
 
 
-def use_memory_reader(device: Callable[[], Device | None] | None = None) -> None:
+def use_memory_reader(device: ReadDevice | None = None) -> None:
     """Read this process's memory from now on with a new reader, and let go of the one before."""
     if state.memory_reader is not None:
         state.memory_reader.close()
@@ -118,7 +120,7 @@ def use_memory_reader(device: Callable[[], Device | None] | None = None) -> None
 def read_now() -> Reading:
     """Read host and device, however young the last reading is."""
     text: bytes = state.read_memory()[0]
-    return text, state.read_device and state.read_device()
+    return text, None if state.read_device is None else state.read_device(None)
 
 
 def peak_rss() -> int:
@@ -129,7 +131,7 @@ def peak_rss() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * MAXRSS_UNIT
 
 
-def cuda_reader(cuda: Any, in_use: Callable[[], object] = lambda: None) -> Callable[[], Device | None]:
+def cuda_reader(cuda: Any, in_use: Callable[[], object] = lambda: None) -> ReadDevice:
     """Return the function that reads the allocator of ``torch.cuda`` (CUDA, ROCm) or ``torch.npu``.
 
     It never initialises the device and never resets a peak. One nested-dict call: ``memory_allocated()`` and its kin
@@ -142,16 +144,16 @@ def cuda_reader(cuda: Any, in_use: Callable[[], object] = lambda: None) -> Calla
     is_initialized, current = cuda.is_initialized, cuda.current_device
     stats = cuda.memory.memory_stats_as_nested_dict
 
-    def read() -> Device | None:
+    def read(index: int | None) -> Device | None:
         if not is_initialized():
             return None
-        try:
-            index = current()
-            readings = stats(index)
-        except RuntimeError:  # the device has failed; the host hears of it from its own calls
-            return None
         if state.device is None:
-            in_use()
+            in_use()  # first: an allocator of somebody else's refuses to tell, and the device has a clock all the same
+        try:
+            index = current() if index is None else index
+            readings = stats(index)
+        except RuntimeError:  # it refuses, or the device has failed; the host hears of that from its own calls
+            return None
         return _device(readings, index)
 
     return read

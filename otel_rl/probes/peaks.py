@@ -8,6 +8,7 @@ host reads is raised to them: it reads what it would read without us.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from threading import RLock
 from typing import Any, Final
 
 from otel_rl import vocabulary
@@ -38,6 +39,9 @@ class Peaks:
         """By device: the highest values that the host must still see."""
         self._stages: dict[Any, tuple[int, dict[Path, int]]] = {}
         """By open stage: its device, and its peaks until the last reset."""
+        self._alone = RLock()
+        """Held from a reading to its reset: a stage of another thread that began in between would lose its peak. A
+        handler of a signal may open a stage meanwhile."""
 
     # --- both ends of a stage -----------------------------------------------------------------------------------------
 
@@ -45,22 +49,27 @@ class Peaks:
         """Reset the peaks: those since the last reset belong to the host and to the stages around this one."""
         try:
             device = self._index()
-            found = self._take(device)
-            host = self._host.setdefault(device, {})
-            for path, peak in found.items():
-                host[path] = max(host.get(path, 0), peak)
-            self._reset(device)
+            with self._alone:
+                host = self._host.setdefault(device, {})  # first: a reset of the host's meanwhile lets go of this one
+                found = self._take(device)
+                for path, peak in found.items():
+                    host[path] = max(host.get(path, 0), peak)
+                for gone in host.keys() - found.keys():  # a private pool
+                    host.pop(gone, None)
+                self._reset(device)
+                self._stages[stage] = device, {}
         except RuntimeError:  # the device has failed; the host hears of it from its own calls
             return
-        self._stages[stage] = device, {}
 
     def end(self, stage: Any) -> None:
         """Say the stage's own peaks among its attributes."""
-        device, until_reset = self._stages.pop(stage, (-1, {}))
+        device, until_reset = self._stages.get(stage, (-1, {}))
         try:
             found = _peaks(self._stats(device)) if device >= 0 and device == self._index() else {}
         except RuntimeError:  # likewise
             return
+        finally:  # behind the reading: what another thread resets before it is still given to this stage
+            self._stages.pop(stage, None)
         described: dict[str, Value] = {}
         for path, (peak, exact) in _NAMES.items():
             if path in found:
@@ -80,12 +89,19 @@ class Peaks:
                 node[PEAK] = max(node[PEAK], kept.get(path, 0))
 
     def before_reset(self, device: int) -> None:
-        """Keep for the open stages what the host is about to reset; for the host itself it is over."""
-        self._host.pop(device, None)
+        """Keep for the open stages what the host is about to reset."""
         try:
             self._take(device)
         except RuntimeError:  # likewise
             return
+
+    def after_reset(self, device: int) -> None:
+        """For the host it is over, with what another thread's stage has kept since ``before_reset``."""
+        self._host.pop(device, None)
+
+    def forget(self, stage: Any) -> None:
+        """Let go of a stage whose end was interrupted."""
+        self._stages.pop(stage, None)
 
     def _take(self, device: int) -> dict[Path, int]:
         """Read the peaks since the last reset and give them to the open stages."""
