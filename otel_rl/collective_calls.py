@@ -105,11 +105,12 @@ def around_method(target: str, before: Callable[..., object] | None, original: A
         begun = None if device is None else attempt("time", target, device.clock.exposed.begin, row)
         state.in_collective.active = True
         try:
-            return original(self, *args, **kwargs)
+            result = original(self, *args, **kwargs)
+            if begun is not None:  # one that failed has no end: its stage has no sum
+                attempt("time", target, device.clock.exposed.end, begun)
+            return result
         finally:
             state.in_collective.active = False
-            if begun is not None:
-                attempt("time", target, device.clock.exposed.end, begun)
             attempt("close", target, row.close)
 
     return wait

@@ -45,6 +45,10 @@ class Driver:
         self.watched: set[int] = set()
         self.energy = 1_000_000
         self.fields = {197: 5_000, 198: 6_000, 138: 10, 139: 20}
+        self.unknown: set[int] = set()
+        """Fields that fail."""
+        self.types: dict[int, int] = {}
+        """Of the values of fields that are no ``unsigned long long``."""
         self.ecc = [7, 0]
         self.reasons = pynvml.nvmlClocksEventReasonSwPowerCap
         self.taken: list[int] = []
@@ -136,7 +140,10 @@ class Driver:
             if value.fieldId not in self.fields:
                 value.nvmlReturn = pynvml.NVML_ERROR_NOT_SUPPORTED
                 continue
-            value.valueType = pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG
+            if value.fieldId in self.unknown:
+                value.nvmlReturn = pynvml.NVML_ERROR_UNKNOWN
+                continue
+            value.valueType = self.types.get(value.fieldId, pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG)
             value.value.ullVal = self.fields[value.fieldId]
 
     def _nvmlDeviceGetPcieThroughput(self, device: Any, counter: Any, kilobytes: Any) -> None:

@@ -13,9 +13,11 @@ from typing import Any, ClassVar
 
 import pytest
 
+import otel_rl
 from otel_rl import runtime
 from otel_rl.probes import deferred
 from otel_rl.runtime import state
+from tests.fixtures import Recording
 
 torch = pytest.importorskip("torch")
 
@@ -29,8 +31,8 @@ class Event:
         self.over = False
         self.all.append(self)
 
-    def record(self) -> None:
-        pass
+    def record(self, stream: object) -> None:
+        self.stream = stream
 
     def query(self) -> bool:
         return self.over
@@ -50,7 +52,7 @@ class OnDevice:
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """A device named meta, with events and host memory that need no device."""
-    module = SimpleNamespace(Event=Event)
+    module = SimpleNamespace(Event=Event, current_stream="stream of {}".format)
     monkeypatch.setattr(torch, "meta", module, raising=False)
     empty = torch.empty
 
@@ -272,6 +274,28 @@ def test_numbers_go_to_memory_of_the_host(device: Any, monkeypatch: pytest.Monke
     monkeypatch.setattr(torch, "empty", noted)
     assert deferred.read([OnDevice(1.0)], use([]))
     assert ["cpu"] == asked
+
+
+@pytest.mark.usefixtures("queue")
+def test_a_copy_is_over_on_the_stream_that_copies(device: Any) -> None:
+    """That of the device of what is copied (here of the stand-in's, the host), whichever is current."""
+    assert deferred.read([OnDevice(1.0)], use([]))
+    assert ["stream of cpu"] == [event.stream for event in Event.all]
+
+
+@pytest.mark.usefixtures("queue")
+def test_with_steps_only_their_thread_asks(device: Any, recording: Recording) -> None:
+    """Another one's query would break a capture that it has begun, and cannot know of."""
+    seen: list[list[float]] = []
+    with otel_rl.step(1):
+        assert deferred.read([OnDevice(1.0)], use(seen))
+        Event.all[0].over = True
+        other = threading.Thread(target=deferred.resolve)
+        other.start()
+        other.join()
+        before = len(state.training.deferred)
+        deferred.resolve()
+        assert (1, 0) == (before, len(state.training.deferred))
 
 
 @pytest.mark.usefixtures("queue")

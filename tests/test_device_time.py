@@ -14,7 +14,7 @@ from otel_rl.probes.device_time import DeviceClock
 from otel_rl.records import Late
 from otel_rl.runtime import state
 from otel_rl.spans import Stage
-from tests.fake_cuda import FakeCuda, Stream
+from tests.fake_cuda import Event, FakeCuda, Stream
 from tests.fixtures import Recording
 
 
@@ -264,12 +264,49 @@ def test_a_rollout_is_timed_only_where_it_generates_here() -> None:
     for stage in stages:
         clock.begin(stage)
         if stage is stages[1]:
-            clock.generates(stage)
+            clock.generates()
         cuda.launch(1.0)
         clock.end(stage)
     cuda.wait(5.0)
     clock.resolve()
     assert (None, 1.0) == (stages[0].attributes, stages[1].attributes[v.DEVICE_TIME])
+
+
+def test_what_generates_inside_a_rollout_is_the_rollouts() -> None:
+    """Also below a stage of the user's own; outside of a rollout nothing is kept of it."""
+    cuda = FakeCuda()
+    clock = DeviceClock(cuda)
+    rollout, own, evaluation = Stage(v.SAMPLE), Stage("mine"), Stage(v.EVALUATE)
+    for stage in (rollout, own):
+        clock.begin(stage)
+    clock.generates()
+    cuda.launch(1.0)
+    for stage in (own, rollout):
+        clock.end(stage)
+    clock.begin(evaluation)
+    clock.generates()
+    clock.end(evaluation)
+    cuda.wait(5.0)
+    clock.resolve()
+    assert [1.0, 1.0] == [(stage.attributes or {})[v.DEVICE_TIME] for stage in (rollout, own)]
+    assert set() == clock._here
+
+
+def test_a_device_that_is_lost_while_it_tells_a_time_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not for ten seconds: what was about to be told goes without its time, and so does what followed."""
+    cuda = FakeCuda()
+    clock, stages = DeviceClock(cuda), [Stage(v.FORWARD), Stage(v.BACKWARD)]
+    for stage in stages:
+        clock.begin(stage)
+        clock.end(stage)
+
+    def lost(first: Event, last: Event) -> float:
+        raise RuntimeError("CUDA error")
+
+    monkeypatch.setattr(Event, "elapsed_time", lost)
+    clock.resolve()
+    assert [True, True] == [stage.attributes.is_timed for stage in stages if isinstance(stage.attributes, Late)]
+    state.dropped.clear()
 
 
 WORK = (

@@ -12,6 +12,7 @@ import pytest
 
 import otel_rl
 from otel_rl import vocabulary as v
+from otel_rl.collective_calls import around_method
 from otel_rl.patching import Hook, wrap
 from otel_rl.probes import exposed
 from otel_rl.probes.device import DeviceInUse
@@ -231,6 +232,21 @@ def test_the_error_of_a_collective_passes(recording: Recording, cuda: FakeCuda) 
     with otel_rl.step(1):
         with otel_rl.stage("train.forward"), pytest.raises(ValueError, match="of the host"):
             call(VALUE, GROUP)
+        cuda.wait(9.0)
+    recording.stop()
+    assert [(0.5, None)] == told(recording, v.FORWARD)
+
+
+def test_the_error_of_a_wait_passes(recording: Recording, cuda: FakeCuda) -> None:
+    """Likewise."""
+
+    def wait(work: object) -> None:
+        cuda.launch(0.5)
+        raise ValueError("of the host")
+
+    with otel_rl.step(1):
+        with otel_rl.stage("train.forward"), pytest.raises(ValueError, match="of the host"):
+            around_method("package:Work.wait", None, wait)(object())
         cuda.wait(9.0)
     recording.stop()
     assert [(0.5, None)] == told(recording, v.FORWARD)

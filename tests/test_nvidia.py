@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 
 import pynvml
 import pytest
 
 from otel_rl import vocabulary as v
+from otel_rl.probes import gpm
 from otel_rl.probes.nvidia import AGAIN, NvidiaProbe
 from otel_rl.probes.sample import Labels, Sample
 from tests.nvml import GIB, NAME, Driver
@@ -55,7 +57,8 @@ def status(samples: list[Sample]) -> dict[str, str]:
 
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
-    """A driver with one device."""
+    """A driver with one device; between two readings lie 5 s."""
+    monkeypatch.setattr(gpm, "monotonic", itertools.count(step=5).__next__)
     return Driver().install(monkeypatch)
 
 
@@ -164,6 +167,13 @@ def test_gpm_is_for_devices_that_have_it(monkeypatch: pytest.MonkeyPatch, driver
     assert 1 == driver.calls["nvmlGpmQueryDeviceSupport"]
 
 
+def test_two_readings_at_once_are_too_near_for_gpm(monkeypatch: pytest.MonkeyPatch, driver: Driver) -> None:
+    """The last one of the sidecar's comes when it ends; snapshots must lie 100 ms apart."""
+    monkeypatch.setattr(gpm, "monotonic", iter([1.0, 1.099, 1.1]).__next__)
+    probe = NvidiaProbe()
+    assert [[], [], [0.75]] == [values(read(probe), v.SM_ACTIVITY) for _ in range(3)]
+
+
 def test_a_metric_of_gpm_that_fails_is_left_out(monkeypatch: pytest.MonkeyPatch, driver: Driver) -> None:
     """The others are there; what is no number is none."""
     answer = Driver._nvmlGpmMetricsGet
@@ -193,6 +203,33 @@ def test_bytes_of_other_generations(driver: Driver) -> None:
     rates = {dict(row.labels)[v.NETWORK_DIRECTION]: row.value for row in found if row.name == v.PCIE_THROUGHPUT}
     assert {"receive": 400_000, "transmit": 300_000} == rates
     assert 2 == driver.calls["nvmlDeviceGetPcieThroughput"]
+
+
+def test_a_counter_of_bytes_in_32_bits_is_none(driver: Driver) -> None:
+    """It begins anew within a period, nobody knows how often; the rate is told instead."""
+    driver.fields = {197: 2**32 - 1000, 198: 2**32 - 1000}
+    driver.types = dict.fromkeys(driver.fields, pynvml.NVML_VALUE_TYPE_UNSIGNED_INT)
+    probe = NvidiaProbe()
+    read(probe)
+    driver.fields = {197: 500, 198: 500}
+    found = read(probe)
+    assert ([], [400_000, 300_000]) == (values(found, v.GPU_IO), values(found, v.PCIE_THROUGHPUT))
+
+
+def test_of_two_counters_for_the_same_the_one_counts_that_answers(driver: Driver) -> None:
+    """From then on it alone: the other one has counted from elsewhere."""
+    driver.fields, driver.unknown = {138: 1, 139: 2, 202: 2_000, 204: 4_000}, {138, 139}
+    probe = NvidiaProbe()
+    found = [values(read(probe), v.GPU_IO)]
+    driver.fields, driver.unknown = {138: 1, 139: 2, 202: 2_100, 204: 4_300}, set()
+    found.append(values(read(probe), v.GPU_IO))
+    driver.fields, driver.unknown = {138: 1, 139: 2}, {138, 139}
+    other = NvidiaProbe()
+    found.append(values(read(other), v.GPU_IO))
+    driver.fields |= {202: 5, 204: 6}
+    driver.unknown = set()
+    found += values(read(other), v.GPU_IO), values(read(other), v.GPU_IO)
+    assert [[0, 0], [300, 100], [], [0, 0], [0, 0]] == found
 
 
 def test_critical_errors_are_counted_by_number(driver: Driver) -> None:
@@ -257,6 +294,34 @@ def test_a_device_may_vanish_in_any_call(driver: Driver) -> None:
         assert expected == len([sample for sample in found if sample.labels[0][1] == "GPU-2"])
         driver.fails.clear()
         probe.close()
+
+
+def test_a_device_that_answers_nothing_has_failed(driver: Driver) -> None:
+    """One that has fallen off the bus often says no more than that."""
+    driver.devices = 2
+    probe = NvidiaProbe()
+    read(probe)
+    driver.fails = {(name, 1): pynvml.NVML_ERROR_UNKNOWN for name in FIRST_CALLS}
+    driver.fails["nvmlDeviceGetTemperature", 1] = pynvml.NVML_ERROR_NOT_SUPPORTED
+    assert {"GPU-1": "failed", "GPU-2": "ok"} == status(read(probe))
+    driver.fails = {("nvmlDeviceGetPowerUsage", 1): pynvml.NVML_ERROR_UNKNOWN}
+    for _ in range(AGAIN):
+        found = read(probe)
+    assert {"GPU-1": "ok", "GPU-2": "ok"} == status(found)
+
+
+@pytest.mark.parametrize("name", ["nvmlDeviceGetUUID", "nvmlDeviceGetName", "nvmlDeviceGetMigMode"])
+def test_an_error_at_the_begin_may_pass(driver: Driver, name: str) -> None:
+    """The device, and what it is cut into, is looked for again."""
+    driver.devices, driver.is_cut = 2, True
+    expected = len(values(read(NvidiaProbe()), v.GPU_MEMORY))
+    driver.fails = {(name, 1): pynvml.NVML_ERROR_TIMEOUT}
+    probe = NvidiaProbe()
+    fewer = len(values(read(probe), v.GPU_MEMORY))
+    driver.fails.clear()
+    for _ in range(AGAIN):
+        found = read(probe)
+    assert fewer < expected == len(values(found, v.GPU_MEMORY))
 
 
 def test_one_that_is_lost_from_the_begin_is_looked_for(driver: Driver) -> None:
@@ -332,6 +397,22 @@ def test_parts_of_a_device(driver: Driver) -> None:
     assert [] == values(found, v.GPU_UTILIZATION)
     driver.lost = {1}
     assert {"GPU-1": "failed"} == status(read(probe))
+
+
+def test_a_part_that_is_not_ours_hides_no_other(driver: Driver) -> None:
+    """A container may be let see some."""
+    driver.is_cut = True
+    driver.fails = {("nvmlDeviceGetUUID", 101): pynvml.NVML_ERROR_NO_PERMISSION}
+    parts = {dict(sample.labels)[v.HW_ID] for sample in read(NvidiaProbe())}
+    assert {"GPU-1", "MIG-103"} == parts
+
+
+def test_an_old_package_of_that_name_leaves_no_session(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``pynvml`` 11 knows no GPM; the sampler says so once."""
+    monkeypatch.delattr(pynvml, "c_nvmlGpmMetricsGet_t")
+    with pytest.raises(AttributeError):
+        read(NvidiaProbe())
+    assert not driver.is_begun
 
 
 def test_what_was_taken_is_given_back(driver: Driver) -> None:

@@ -715,7 +715,7 @@ class Event:
 
     over = True
 
-    def record(self) -> None:
+    def record(self, stream: object) -> None:
         pass
 
     def query(self) -> bool:
@@ -749,6 +749,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Any:
     module = SimpleNamespace(
         Event=Event,
         current_device=lambda: 0,
+        current_stream=lambda device: None,
         get_device_name=lambda device: "NVIDIA H100 80GB HBM3",
         is_current_stream_capturing=lambda: False,
     )

@@ -77,6 +77,19 @@ def test_a_reading_replaces_an_exact_peak_only_beyond_slack(
     assert [host(size * MIB, "b", exact=exact)] == found
 
 
+def test_an_allocator_counts_at_once(tmp_path: Path) -> None:
+    """A reading above an exact peak of a device is another stage's."""
+    found = peaks(
+        tmp_path,
+        {v.ALLOCATED_PEAK: 1000, v.ALLOCATED_PEAK_EXACT: True},
+        {v.ALLOCATED_PEAK: 1001, v.ALLOCATED_PEAK_EXACT: False},
+    )
+    expected = MemoryPeak(
+        role="trainer", rank=0, kind="device allocated", bytes=1001, is_exact=False, stage="b", iteration=4
+    )
+    assert [expected] == found
+
+
 def test_device_memory_has_its_own_rows(tmp_path: Path) -> None:
     """Allocated and reserved bytes peak in different stages."""
     found = peaks(

@@ -32,7 +32,7 @@ from otel_rl.probes import deferred, kv_cache
 from otel_rl.records import Count, Labels, Later, Noted
 from otel_rl.requests import UNKNOWN, Request, note
 from otel_rl.runtime import state
-from otel_rl.spans import Stage, current_stage
+from otel_rl.spans import Stage
 
 PACKAGE = "transformers"
 SUPPORTS = ">=4.56,<6"
@@ -137,7 +137,7 @@ def _begin(args: Args, kwargs: Kwargs) -> None:
         call.depth += 1
     else:
         if state.device is not None:
-            state.device.clock.generates(current_stage())
+            state.device.clock.generates()
         generating.call = call = Call(call, args[0])
         generating.marks = call.marks
 

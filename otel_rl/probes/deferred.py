@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from threading import get_ident
 from time import monotonic, sleep
 from typing import Any
 
@@ -119,7 +120,7 @@ def _send(kind: str, make: Callable[[], Sequence[Any]], use: Callable[[Any], Ite
         host = torch.empty(values.shape, dtype=values.dtype, device="cpu", pin_memory=True)
         hosts.append(host.copy_(values, non_blocking=True))
     event = device.Event()
-    event.record()
+    event.record(device.current_stream(values.device))  # the one that copies: the current device may be another
     state.training.deferred.append((device, event, hosts, use))
     return True
 
@@ -128,11 +129,18 @@ def resolve() -> None:
     """Hand over every number whose copy has ended, in order; called between stages, by any thread.
 
     While one thread does, another leaves it to that: it could take numbers that only the one before them had asked for.
-    What a thread has timed on the device it completes itself. Nothing is asked while this thread captures a graph, and
-    nothing is handed over while the queue is full: who asked has accounts to settle with what comes.
+    What a thread has timed on the device it completes itself. Once there are steps only their thread asks, since
+    another one's query could break the capture of a graph that it has begun, and never while it captures. Nothing is
+    handed over while the queue is full: who asked has accounts to settle with what comes.
     """
     if state.device is not None:
         state.device.clock.resolve()
+    loop = state.training.loop
+    if loop is None or loop.thread == get_ident():
+        _hand_over()
+
+
+def _hand_over() -> None:
     waiting, alone = state.training.deferred, state.training.resolving
     if not waiting or not alone.acquire(blocking=False):
         return
@@ -149,10 +157,13 @@ def resolve() -> None:
 def drain(timeout_s: float = DRAIN_S) -> None:
     """Hand over what is still on its way, waiting for the device at most so long: nothing will come after the end."""
     deadline = monotonic() + timeout_s
-    resolve()
-    while _is_waiting() and monotonic() < deadline:
+    while True:
+        if state.device is not None:
+            state.device.clock.resolve()
+        _hand_over()
+        if not _is_waiting() or monotonic() >= deadline:
+            return
         sleep(0.001)
-        resolve()
 
 
 def _is_waiting() -> bool:

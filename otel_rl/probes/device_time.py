@@ -103,12 +103,15 @@ class DeviceClock:
             begun = self.start()
             if begun is not None:
                 self._begun[stage] = begun
-                self.exposed.open(stage, begun.stream)
+                if not (stage.attributes or {}).get(vocabulary.CHECKPOINT_ASYNC):  # another thread ends it: no number
+                    self.exposed.open(stage, begun.stream)
 
-    def generates(self, stage: Any) -> None:
-        """Note that an open rollout stage generates in this process; without that it only waits for a server."""
-        if stage in self._begun:
-            self._here.add(stage)
+    def generates(self) -> None:
+        """Note that this thread generates: the rollout stages open on it do not only wait for a server."""
+        me = get_ident()
+        for stage, begun in self._begun.copy().items():
+            if stage.name == vocabulary.SAMPLE and begun.thread == me:
+                self._here.add(stage)
 
     def end(self, stage: Any) -> None:
         """Mark the end of a stage; its attributes become late ones, which are complete when the device was there."""
@@ -117,11 +120,11 @@ class DeviceClock:
         if begun is None:
             return
         waits = self.exposed.close(stage)
-        if stage.name == vocabulary.SAMPLE:
-            if stage not in self._here:
-                self._keep(begun.stream, begun.event)
-                return
+        if stage in self._here:
             self._here.discard(stage)
+        elif stage.name == vocabulary.SAMPLE:
+            self._keep(begun.stream, begun.event)
+            return
         stage.attributes = self.stop(begun, stage.attributes, waits)
 
     def forget(self, stage: Any) -> None:
@@ -223,11 +226,13 @@ class DeviceClock:
         try:
             while waiting and not is_capturing(self._device) and waiting[0].end.query():
                 begun, end, attributes, waits = waiting.popleft()
-                attributes[vocabulary.DEVICE_TIME] = begun.event.elapsed_time(end) / 1e3
-                if waits:
-                    waited_ms = [first.elapsed_time(last) for first, last in waits]
-                    attributes[vocabulary.COMM_EXPOSED] = sum(waited_ms) / 1e3
-                attributes.is_timed = True
+                try:
+                    attributes[vocabulary.DEVICE_TIME] = begun.event.elapsed_time(end) / 1e3
+                    if waits:
+                        waited_ms = [first.elapsed_time(last) for first, last in waits]
+                        attributes[vocabulary.COMM_EXPOSED] = sum(waited_ms) / 1e3
+                finally:  # it waits no more, also where the device fails meanwhile
+                    attributes.is_timed = True
                 self._keep(begun.stream, begun.event, end, *chain.from_iterable(waits))
         except RuntimeError:
             self._fail()
@@ -264,6 +269,7 @@ class DeviceClock:
             state.dropped["metrics", "device_failed"] += 1
         self._give_up(self._of_thread.waiting)
         self._begun.clear()
+        self._here.clear()
         self.exposed.forget()
 
 

@@ -67,15 +67,15 @@ class Exposed:
         else:
             self._open[stage] = Waits(stream)
 
-    def close(self, stage: Any) -> list[Pair]:
+    def close(self, stage: Any) -> tuple[Pair, ...]:
         """Give the waits of a stage that ends; none where it had none, or where not all of them are known."""
         waits = self._open.pop(stage, None)
         if waits is None:
-            return []
+            return ()
         if waits.calls > FEW:
             self._untimed[stage.name] = EVERY - 1
         is_known = not waits.launched and len(waits.pairs) == waits.calls
-        return waits.pairs if is_known else []
+        return tuple(waits.pairs) if is_known else ()  # a copy: another thread may have begun a wait behind it
 
     def forget(self) -> None:
         """Let go of all stages: the device has failed."""

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import math
 from contextlib import suppress
+from time import monotonic
 from typing import Any, Final
 
 from otel_rl import vocabulary
 from otel_rl.probes.nvidia_readings import Device
 from otel_rl.probes.sample import Sample
 
+APART_S: Final = 0.1
 METRICS: Final = (
     (vocabulary.SM_ACTIVITY, "NVML_GPM_METRIC_SM_UTIL"),
     (vocabulary.TENSOR_ACTIVITY, "NVML_GPM_METRIC_ANY_TENSOR_UTIL"),
@@ -29,7 +31,8 @@ class Gpm:
         self._nvml = nvml
         self._samples: list[Any] = []
         """The snapshot of the reading before, and the place for the next one."""
-        self._has_before = False
+        self._taken_s = -math.inf
+        """When the first of them was taken."""
         self._request = nvml.c_nvmlGpmMetricsGet_t()  # 19 kB
         self._request.version = nvml.NVML_GPM_METRICS_GET_VERSION
         self._request.numMetrics = len(METRICS)
@@ -44,11 +47,14 @@ class Gpm:
                 raise nvml.NVMLError(nvml.NVML_ERROR_NOT_SUPPORTED)
             self._samples = [nvml.nvmlGpmSampleAlloc(), nvml.nvmlGpmSampleAlloc()]
         before, now = self._samples
+        now_s = monotonic()
+        if now_s - self._taken_s < APART_S:  # the last reading may follow at once
+            return []
         if device.whole is None:
             nvml.nvmlGpmSampleGet(whole, now)
         else:
             nvml.nvmlGpmMigSampleGet(whole, device.instance, now)
-        had_before, self._has_before = self._has_before, True
+        had_before, self._taken_s = self._taken_s > -math.inf, now_s
         self._samples = [now, before]
         return self._between(before, now, device) if had_before else []
 

@@ -99,21 +99,24 @@ class Session:
         for index in range(nvml.nvmlDeviceGetCount()):
             try:
                 self._meet(nvml.nvmlDeviceGetHandleByIndex(index))
-            except self._lost:
-                self.has_lost = True
+            except self._never:  # one that is not for us
+                continue
             except self.ended:
                 raise
-            except nvml.NVMLError:  # one that is not for us
-                continue
+            except nvml.NVMLError:  # one that is lost, or whose error may pass: it is looked for again
+                self.has_lost = True
 
     def read(self) -> Iterator[Sample]:
         """Ask every device; raises ``ended``."""
         if self._xids is not None:
             yield from self._xids.read()
         for device, readings in tuple(self._questions):
+            has_answered = has_failed = False
             for reading in tuple(readings):
                 try:
-                    yield from reading(device)
+                    found = reading(device)
+                    has_answered = has_answered or bool(found)
+                    yield from found
                 except self._never:
                     readings.remove(reading)
                 except self._lost:
@@ -122,7 +125,9 @@ class Session:
                 except self.ended:
                     raise
                 except self._nvml.NVMLError:
-                    continue
+                    has_failed = True
+            if has_failed and not has_answered and device.whole is None:
+                self._lose(device)  # a device that has fallen off the bus often says no more than that it fails
 
     def close(self) -> None:
         """Give everything back; the driver may be gone."""
@@ -146,7 +151,7 @@ class Session:
         with suppress(self._nvml.NVMLError_NotSupported, self._nvml.NVMLError_FunctionNotFound):
             is_cut, _ = self._nvml.nvmlDeviceGetMigMode(handle)
             for place in range(self._nvml.nvmlDeviceGetMaxMigDeviceCount(handle) if is_cut else 0):
-                with suppress(self._nvml.NVMLError_NotFound):
+                with suppress(self._nvml.NVMLError_NotFound, *self._never):  # no part, or one that is not for us
                     self._meet_part(handle, self._nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, place))
 
     def _meet_part(self, whole: Any, handle: Any) -> None:
@@ -188,7 +193,9 @@ def open_session(totals: Totals, xids: Counts) -> Session | None:
         return None
     try:
         return Session(pynvml, totals, xids)
-    except pynvml.NVMLError:
+    except BaseException as error:  # also what an old package of that name lacks
         with suppress(pynvml.NVMLError):
             pynvml.nvmlShutdown()
+        if not isinstance(error, pynvml.NVMLError):
+            raise
         return None

@@ -18,7 +18,8 @@ ALL_LINKS: Final = 0xFFFF_FFFF
 """Scope of a field of NVLink: the sum over the links of the device."""
 PCIE, NVLINK = "pcie", "nvlink"
 RECEIVE, TRANSMIT = "receive", "transmit"
-FIELDS: Final[tuple[tuple[str, int, str, str, int], ...]] = (
+Field = tuple[str, int, str, str, int]
+FIELDS: Final[tuple[Field, ...]] = (
     ("NVML_FI_DEV_PCIE_COUNT_RX_BYTES", 0, PCIE, RECEIVE, 1),
     ("NVML_FI_DEV_PCIE_COUNT_TX_BYTES", 0, PCIE, TRANSMIT, 1),
     ("NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX", ALL_LINKS, NVLINK, RECEIVE, KIB),
@@ -26,9 +27,16 @@ FIELDS: Final[tuple[tuple[str, int, str, str, int], ...]] = (
     ("NVML_FI_DEV_NVLINK_COUNT_RCV_BYTES", ALL_LINKS, NVLINK, RECEIVE, 1),  # the fifth NVLink counts here only
     ("NVML_FI_DEV_NVLINK_COUNT_XMIT_BYTES", ALL_LINKS, NVLINK, TRANSMIT, 1),
 )
-"""Counters of bytes: NVML's name, scope, link, direction, bytes in its unit. Of two for the same the first is taken."""
+"""Counters of bytes: NVML's name, scope, link, direction, bytes in its unit.
+
+Of two for the same the first that answers is taken.
+"""
 VALUES: Final = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
 """The part of the union that holds a value, by ``NVML_VALUE_TYPE_...``."""
+
+NARROW: Final = VALUES.index("uiVal")
+"""A counter of bytes in 32 bits, which nvml.h says may be wrapped: 4 GiB pass within a period, so nobody knows how
+often it has begun anew, and it is as if it were not there."""
 
 
 class Traffic:
@@ -44,18 +52,23 @@ class Traffic:
         asked = [(getattr(nvml, name), scope) for name, scope, *_ in self._fields]
         answers = nvml.nvmlDeviceGetFieldValues(device.handle, asked) if asked else []
         found: list[Sample] = []
-        kept: dict[tuple[str, str], tuple[str, int, str, str, int]] = {}
+        kept: list[Field] = []
+        counted: set[tuple[str, str]] = set()
         for field, answer in zip(self._fields, answers, strict=True):
             _, _, link, direction, unit = field
-            if (link, direction) in kept or answer.nvmlReturn in _never(nvml):
+            if (link, direction) in counted or answer.nvmlReturn in _never(nvml):
                 continue
-            kept[link, direction] = field
-            if answer.nvmlReturn == nvml.NVML_SUCCESS and answer.valueType < len(VALUES):
+            if answer.nvmlReturn == nvml.NVML_SUCCESS:
+                if answer.valueType >= len(VALUES) or (unit == 1 and answer.valueType == NARROW):
+                    continue
                 count = getattr(answer.value, VALUES[answer.valueType]) * unit
                 labels = (*device.labels, (vocabulary.LINK, link), (vocabulary.NETWORK_DIRECTION, direction))
                 found.append(device.totals.sample(vocabulary.GPU_IO, count, labels))
-        self._fields = tuple(kept.values())
-        self.counts_pcie = (PCIE, RECEIVE) in kept
+                counted.add((link, direction))
+                kept = [other for other in kept if other[2:4] != (link, direction)]  # it counts from elsewhere
+            kept.append(field)
+        self._fields = tuple(kept)
+        self.counts_pcie = (PCIE, RECEIVE) in [field[2:4] for field in kept]
         return found
 
     def received(self, device: Device) -> list[Sample]:

@@ -19,7 +19,7 @@ KINDS: Final[tuple[tuple[MemoryKind, str, str, tuple[str, str]], ...]] = (
 KEYS: Final = tuple(key for _, peak, exact, ends in KINDS for key in (peak, exact, *ends))
 ANY: Final = frozenset(KEYS)
 SLACK_SHARE: Final = 0.01
-"""The kernel counts pages late: a reading may lie this much above an exact peak."""
+"""The kernel counts pages late: a reading of the host may lie this much above an exact peak."""
 RAISE_SHARE: Final = 0.001
 """A stage raised the memory when it went this much above the stage before it; a few pages are noise."""
 
@@ -57,7 +57,7 @@ class Peaks:
                 continue
             key = (rank_of(span.resource), kind)
             found = _Seen(size, own >= size and span.attributes.get(exact) is True, _name(span, phase), iteration)
-            if _is_higher(found, self._peaks.get(key)):
+            if _is_higher(found, self._peaks.get(key), slack_share=SLACK_SHARE if peak == v.RSS_PEAK else 0):
                 self._peaks[key] = found
             before = self._stages.get(key)
             if _is_stage(span, iteration) and (before is None or size > before.bytes * (1 + RAISE_SHARE)):
@@ -89,11 +89,11 @@ def _is_stage(span: SpanView, iteration: int | None) -> bool:
     return bool(span.parent_id) and not (is_container(span.name) and iteration is not None)
 
 
-def _is_higher(found: _Seen, seen: _Seen | None) -> bool:
-    """Compare peaks; an exact one gives way to a reading only beyond the kernel's slack."""
+def _is_higher(found: _Seen, seen: _Seen | None, *, slack_share: float) -> bool:
+    """Compare peaks; an exact one gives way to a reading only beyond the slack."""
     if seen is None:
         return True
     if found.is_exact == seen.is_exact:
         return found.bytes > seen.bytes
-    slack = 1 + SLACK_SHARE
+    slack = 1 + slack_share
     return found.bytes * slack >= seen.bytes if found.is_exact else found.bytes > seen.bytes * slack
