@@ -248,6 +248,8 @@ class Runtime:
     """The last memory reading of the host."""
     probe_ns: int = 0
     """When it was read, monotonic."""
+    has_context: Callable[[int], object] | None = None
+    """Says of an accelerator, by its number, whether this process uses it; None where nobody can tell."""
     device: Any = None
     """What is done on a device at both ends of a stage; None until the process uses one."""
     exhausted: int = 0

@@ -29,7 +29,7 @@ def using_device(recording: Recording) -> FakeCuda:
     otel_rl.uninstrument()
     recording.start("torch")
     cuda = FakeCuda()
-    state.device = DeviceInUse(cuda)
+    state.device, state.has_context = DeviceInUse(cuda), None
     use_memory_reader(lambda index: Device(0, 0, 0, 0))
     recording.tick(20)
     return cuda

@@ -277,7 +277,7 @@ def test_torch_s_own_collectives_are_timed(recording: Recording, tmp_path: Path)
     try:
         recording.start("torch")
         cuda = FakeCuda()
-        state.device = DeviceInUse(cuda)
+        state.device, state.has_context = DeviceInUse(cuda), None
         state.identify(world_size=2)  # a single process records no collectives
         tensor, records = torch.ones(4), []
         with otel_rl.step(1):

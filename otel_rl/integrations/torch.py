@@ -244,16 +244,17 @@ def _know_device(kind: str, device: Any) -> Callable[[], object]:
         return lambda: None
     peaks, undo_peaks = exact_peaks(kind, device)
 
-    has_context = getattr(sys.modules.get("torch._C"), "_cuda_hasPrimaryContext", None) if kind == "cuda" else None
-
     def in_use() -> None:
-        state.device = DeviceInUse(device, peaks, has_context)
+        state.device = DeviceInUse(device, peaks)
 
     use_memory_reader(cuda_reader(device, in_use))
+    if kind == "cuda":
+        state.has_context = getattr(sys.modules.get("torch._C"), "_cuda_hasPrimaryContext", None)
 
     def leave() -> None:
         undo_peaks()
         use_memory_reader()
+        state.has_context = None
 
     return leave
 

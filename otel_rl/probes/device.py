@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from time import monotonic_ns
 from typing import Any, Final
 
 from otel_rl.guard import attempt
-from otel_rl.probes.device_time import DeviceClock, is_capturing
+from otel_rl.probes.device_time import DeviceClock, is_capturing, is_used
 from otel_rl.probes.memory import Device
 from otel_rl.probes.peaks import Peaks
 from otel_rl.runtime import state
@@ -27,17 +26,8 @@ class DeviceInUse:
     Made when a reading finds the device in use for the first time; a process without a device never has one.
     """
 
-    def __init__(
-        self, device: Any, peaks: Peaks | None = None, has_context: Callable[[int], object] | None = None
-    ) -> None:
-        """Begin with a device that has just been met.
-
-        Args:
-            device: ``torch.cuda`` or ``torch.npu``.
-            peaks: makes peaks exact.
-            has_context: says of a device by its number whether this process uses it; None where that is not known.
-        """
-        self.clock = DeviceClock(device, has_context)
+    def __init__(self, device: Any, peaks: Peaks | None = None) -> None:
+        self.clock = DeviceClock(device)
         self._peaks = peaks
         self._device = device
         self._unread: set[Any] = set()
@@ -105,7 +95,7 @@ class DeviceInUse:
 
     def _memory(self, index: int | None) -> Device | None:
         try:
-            if state.read_device is None or (index is None and not self.clock.is_used()):
+            if state.read_device is None or (index is None and not is_used(self._device)):
                 return None
         except RuntimeError:  # the device has failed; the host hears of it from its own calls
             return None
@@ -122,7 +112,7 @@ class DeviceInUse:
     def _usage(self) -> tuple[int, int] | None:
         ask = getattr(self._device, "mem_get_info", None)
         try:
-            if ask is None or not self.clock.is_used() or is_capturing(self._device):
+            if ask is None or not is_used(self._device) or is_capturing(self._device):
                 return None
             free, total = ask()
         except RuntimeError:  # the device has failed; the host hears of it from its own calls

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import chain
 from threading import get_ident
 from typing import Any, Final, NamedTuple
@@ -79,10 +79,8 @@ class DeviceClock:
     the device fails, its clock stops for good; that is counted once, and the host hears of it from its own calls.
     """
 
-    def __init__(self, device: Any, has_context: Callable[[int], object] | None = None) -> None:
-        """Begin without stages; for the arguments see ``DeviceInUse``."""
+    def __init__(self, device: Any) -> None:
         self._device = device
-        self._has_context = has_context
         self._free: defaultdict[Any, list[Any]] = defaultdict(list)
         """Events that nobody waits for, by their device; they cannot be recorded on another."""
         self._begun: dict[Any, Begun] = {}
@@ -165,17 +163,6 @@ class DeviceClock:
         if waiting:
             attempt("read", "times of the device", self._resolve if _is_mine() else self._give_up, waiting)
 
-    def is_used(self) -> bool:
-        """Whether this process uses the current device.
-
-        A thread begins on device 0, whichever its process uses: to record or to ask something there would take some
-        hundred MB of it for good.
-
-        Raises:
-            RuntimeError: the device has failed.
-        """
-        return self._has_context is None or bool(self._has_context(self._device.current_device()))
-
     @property
     def is_waiting(self) -> bool:
         """Whether this thread has recorded stages that the device has not ended."""
@@ -187,7 +174,7 @@ class DeviceClock:
         if self._has_failed or not _is_mine():
             return None
         try:
-            if not self.is_used() or is_capturing(self._device):
+            if not is_used(self._device) or is_capturing(self._device):
                 return None  # an event recorded into a graph would be recorded again with every replay
             stream = self._device.current_stream()
             return Begun(self._record(stream), stream, get_ident())
@@ -279,10 +266,22 @@ def _is_mine() -> bool:
     return loop is None or loop.thread == get_ident()
 
 
+def is_used(device: Any) -> bool:
+    """Whether this process uses the current device, as far as that can be asked.
+
+    A thread begins on device 0, whichever its process uses: to record or to ask something there would take some hundred
+    MB of it for good.
+
+    Raises:
+        RuntimeError: the device has failed.
+    """
+    return state.has_context is None or bool(state.has_context(device.current_device()))
+
+
 def is_capturing(device: Any) -> bool:
     """Whether what this thread asks of the device is recorded into a graph instead of done.
 
     Raises:
         RuntimeError: the device has failed.
     """
-    return bool(getattr(device, "is_current_stream_capturing", bool)())
+    return is_used(device) and bool(getattr(device, "is_current_stream_capturing", bool)())
