@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any, Final
 
 from otel_rl import vocabulary
 from otel_rl.analysis.memory import Peak, activation_peak, stage_peak
 from otel_rl.records import Point, Value
 from otel_rl.runtime import Trace
 from otel_rl.spans import Stage
+
+PASSES: Final = (vocabulary.FORWARD, vocabulary.BACKWARD)
 
 
 @dataclass(slots=True)
@@ -45,7 +48,7 @@ class Activations:
         """Steps that are not over: stages of several come by turns, where the device is late."""
 
     def see(self, stage: Stage) -> dict[str, Value]:
-        """Take in a finished stage with readings of the device at both ends; give what it says of activations."""
+        """Take in a finished stage of a process that uses a device; give what it says of activations."""
         step = self._steps.get(stage.trace)
         if stage.name == vocabulary.FORWARD:
             if (stage.attributes or {}).get(vocabulary.MODE) != "eval":
@@ -64,12 +67,14 @@ class Activations:
                 return {vocabulary.ACTIVATION_PEAK: peak.low, vocabulary.ACTIVATION_PEAK_EXACT: peak.is_exact}
         return {}
 
-    def tell(self, goes_on: Collection[Trace | None]) -> None:
+    def tell(self, current: Trace | None, open_or_late: Iterable[Any]) -> None:
         """Emit the highest of each step that is over.
 
         Args:
-            goes_on: traces of which a stage is open, or waits for its device.
+            current: the trace of what comes next.
+            open_or_late: stages that have not ended, or wait for their device, and collectives.
         """
+        goes_on = {stage.trace for stage in open_or_late if stage.name in PASSES} | {current}
         for trace in [trace for trace in self._steps if trace not in goes_on]:
             step = self._steps.pop(trace)
             if step.highest:

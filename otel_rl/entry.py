@@ -173,6 +173,8 @@ def flush(timeout_s: float = 2.0) -> bool:
     if flusher is None or flusher.pid != os.getpid():
         return not state.queue
     _parts.collected_at = -inf
+    with guard("take what has come from a device"):
+        deferred.resolve()
     with guard("flush"):  # what is no time is no reason to raise
         return flusher.flush(timeout_s)
     return False

@@ -33,11 +33,15 @@ def record_exhausted() -> None:
     """Log, for every open stage, what it held and what it was working on when memory ran out."""
     with guard("take what has come from a device"):
         deferred.resolve()
-    reading = read_now()
+    readings: dict[int | None, Any] = {}
     for opened in state.open.copy():
         if hasattr(opened, "before"):  # else a collective: it holds nothing; neither class can be imported here
             with guard("say what a stage held"):
-                _record(opened, reading)
+                begin = opened.before and opened.before[1]
+                index = begin and begin.device  # that of its begin: on this thread another one may be current
+                if index not in readings:
+                    readings[index] = read_now(index)
+                _record(opened, readings[index])
 
 
 def _record(stage: Any, reading: Any) -> None:

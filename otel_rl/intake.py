@@ -93,7 +93,8 @@ class Intake:
             self._metrics.fold(self._fold)
         with guard("tell activations"):
             if is_all:
-                self._activations.tell({getattr(stage, "trace", None) for stage in (*opened, *self._late)})
+                goes_on = None if is_last or state.container is None else state.container.trace  # also of a worker
+                self._activations.tell(goes_on, [*opened, *self._late])
         with guard("count collectives"):
             self._totals.fold(self._fold)
             if is_all:

@@ -148,7 +148,8 @@ class Stage(Span):
             self.before = state.reading
             if state.device is not None:
                 state.device.begin(self)
-                self.began = begin or monotonic_ns()
+                if not self.ended:  # by an exit on another thread, meanwhile
+                    self.began = begin or monotonic_ns()
         except BaseException:  # a handler of a signal raised: nobody ends what did not begin
             if context is not None:
                 CURRENT.set(context)

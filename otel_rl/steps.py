@@ -17,6 +17,7 @@ from otel_rl import ids, vocabulary
 from otel_rl.complete import device_points
 from otel_rl.current import CURRENT, SPAN_KEY
 from otel_rl.guard import attempt, errors, guard, say
+from otel_rl.probes import deferred
 from otel_rl.probes.memory import Reading, host, peak_rss
 from otel_rl.records import Later, Noted, Point, Value
 from otel_rl.runtime import PHASES, Trace, state
@@ -195,6 +196,8 @@ class Loop:
             self.change_thread()
         if self.tree is not None and number == self.number:
             return
+        if state.training.deferred:
+            attempt("take", "what has come from a device", deferred.resolve)
         now = monotonic_ns()
         if not state.identity.attempt_id:
             if state.comm.ask_again is not None:

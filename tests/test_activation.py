@@ -88,13 +88,14 @@ def test_a_step_has_its_highest() -> None:
     for live in (10, 5, 20):
         activations.see(stage(F, (live, 50), (90, 90)))
         activations.see(stage(B, (50, live), (90, 90)))
-    activations.tell({TRACE})
+    activations.tell(TRACE, ())
+    activations.tell(None, [stage(B, (0, 0), (0, 0))])
     before = list(points)
     alone = stage(F, (10, 50), (90, 90))
     alone.trace = Trace(2, 0)
     activations.see(alone)
-    activations.tell({alone.trace})
-    activations.tell(())
+    activations.tell(alone.trace, [stage(v.CHECKPOINT, (0, 0), (0, 0))])
+    activations.tell(None, ())
     assert ([], [Point(v.ACTIVATION, 45, 5)]) == (before, points)
 
 
@@ -109,7 +110,7 @@ def test_steps_may_come_by_turns() -> None:
         one = stage(name, ends, (90, 90))
         one.trace = trace
         found.append(activations.see(one).get(v.ACTIVATION_PEAK))
-    activations.tell(())
+    activations.tell(None, ())
     assert [None, None, None, 40, 45] == found
     assert [40, 45] == [point.value for point in points]
 

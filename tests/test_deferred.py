@@ -299,6 +299,15 @@ def test_with_steps_only_their_thread_asks(device: Any, recording: Recording) ->
 
 
 @pytest.mark.usefixtures("queue")
+def test_a_step_asks_for_what_has_come(device: Any, recording: Recording) -> None:
+    """Where nothing else of ours does, as in a loop without a framework."""
+    for number in range(deferred.LIMIT + 10):
+        with otel_rl.step(number):
+            assert deferred.read([OnDevice(1.0)], use([]))
+            Event.all[-1].over = True
+
+
+@pytest.mark.usefixtures("queue")
 def test_a_distributed_tensor_is_left_alone() -> None:
     """To read one is a collective, in which the other ranks do not take part."""
     tensor = torch.tensor(1.0)

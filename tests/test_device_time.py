@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -307,6 +309,29 @@ def test_a_device_that_is_lost_while_it_tells_a_time_keeps_nobody_waiting(monkey
     clock.resolve()
     assert [True, True] == [stage.attributes.is_timed for stage in stages if isinstance(stage.attributes, Late)]
     state.dropped.clear()
+
+
+def test_what_another_thread_generates_is_not_this_ones_rollout() -> None:
+    """This one waits for a server."""
+    cuda = FakeCuda()
+    clock, rollout = DeviceClock(cuda), Stage(v.SAMPLE)
+    clock.begin(rollout)
+    other = threading.Thread(target=clock.generates)
+    other.start()
+    other.join()
+    clock.end(rollout)
+    assert None is rollout.attributes
+
+
+def test_a_device_that_the_process_does_not_use_is_not_asked_for_captures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch may make a context there for the answer."""
+    cuda: Any = FakeCuda()
+    cuda.is_current_stream_capturing = Mock(return_value=True)
+    monkeypatch.setattr(state, "has_context", lambda index: index == 3)
+    found = [device_time.is_capturing(cuda)]
+    cuda.stream.device = "cuda:3"
+    found.append(device_time.is_capturing(cuda))
+    assert ([False, True], 1) == (found, cuda.is_current_stream_capturing.call_count)
 
 
 WORK = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
@@ -19,7 +20,7 @@ from otel_rl.probes.device import DeviceInUse
 from otel_rl.probes.memory import Device, use_memory_reader
 from otel_rl.runtime import after_fork_in_child, state
 from tests.fake_cuda import FakeCuda
-from tests.fixtures import Recording, described
+from tests.fixtures import Recording, described, in_child
 
 torch = pytest.importorskip("torch")
 
@@ -43,10 +44,11 @@ def has_context(monkeypatch: pytest.MonkeyPatch) -> set[int]:
     return used
 
 
-@pytest.mark.usefixtures("has_context")
 @pytest.mark.parametrize("kind", ["cuda", "npu"])
-def test_a_device_is_known_once_it_is_in_use(recording: Recording, kind: str) -> None:
-    """Of CUDA, ROCm and Ascend alike; stages before that say nothing of it."""
+def test_a_device_is_known_once_it_is_in_use(recording: Recording, has_context: set[int], kind: str) -> None:
+    """Of CUDA, ROCm and Ascend alike, which torch's look for contexts does not know; stages before it say nothing."""
+    if kind == "npu":
+        has_context.clear()
     cuda = FakeCuda()
     cuda.initialized = False
     compiler = SimpleNamespace(is_compiling=lambda: False)
@@ -73,7 +75,47 @@ def test_a_device_is_known_once_it_is_in_use(recording: Recording, kind: str) ->
     assert None is state.read_device
 
 
-@pytest.mark.usefixtures("has_context")
+def test_ascend_that_torch_loads_itself_stays() -> None:
+    """At the end of its own import: so it is there before torch is."""
+    npu, cuda = FakeCuda(), FakeCuda()
+    cuda.initialized = False
+    leave = [integration._know_device("npu", npu), integration._know_device("cuda", cuda)]
+    assert state.read_device is not None
+    found = state.read_device(None)
+    for one in leave:
+        one()
+    state.device = None
+    assert Device(1, 2, 3, 4) == found
+    assert None is state.read_device
+
+
+def test_two_threads_meet_a_device_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second would forget what has begun on it."""
+    made, goes_on = [], threading.Barrier(2, timeout=60)
+
+    def meet(device: Any, peaks: Any) -> DeviceInUse:
+        made.append(DeviceInUse(device, peaks))
+        time.sleep(0.05)  # the other thread has looked by then
+        return made[-1]
+
+    def is_initialized() -> bool:
+        goes_on.wait()  # neither has met it yet
+        return True
+
+    cuda: Any = FakeCuda()
+    cuda.is_initialized = is_initialized
+    monkeypatch.setattr(integration, "DeviceInUse", meet)
+    leave = integration._know_device("cuda", cuda)
+    threads = [threading.Thread(target=state.read_memory) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    leave()
+    assert made == [state.device]
+    state.device = None
+
+
 @pytest.mark.parametrize("index", [0, 3])
 @pytest.mark.parametrize(("idle_ms", "expected"), [(1, (None, 1, False)), (11, (0, 2, True))])
 def test_the_first_use_of_a_device_is_of_the_stage_that_saw_it_unused(
@@ -102,10 +144,12 @@ def test_the_first_use_of_a_device_is_of_the_stage_that_saw_it_unused(
 def test_a_device_that_the_process_does_not_use_is_left_alone(recording: Recording, has_context: set[int]) -> None:
     """A thread begins on device 0: to record or to ask there would take some of its memory for good."""
     cuda: Any = FakeCuda()
+    capturing: list[int] = []
     cuda.stream.device = "cuda:3"
     cuda.current_device = lambda: 3 if threading.current_thread() is threading.main_thread() else 0
     cuda.mem_get_info = asked = Mock(return_value=(6, 10))
-    cuda.memory.memory_stats_as_nested_dict = lambda index: cuda.stats if index == 3 else {}
+    cuda.memory.memory_stats_as_nested_dict = lambda index: cuda.stats  # torch tells 0 of an unused one, not nothing
+    cuda.is_current_stream_capturing = lambda: capturing.append(cuda.current_device()) or False
     has_context ^= {0, 3}
     leave = integration._know_device("cuda", cuda)
     recording.tick(11)
@@ -125,6 +169,7 @@ def test_a_device_that_the_process_does_not_use_is_left_alone(recording: Recordi
     worker.start()
     worker.join()
     assert (1, 1, 0) == (records, cuda.records, asked.call_count)
+    assert 0 not in capturing
     found = recording.spans()
     leave()
     assert {} == found["save"].attributes
@@ -148,6 +193,85 @@ def test_a_short_stage_says_whose_clock_it_is(recording: Recording) -> None:
     found.sort(key=lambda span: span.start_ns)
     told = [(span.attributes.get(v.CLOCK), v.ALLOCATED_END in span.attributes) for span in found]
     assert [(None, True), ("host", True), ("host", True)] == told
+
+
+def test_a_stage_whose_memory_is_not_read_says_whose_clock_it_is(recording: Recording) -> None:
+    """There are too many; the device times them all the same."""
+    cuda = using_device(recording)
+    state.device._due_ns = 1 << 62
+    with otel_rl.step(1):
+        with otel_rl.stage("train.forward"):
+            cuda.launch(0.5)
+        cuda.wait(1.0)
+    assert {v.CLOCK: "host", v.DEVICE_TIME: 0.5} == recording.spans()[v.FORWARD].attributes
+
+
+def test_what_the_device_is_asked_is_in_no_stage(recording: Recording) -> None:
+    """Neither at its begin nor at its end."""
+    using_device(recording)
+
+    def read(index: int | None) -> Device:
+        recording.tick(5)
+        return Device(0, 0, 0, 0)
+
+    state.read_device = read
+    with otel_rl.step(1), otel_rl.stage("mine"):
+        recording.tick(2)
+    found = recording.spans()["mine"]
+    assert 2_000_000 == found.end_ns - found.start_ns
+
+
+def test_an_exit_may_end_a_stage_while_the_device_is_asked(recording: Recording) -> None:
+    """On its own thread; the stage lasted no less than nothing."""
+    using_device(recording)
+    stage = otel_rl.stage("mine")
+
+    def read(index: int | None) -> Device:
+        if stage.began and not stage.ended:
+            stage.close(recording.clock.ns)
+            recording.tick(1)
+        return Device(0, 0, 0, 0)
+
+    state.read_device = read
+    with otel_rl.step(1):
+        stage.__enter__()
+    assert stage.ended == stage.began
+
+
+def test_a_flush_asks_the_device(recording: Recording) -> None:
+    """For what it has ended; it does not wait for it."""
+    cuda = using_device(recording)
+    with otel_rl.step(1):
+        for seconds in (0.5, 2.0):
+            with otel_rl.stage("train.forward"):
+                cuda.launch(seconds)
+            recording.tick(1)
+        cuda.wait(1.0)
+        assert otel_rl.flush()
+    found = [span for span in recording.run().spans(None) if span.name == v.FORWARD]
+    found.sort(key=lambda span: span.start_ns)
+    assert [0.5, None] == [span.attributes.get(v.DEVICE_TIME) for span in found]
+
+
+def _train() -> None:
+    """Forward and backward in a worker, whose step is open in the parent alone."""
+    live = iter([10, 50, 50, 10] * 2)
+    state.device, state.has_context = DeviceInUse(FakeCuda()), None
+    use_memory_reader(lambda index: Device(next(live), 90, 100, 100))
+    for _ in range(2):
+        for name in ("train.forward", "train.backward"):
+            with otel_rl.stage(name):
+                pass
+            otel_rl.flush()
+
+
+@pytest.mark.medium
+def test_a_worker_has_activations(recording: Recording) -> None:
+    """However often its flusher comes between a forward and its backward."""
+    with otel_rl.step(1):
+        in_child(_train)
+    told = [span.attributes.get(v.ACTIVATION_PEAK) for span in recording.stop().spans(None) if span.name == v.BACKWARD]
+    assert [40, 40] == told
 
 
 def test_an_optimizer_without_a_framework_is_timed(recording: Recording) -> None:

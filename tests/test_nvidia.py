@@ -304,7 +304,9 @@ def test_a_device_that_answers_nothing_has_failed(driver: Driver) -> None:
     driver.fails = {(name, 1): pynvml.NVML_ERROR_UNKNOWN for name in FIRST_CALLS}
     driver.fails["nvmlDeviceGetTemperature", 1] = pynvml.NVML_ERROR_NOT_SUPPORTED
     assert {"GPU-1": "failed", "GPU-2": "ok"} == status(read(probe))
+    driver.is_cut = True
     driver.fails = {("nvmlDeviceGetPowerUsage", 1): pynvml.NVML_ERROR_UNKNOWN}
+    driver.fails |= {(name, 101): pynvml.NVML_ERROR_UNKNOWN for name in ("nvmlDeviceGetMemoryInfo", *FIRST_CALLS)}
     for _ in range(AGAIN):
         found = read(probe)
     assert {"GPU-1": "ok", "GPU-2": "ok"} == status(found)

@@ -245,16 +245,32 @@ def test_a_private_pool_that_is_gone_is_forgotten() -> None:
     assert len(ours.nodes()) == len(peaks._host[0])
 
 
-def test_a_stage_on_another_device_says_nothing() -> None:
-    """And one that began before the device was in use."""
-    ours, index = Allocator(), [0]
-    peaks = Peaks(lambda device: ours.read(), lambda device: ours.reset(), lambda: index[0])
+def test_a_stage_has_the_peaks_of_the_device_it_began_on() -> None:
+    """Also where another one is current by its end; one that began before the device was in use says nothing."""
+    both, index = (Allocator(), Allocator()), [0]
+    peaks = Peaks(lambda device: both[device].read(), lambda device: both[device].reset(), lambda: index[0])
     moved, unknown = Stage("a"), Stage("b", {"rl.mode": "train"})
     peaks.begin(moved)
+    both[0].allocate(100)
+    both[0].free()
     index[0] = 1
     peaks.end(moved)
     peaks.end(unknown)
-    assert (None, {"rl.mode": "train"}) == (moved.attributes, unknown.attributes)
+    assert (100, True) == tuple((moved.attributes or {})[key] for key in (v.ALLOCATED_PEAK, v.ALLOCATED_PEAK_EXACT))
+    assert {"rl.mode": "train"} == unknown.attributes
+
+
+def test_a_device_that_the_process_does_not_use_has_no_peaks() -> None:
+    """They would be 0, and called exact."""
+    cuda, ours = FakeCuda(), Allocator()
+    peaks = Peaks(lambda device: ours.read(), lambda device: ours.reset(), cuda.current_device)
+    state.has_context, stage = lambda index: False, Stage("a")
+    stage.before = stage.after = UNREAD
+    in_use = DeviceInUse(cuda, peaks)
+    in_use.begin(stage)
+    in_use.end(stage)
+    state.has_context = None
+    assert (None, UNREAD, UNREAD) == (stage.attributes, stage.before, stage.after)
 
 
 def test_a_device_that_is_lost_loses_no_error_of_ours() -> None:

@@ -383,6 +383,27 @@ def test_out_of_memory_says_what_every_open_stage_held(recording: Recording) -> 
     assert 3 == len(logs)
 
 
+def test_out_of_memory_on_another_thread_says_what_stages_hold(recording: Recording) -> None:
+    """Of the device that each began on: of a thread another one is current."""
+    cuda = FakeCuda()
+    state.device = DeviceInUse(cuda)
+    state.read_device = lambda index: Device(0, 0, 0, 0) if index is None else Device(70, 80, 75, 80, device=index)
+    with otel_rl.step(1), spans.Stage("rl.train") as around:
+        around.before = (b"", Device(1, 2, 3, 4, device=3))
+
+        def fail() -> None:
+            with pytest.raises(OutOfMemoryError), otel_rl.stage("save"):
+                raise OutOfMemoryError
+
+        thread = threading.Thread(target=fail)
+        thread.start()
+        thread.join()
+    told = {
+        log.body: log.attributes[vocabulary.ALLOCATED_END] for log in recording.stop().logs(vocabulary.OUT_OF_MEMORY)
+    }
+    assert 70 == told["rl.train"]
+
+
 # --- decorator --------------------------------------------------------------------------------------------------------
 
 

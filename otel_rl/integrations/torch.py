@@ -242,14 +242,21 @@ def _know_device(kind: str, device: Any) -> Callable[[], object]:
     """Read the memory of a device, and time stages on it, once the process uses one."""
     if not hasattr(getattr(device, "memory", None), "memory_stats_as_nested_dict"):
         return lambda: None
+    if kind == "cuda" and state.read_device is not None:
+        return lambda: None  # torch has loaded torch_npu at its own end, which so was there first
     peaks, undo_peaks = exact_peaks(kind, device)
+    alone = threading.RLock()
 
     def in_use() -> None:
-        state.device = DeviceInUse(device, peaks)
+        with alone:  # a second thread that meets it would forget what has begun, and when the device was unused
+            if state.device is None:
+                state.device = DeviceInUse(device, peaks)
 
     use_memory_reader(cuda_reader(device, in_use))
-    if kind == "cuda":
-        state.has_context = getattr(sys.modules.get("torch._C"), "_cuda_hasPrimaryContext", None)
+    # Torch's own knows CUDA's devices only, also in a build for CUDA that runs on Ascend.
+    state.has_context = (
+        getattr(sys.modules.get("torch._C"), "_cuda_hasPrimaryContext", None) if kind == "cuda" else None
+    )
 
     def leave() -> None:
         undo_peaks()

@@ -126,7 +126,7 @@ def _send(kind: str, make: Callable[[], Sequence[Any]], use: Callable[[Any], Ite
 
 
 def resolve() -> None:
-    """Hand over every number whose copy has ended, in order; called between stages, by any thread.
+    """Hand over every number whose copy has ended, in order; called between stages.
 
     While one thread does, another leaves it to that: it could take numbers that only the one before them had asked for.
     What a thread has timed on the device it completes itself. Once there are steps only their thread asks, since

@@ -49,7 +49,7 @@ class DeviceInUse:
             self._unread.add(stage)
         else:
             stage.before = stage.before[0], found
-        if self._peaks is not None:
+        if self._peaks is not None and self._is_used():
             attempt("reset", "peaks of memory", self._peaks.begin, stage)
         self.clock.begin(stage)
 
@@ -94,13 +94,16 @@ class DeviceInUse:
         return attempt("read", "memory of the device", self._memory, index)
 
     def _memory(self, index: int | None) -> Device | None:
-        try:
-            if state.read_device is None or (index is None and not is_used(self._device)):
-                return None
-        except RuntimeError:  # the device has failed; the host hears of it from its own calls
+        if state.read_device is None or (index is None and not self._is_used()):
             return None
         found: Device | None = state.read_device(index)
         return found
+
+    def _is_used(self) -> bool:
+        try:
+            return is_used(self._device)
+        except RuntimeError:  # the device has failed; the host hears of it from its own calls
+            return False
 
     def _is_due(self) -> bool:
         now = monotonic_ns()

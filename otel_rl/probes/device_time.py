@@ -174,7 +174,7 @@ class DeviceClock:
         if self._has_failed or not _is_mine():
             return None
         try:
-            if not is_used(self._device) or is_capturing(self._device):
+            if is_capturing(self._device) or not is_used(self._device):
                 return None  # an event recorded into a graph would be recorded again with every replay
             stream = self._device.current_stream()
             return Begun(self._record(stream), stream, get_ident())

@@ -23,7 +23,7 @@ MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
 
 
 class Device(NamedTuple):
-    """The allocator of the current device, bytes; ``*_peak`` since the process began (or the user's own reset)."""
+    """The allocator of a device, bytes; ``*_peak`` since the process began (or the user's own reset)."""
 
     allocated: int
     allocated_peak: int
@@ -117,10 +117,10 @@ def use_memory_reader(device: ReadDevice | None = None) -> None:
     state.read_device, state.read_memory = device, state.memory_reader.read
 
 
-def read_now() -> Reading:
-    """Read host and device, however young the last reading is."""
+def read_now(index: int | None) -> Reading:
+    """Read host and device, however young the last reading is; None is the current device."""
     text: bytes = state.read_memory()[0]
-    return text, None if state.read_device is None else state.read_device(None)
+    return text, None if state.read_device is None else state.read_device(index)
 
 
 def peak_rss() -> int:
