@@ -19,6 +19,7 @@ from otel_rl import vocabulary
 from otel_rl.guard import guard, say
 from otel_rl.records import Count, Distribution, Exemplar, Labels, MetricPoints, Number, Point
 from otel_rl.runtime import state
+from otel_rl.values import is_on_host
 
 MAX_SERIES = 2000
 """Attribute sets that one metric may have; what comes after is counted as dropped (the SDK's own limit)."""
@@ -78,7 +79,7 @@ def refuse(reason: str, message: str, *values: object) -> None:
 def as_number(value: Any) -> int | float | None:
     """Turn a number, a numpy scalar or a one-element host tensor into a Python number; None if it is none of them."""
     if not isinstance(value, (int, float)):
-        if str(getattr(getattr(value, "device", None), "type", "cpu")) != "cpu" or not hasattr(value, "item"):
+        if not (is_on_host(value) and hasattr(value, "item")):
             return None
         try:
             value = value.item()

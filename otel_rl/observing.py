@@ -143,7 +143,7 @@ def take(batch: Any, *, stage: str, seen: models.Seen | None = None, **how: Any)
         if remote:
             is_taken = _from_device(known, shown, values, remote, size)
         else:
-            is_taken = state.add(Later(known.take, (shown, values, size)))
+            is_taken = _from_host(known, shown, values, size)
     finally:
         if not is_taken:
             known.taken_bytes -= size
@@ -230,10 +230,22 @@ def _is_here(key: str, value: Any) -> bool:
         refuse("distributed_tensor", "otel_rl.observe: %s is a DTensor, and to read one is a collective", key)
         return False
     kind = _device_of(value)
+    if kind == "mps":  # its events know no streams
+        refuse("unreadable_batch", "otel_rl.observe: %s cannot be read: it lies on %s", key, kind)
+        return False
     if kind and value.device.index not in (None, getattr(sys.modules["torch"], kind).current_device()):
         refuse("other_device", "otel_rl.observe: %s lies on another device than the current one", key)
         return False
+    if kind and not _is_dense(value):  # no copy of it can be launched, and the rest of its batch can be used
+        refuse("unreadable_batch", "otel_rl.observe: %s cannot be read: %s", key, type(value).__name__)
+        return False
     return True
+
+
+def _is_dense(value: Any) -> bool:
+    """Say whether a tensor of a device is none that is sparse, nested or quantized."""
+    is_other = getattr(value, "is_nested", False) or getattr(value, "is_quantized", False)
+    return not is_other and str(getattr(value, "layout", "torch.strided")) == "torch.strided"
 
 
 def _device_of(value: Any) -> str:
@@ -280,6 +292,21 @@ def _size(value: Any) -> int:
     if hasattr(value, "element_size"):
         return int(value.numel() * value.element_size())
     return int(getattr(value, "nbytes", 0))
+
+
+def _from_host(known: Book, shown: Shown, values: dict[str, Any], size: int) -> bool:
+    """Hand over copies of the host's, behind what is on its way from a device: the ledger compares in that order."""
+    if state.training.deferred:
+        deferred.resolve()
+    if not state.training.deferred:
+        return state.add(Later(known.take, (shown, values, size)))
+    if len(state.training.deferred) >= deferred.LIMIT:
+        refuse("device_too_late", "otel_rl.observe: a batch could not be copied from its device")
+        return False
+    if not state.add(Later(known.expect, (shown, 1))):
+        return False
+    deferred.follow(lambda _: known.arrived(shown, values, {}, size))
+    return True
 
 
 def _from_device(known: Book, shown: Shown, values: dict[str, Any], remote: dict[str, Any], size: int) -> bool:

@@ -73,7 +73,26 @@ def _convert(value: Any, depth: int = MAX_DEPTH) -> Value | None:
         value = _cut(value).decode("utf-8", "replace")
     if isinstance(value, Mapping):
         value = {clean_key(key): _item(item, depth) for key, item in _some(value.items(), len(value))}
+    elif _holds_remote(value):
+        return f"<{type(value).__name__}>"  # its text would be that of the tensor
     return _cut(str(value))
+
+
+def _holds_remote(value: Any) -> bool:
+    """Say whether an object of the user's has a tensor of a device: a dataclass, for instance, prints what it has."""
+    held = getattr(value, "__dict__", None)
+    tensors = (one for one in held.values() if hasattr(one, "element_size")) if isinstance(held, dict) else ()
+    return not all(map(is_on_host, tensors))
+
+
+def is_on_host(value: Any) -> bool:
+    """Say whether a tensor or an array is one of the host's; to read another one waits for its device.
+
+    Torch's devices have a type, JAX's a platform, and what numpy gives is a text.
+    """
+    device = getattr(value, "device", None)
+    kind = getattr(device, "type", None) or getattr(device, "platform", device)
+    return device is None or str(kind) == "cpu"
 
 
 def _item(value: Any, depth: int) -> Value | None:
@@ -118,11 +137,11 @@ def _changed(reason: str) -> None:
 def _array(value: Any) -> Value:
     """Read numpy arrays and host tensors of up to 128 items; describe everything else."""
     device = getattr(value, "device", None)
-    on_host = device is None or str(getattr(device, "type", device)) == "cpu"
     size = 1
     for length in value.shape:
         size *= int(length)
-    if on_host and size <= MAX_ITEMS and not getattr(value, "requires_grad", False):
+    is_small = size <= MAX_ITEMS and is_on_host(value)
+    if is_small and not (getattr(value, "requires_grad", False) or hasattr(value, "placements")):
         plain = value.tolist()
         return _collection(plain, MAX_DEPTH) if isinstance(plain, list) else clean(plain) or plain
     return (

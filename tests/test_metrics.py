@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from fractions import Fraction
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -264,6 +265,15 @@ def test_tensors_on_the_host_are_numbers() -> None:
         as_number(torch.tensor(0.5, requires_grad=True)),
     )
     assert (None, None) == (as_number(torch.empty((), device="meta")), as_number(torch.zeros(2)))
+
+
+@pytest.mark.parametrize(
+    ("device", "expected"),
+    [("cpu", 1.5), (SimpleNamespace(platform="cpu"), 1.5), (SimpleNamespace(platform="gpu"), None), ("cuda:0", None)],
+)
+def test_arrays_of_other_libraries_are_read_on_the_host_alone(device: Any, expected: float | None) -> None:
+    """To read one of a device would wait for it."""
+    assert expected == as_number(SimpleNamespace(device=device, item=lambda: 1.5))
 
 
 # --- recording --------------------------------------------------------------------------------------------------------

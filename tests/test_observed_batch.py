@@ -137,6 +137,19 @@ def test_logprobs_are_laid_on_the_responses(value: Any, columns: int) -> None:
     assert ([], (2, columns), MASK[:, -columns:].astype(bool).tolist()) == (part.misfit, values.shape, mask_BT.tolist())
 
 
+def test_one_column_less_of_two_is_no_number_of_each_sample() -> None:
+    """Of logprobs; of advantages it is."""
+    column = np.zeros((2, 1))
+    part = read(
+        {"completion_ids": IDS[:, :2], "completion_mask": MASK[:, 1:], "logprobs": column, "advantages": column}
+    )
+    masks = [None if mask is None else mask.tolist() for _, mask in part.floats.values()]
+    assert ([], {"logprobs": [[False], [True]], "advantages": None}) == (
+        part.misfit,
+        dict(zip(part.floats, masks, strict=True)),
+    )
+
+
 @pytest.mark.parametrize(
     "value",
     [

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import enum
 import math
+from dataclasses import dataclass
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -174,6 +176,28 @@ def test_a_tensor_on_a_device_is_never_read() -> None:
     tensor: Any = OnDevice.__new__(OnDevice)
     type(tensor).requires_grad = False  # type: ignore[attr-defined]
     assert (text, [text], f"{{'k': '{text}'}}") == (clean(tensor), clean([tensor]), clean({"k": tensor}))
+
+
+@dataclass
+class Batch:
+    """What a user might hand over."""
+
+    ids: Any
+
+
+def test_an_object_with_a_tensor_of_a_device_is_not_printed() -> None:
+    """Its text is that of the tensor."""
+    tensor = Mock(device="cuda:0")
+    tensor.__repr__ = lambda self: pytest.fail("read")
+    assert ("<Batch>", "Batch(ids=1)") == (clean(Batch(tensor)), clean(Batch(1)))
+
+
+def test_a_distributed_tensor_is_described() -> None:
+    """To read one is a collective."""
+    torch = pytest.importorskip("torch")
+    tensor = torch.ones(2)
+    tensor.placements = ()  # type: ignore[attr-defined]
+    assert "Tensor(shape=(2,), dtype=torch.float32, device=cpu)" == clean(tensor)
 
 
 # --- through the journal ----------------------------------------------------------------------------------------------

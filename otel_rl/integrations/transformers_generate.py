@@ -71,7 +71,7 @@ class Plan:
         self.is_known = True
         """Whether the output shows what every criterion did."""
         for criterion in given["stopping_criteria"]:
-            if hasattr(criterion, "eos_token_id"):
+            if hasattr(getattr(criterion, "eos_token_id", None), "reshape"):  # a user's own may hold a number
                 self.enders.append(criterion.eos_token_id)
             elif hasattr(criterion, "max_time"):
                 self.is_timed = True
@@ -230,7 +230,7 @@ def _measure(plan: Plan, done: list[Any] | None, ids: Any) -> Any:
     ids_BT = ids[:, plan.start :]
     is_end_BT = torch.zeros_like(ids_BT, dtype=torch.bool)
     for tokens in plan.enders:
-        for token in tokens.to(ids_BT).reshape(-1):
+        for token in tokens.to(ids_BT, non_blocking=True).reshape(-1):  # those of a user's own criterion are the host's
             is_end_BT |= ids_BT == token
     is_over_BT = is_end_BT if done is None else torch.stack(done, 1)
     last_B = is_over_BT.byte().argmax(1)

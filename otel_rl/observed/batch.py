@@ -220,7 +220,8 @@ def _float(key: str, table: Table, part: Part, whole: int | None) -> None:
         part.misfit += [] if is_sample else [key]
         return
     columns, width = mask_BT.shape[1], values.shape[1]
-    if values.shape[0] == part.rows and width == 1 < columns:  # one of each sample
+    is_token = key.endswith("logprobs") and columns == 2  # one column less, not one of each sample
+    if values.shape[0] == part.rows and width == 1 < columns and not is_token:  # one of each sample
         part.floats[key] = values, None
     elif values.shape[0] != part.rows or width not in (columns, columns - 1, whole, whole and whole - 1):
         part.misfit.append(key)

@@ -17,7 +17,7 @@ LIMIT = 256
 DRAIN_S = 1.0
 """So long the end of a journal waits for numbers that are on their way from a device."""
 
-Use = Callable[[list[float]], Iterable[Count | Point]]
+Use = Callable[[list[float]], Iterable[Any]]
 """Makes records of the numbers; runs in the flusher."""
 
 
@@ -87,6 +87,9 @@ def send(kind: str, make: Callable[[], Any], use: Callable[[Any], Iterable[Any]]
     Returns:
         Whether the numbers will come.
     """
+    if _is_full():
+        state.dropped["metrics", "device_too_late"] += 1
+        return False
     return _send(kind, lambda: [make()], lambda hosts: use(hosts[0].tolist()))
 
 
@@ -99,22 +102,25 @@ def copy(kind: str, tensors: Sequence[Any], use: Callable[[Any], Iterable[Any]])
         use: makes records of the copies; runs in the flusher.
 
     Returns:
-        Whether they will come.
+        Whether they will come; who asked counts what does not.
 
     Cost: one copy a tensor and one event; no thread of ours turns them into Python numbers.
     """
-    return _send(kind, lambda: tensors, use)
+    return not _is_full() and _send(kind, lambda: tensors, use)
+
+
+def _is_full() -> bool:
+    """Hand over what has come, for which a loop without a framework has nobody else; say whether no more may wait."""
+    _hand_over_if_mine()
+    return len(state.training.deferred) >= LIMIT
 
 
 def _send(kind: str, make: Callable[[], Sequence[Any]], use: Callable[[Any], Iterable[Any]]) -> bool:
     import torch
 
-    if len(state.training.deferred) >= LIMIT:
-        state.dropped["metrics", "device_too_late"] += 1
-        return False
     device = getattr(torch, kind)
-    if is_capturing(device):
-        return False  # a copy recorded into a graph would run again with every replay
+    if kind == "mps" or is_capturing(device):
+        return False  # its events know no streams; a copy recorded into a graph would run again with every replay
     hosts = []
     for values in make():
         host = torch.empty(values.shape, dtype=values.dtype, device="cpu", pin_memory=True)
@@ -135,6 +141,10 @@ def resolve() -> None:
     """
     if state.device is not None:
         state.device.clock.resolve()
+    _hand_over_if_mine()
+
+
+def _hand_over_if_mine() -> None:
     loop = state.training.loop
     if loop is None or loop.thread == get_ident():
         _hand_over()

@@ -166,6 +166,20 @@ def test_the_model_and_its_settings_stay_as_they_were(recording: None, model: An
     assert 4 == len(take().rows)
 
 
+@pytest.mark.parametrize("eos_token_id", [EOS, [EOS], None])
+def test_a_users_criterion_may_have_an_end_of_its_own(recording: None, model: Any, eos_token_id: Any) -> None:
+    """In whatever form; what it ends is seen in its answer."""
+
+    class Mine(transformers.StoppingCriteria):
+        def __call__(self, input_ids: Any, scores: Any, **_: Any) -> Any:
+            return torch.zeros(input_ids.shape[0], dtype=torch.bool)
+
+    criterion = Mine()
+    criterion.eos_token_id = eos_token_id
+    model.generate(**inputs(), max_new_tokens=5, stopping_criteria=[criterion])
+    assert 4 == len(take().rows)
+
+
 def test_the_recording_may_end_within_a_call(recording: None, model: Any) -> None:
     """The call goes on as if nothing had been there; nothing of it is recorded."""
 
