@@ -301,7 +301,7 @@ def _from_host(known: Book, shown: Shown, values: dict[str, Any], size: int) -> 
     if not state.training.deferred:
         return state.add(Later(known.take, (shown, values, size)))
     if len(state.training.deferred) >= deferred.LIMIT:
-        refuse("device_too_late", "otel_rl.observe: a batch could not be copied from its device")
+        refuse("device_too_late", "otel_rl.observe: a batch would wait behind too many of a device")
         return False
     if not state.add(Later(known.expect, (shown, 1))):
         return False
