@@ -68,22 +68,18 @@ def _device_attributes(start: Device | None, end: Device) -> dict[str, Value]:
             vocabulary.RESERVED_PEAK: end.reserved,
             vocabulary.RESERVED_PEAK_EXACT: False,
         }
-    allocated_raised = end.allocated_peak > start.allocated_peak
-    reserved_raised = end.reserved_peak > start.reserved_peak
+    allocated = stage_peak(start.allocated_peak, end.allocated_peak, start.allocated, end.allocated)
+    reserved = stage_peak(start.reserved_peak, end.reserved_peak, start.reserved, end.reserved)
     return {
         vocabulary.ALLOCATED_START: start.allocated,
         vocabulary.ALLOCATED_END: end.allocated,
         vocabulary.RESERVED_START: start.reserved,
         vocabulary.RESERVED_END: end.reserved,
-        vocabulary.ALLOCATED_PEAK: _bound(start.allocated_peak, end.allocated_peak, start.allocated, end.allocated),
-        vocabulary.ALLOCATED_PEAK_EXACT: allocated_raised,
-        vocabulary.RESERVED_PEAK: _bound(start.reserved_peak, end.reserved_peak, start.reserved, end.reserved),
-        vocabulary.RESERVED_PEAK_EXACT: reserved_raised,
+        vocabulary.ALLOCATED_PEAK: allocated.low,
+        vocabulary.ALLOCATED_PEAK_EXACT: end.allocated_peak > start.allocated_peak,
+        vocabulary.RESERVED_PEAK: reserved.low,
+        vocabulary.RESERVED_PEAK_EXACT: end.reserved_peak > start.reserved_peak,
     }
-
-
-def _bound(peak_before: int, peak_after: int, before: int, after: int) -> int:
-    return stage_peak(peak_before, peak_after, before, after).low
 
 
 def device_points(device: Device, usage: tuple[int, int] | None, time_ns: int) -> Iterator[Point]:

@@ -12,6 +12,15 @@ from otel_rl.probes.memory import Device, Reading
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 HOST = {v.RSS_START: 2 * PAGE, v.RSS_END: 4 * PAGE, v.VMS_START: PAGE, v.VMS_END: 3 * PAGE}
+END_ALONE = {
+    v.ALLOCATED_END: 5,
+    v.ALLOCATED_PEAK: 5,
+    v.ALLOCATED_PEAK_EXACT: False,
+    v.RESERVED_END: 8,
+    v.RESERVED_PEAK: 8,
+    v.RESERVED_PEAK_EXACT: False,
+}
+"""What can be said where nothing of this device was read at the begin."""
 
 
 @pytest.mark.parametrize(
@@ -46,30 +55,8 @@ HOST = {v.RSS_START: 2 * PAGE, v.RSS_END: 4 * PAGE, v.VMS_START: PAGE, v.VMS_END
                 v.RESERVED_PEAK_EXACT: True,
             },
         ),
-        (
-            None,
-            Device(5, 7, 8, 9),
-            {
-                v.ALLOCATED_END: 5,
-                v.ALLOCATED_PEAK: 5,
-                v.ALLOCATED_PEAK_EXACT: False,
-                v.RESERVED_END: 8,
-                v.RESERVED_PEAK: 8,
-                v.RESERVED_PEAK_EXACT: False,
-            },
-        ),
-        (
-            Device(1, 2, 3, 4, device=0),
-            Device(5, 7, 8, 9, device=1),
-            {
-                v.ALLOCATED_END: 5,
-                v.ALLOCATED_PEAK: 5,
-                v.ALLOCATED_PEAK_EXACT: False,
-                v.RESERVED_END: 8,
-                v.RESERVED_PEAK: 8,
-                v.RESERVED_PEAK_EXACT: False,
-            },
-        ),
+        (None, Device(5, 7, 8, 9), END_ALONE),
+        (Device(1, 2, 3, 4, device=0), Device(5, 7, 8, 9, device=1), END_ALONE),
         (Device(5, 7, 8, 9), None, {}),
     ],
 )

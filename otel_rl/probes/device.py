@@ -6,7 +6,7 @@ from time import monotonic_ns
 from typing import Any, Final
 
 from otel_rl.guard import attempt
-from otel_rl.probes.device_time import DeviceClock, is_capturing, is_used
+from otel_rl.probes.device_time import DeviceClock, is_used, may_record
 from otel_rl.probes.memory import Device
 from otel_rl.probes.peaks import Peaks
 from otel_rl.runtime import state
@@ -115,7 +115,7 @@ class DeviceInUse:
     def _usage(self) -> tuple[int, int] | None:
         ask = getattr(self._device, "mem_get_info", None)
         try:
-            if ask is None or not is_used(self._device) or is_capturing(self._device):
+            if ask is None or not may_record(self._device):
                 return None
             free, total = ask()
         except RuntimeError:  # the device has failed; the host hears of it from its own calls

@@ -174,7 +174,7 @@ class DeviceClock:
         if self._has_failed or not _is_mine():
             return None
         try:
-            if is_capturing(self._device) or not is_used(self._device):
+            if not may_record(self._device):
                 return None  # an event recorded into a graph would be recorded again with every replay
             stream = self._device.current_stream()
             return Begun(self._record(stream), stream, get_ident())
@@ -284,4 +284,17 @@ def is_capturing(device: Any) -> bool:
     Raises:
         RuntimeError: the device has failed.
     """
-    return is_used(device) and bool(getattr(device, "is_current_stream_capturing", bool)())
+    return is_used(device) and _captures(device)
+
+
+def may_record(device: Any) -> bool:
+    """Whether what this thread asks of the device is done at once, on a device that this process uses.
+
+    Raises:
+        RuntimeError: the device has failed.
+    """
+    return is_used(device) and not _captures(device)
+
+
+def _captures(device: Any) -> bool:
+    return bool(getattr(device, "is_current_stream_capturing", bool)())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Any, Final
 
 from otel_rl import vocabulary
@@ -191,11 +191,9 @@ def open_session(totals: Totals, xids: Counts) -> Session | None:
         pynvml.nvmlInit()
     except pynvml.NVMLError:
         return None
-    try:
-        return Session(pynvml, totals, xids)
-    except BaseException as error:  # also what an old package of that name lacks
-        with suppress(pynvml.NVMLError):
-            pynvml.nvmlShutdown()
-        if not isinstance(error, pynvml.NVMLError):
-            raise
-        return None
+    with suppress(pynvml.NVMLError), ExitStack() as ending:
+        ending.callback(pynvml.nvmlShutdown)  # whatever raises: an old package of that name lacks something
+        session = Session(pynvml, totals, xids)
+        ending.pop_all()
+        return session
+    return None
