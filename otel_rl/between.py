@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from time import monotonic_ns
 
-from otel_rl.current import CURRENT, SPAN_KEY
 from otel_rl.records import Value
 from otel_rl.runtime import state
 from otel_rl.spans import Stage
@@ -16,9 +15,8 @@ def begin_between(name: str, attributes: dict[str, Value] | None = None) -> None
     if training.between is not None:
         end_between()
     if state.container is not None:
-        context = CURRENT.get()
         training.between = Stage(name, attributes, coarse=True)
-        training.between.open(context, context.get(SPAN_KEY))
+        training.between.open()
 
 
 def end_between(error: BaseException | None = None) -> None:

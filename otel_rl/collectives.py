@@ -10,13 +10,13 @@ from typing import cast
 
 from otel_rl import vocabulary
 from otel_rl.analysis.goodput import is_background
-from otel_rl.current import CURRENT, SPAN_KEY
+from otel_rl.current import CURRENT
 from otel_rl.groups import Group
 from otel_rl.ids import random_bits
 from otel_rl.metrics import Fold
 from otel_rl.records import Labels, SpanEvent, SpanLink, Value
 from otel_rl.runtime import QUEUE_LIMIT, state
-from otel_rl.spans import Stage
+from otel_rl.spans import Stage, innermost
 
 SPANS_PER_STAGE = 32
 
@@ -50,8 +50,10 @@ class Collective:
         """Whether it may go on when its call has ended."""
         self.is_launch = False
         """Whether a device does it, later than the host asks for it."""
-        span = CURRENT.get().get(SPAN_KEY)
-        self.stage: Stage | None = span if span.__class__ is Stage else _stage_of_bare_thread()
+        stage: Stage | None = CURRENT.get()
+        if stage is None or stage.ended:
+            stage = innermost() or _stage_of_bare_thread()
+        self.stage = stage
         state.comm.seen_in = self.stage
         self.span_id = 0
         """Given by the flusher when it finds the collective open: then it must become a span."""

@@ -179,6 +179,13 @@ class Config:
         "OTEL_RL_BACKENDS", str, "", "folder with the programs that `otel-rl stack` starts, before all other places"
     )
     tempo: str = _setting("OTEL_RL_TEMPO", str, "", "the Tempo program that `otel-rl stack` starts; else as the others")
+    join_spans: bool = _setting(
+        "OTEL_RL_JOIN_SPANS",
+        _boolean,
+        False,
+        "true: spans of the program's own tracer provider nest below our stages, which changes their parents, trace "
+        "ids and sampling",
+    )
     service_name: str = _setting("OTEL_SERVICE_NAME", str, "", "`service.name`; `<system>-<role>` when absent")
     resource_attributes: tuple[tuple[str, str], ...] = _setting(
         "OTEL_RESOURCE_ATTRIBUTES", _pairs, (), "further attributes of the resource"

@@ -9,13 +9,18 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Span, get_current_span
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+from otel_rl.current import is_shared
+
 W3C = TraceContextTextMapPropagator()
 
 
 def headers() -> dict[str, str]:
-    """Name the current span; empty where there is none, or where ``OTEL_PROPAGATORS`` leaves ``tracecontext`` out."""
+    """Return what names the current span, as far as a program's own spans may hang below it.
+
+    Empty if there is none, or if ``OTEL_PROPAGATORS`` leaves ``tracecontext`` out.
+    """
     carrier: dict[str, str] = {}
-    if "tracecontext" in (os.environ.get("OTEL_PROPAGATORS") or "tracecontext"):
+    if is_shared() and "tracecontext" in (os.environ.get("OTEL_PROPAGATORS") or "tracecontext"):
         W3C.inject(carrier)
     return carrier
 

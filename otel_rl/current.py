@@ -1,19 +1,28 @@
-"""OpenTelemetry's context as the hot path uses it: its variable and its key for the current span, found once."""
+"""Where this thread or task is: the innermost stage of ours, and OpenTelemetry's own context.
+
+Stages find each other by a variable of their own. They are current in OpenTelemetry's context, too, while nobody but us
+serves tracers (``is_shared``): then other libraries' spans nest below them. A program with a tracer provider of its own
+sees no trace of them there.
+"""
 
 from __future__ import annotations
 
 from contextvars import ContextVar
+from typing import Any
 
+import opentelemetry.trace as api
 from opentelemetry.context import Context, attach, detach, get_current
-from opentelemetry.trace import INVALID_SPAN
+from opentelemetry.trace import INVALID_SPAN, INVALID_SPAN_CONTEXT, Span, SpanContext
 from opentelemetry.trace.propagation import set_span_in_context
+
+from otel_rl.runtime import state
 
 SPAN_KEY = next(iter(set_span_in_context(INVALID_SPAN, Context())))
 """The key under which OpenTelemetry keeps the current span; its public API is asked once, each time costs 0.5 us."""
 
 
 def _context_variable() -> ContextVar[Context]:
-    """Find the variable that holds OpenTelemetry's context; where it is no such variable, stages have their own."""
+    """Find the variable that holds OpenTelemetry's context; if it is no such variable, make one of our own."""
     now = get_current()
     token = attach(now)
     variable: ContextVar[Context] = getattr(token, "var", None) or ContextVar("otel_rl", default=now)
@@ -21,6 +30,20 @@ def _context_variable() -> ContextVar[Context]:
     return variable
 
 
-CURRENT = _context_variable()
+CONTEXT = _context_variable()
+"""OpenTelemetry's context."""
+CURRENT: ContextVar[Any] = ContextVar("otel_rl_stage", default=None)
+"""The innermost stage that was opened in this thread or task; None where none was."""
 put = dict.__setitem__
 """A ``Context`` refuses to be changed; a copy that nobody has seen yet may be."""
+
+
+def is_shared() -> bool:
+    """Return whether stages are current in OpenTelemetry's context, so that spans of others nest below them."""
+    return api._TRACER_PROVIDER is state.provider or state.config.join_spans
+
+
+def seen_without_us(outside: Context) -> SpanContext:
+    """Return what is current in a context as it would be without us, below which a stage or a span of ours lies."""
+    span = outside.get(SPAN_KEY)
+    return span.get_span_context() if isinstance(span, Span) else INVALID_SPAN_CONTEXT

@@ -7,7 +7,7 @@ from math import isfinite, nan
 from typing import Any, Literal
 
 from otel_rl.clock import perf_counter_shift
-from otel_rl.current import CURRENT, SPAN_KEY
+from otel_rl.current import CURRENT
 from otel_rl.guard import attempt
 from otel_rl.requests import MOST_PIECES, UNKNOWN, OneOf, Row, note_many, place
 from otel_rl.runtime import state
@@ -92,7 +92,7 @@ def request(  # noqa: PLR0913  a request has that many numbers, all but two by k
             finish, error, preemptions, streamed, operation, model, id, sample, group, turn, policy_start, policy_end,
             replica, limit, clock, state.clock.anchor,
         )  # fmt: skip
-        parent = parent or CURRENT.get().get(SPAN_KEY)
+        parent = parent or CURRENT.get()
         noted = state.noted
         if parent is not None and 0 < len(noted) < MOST_PIECES:  # ``note_many``, of which a call is 0.1 us
             noted += (_rows, parent, 1, values)

@@ -25,7 +25,7 @@ from otel_rl.guard import errors, guard, say
 from otel_rl.integrations.choice import NotPossibleError, wanted
 from otel_rl.journal.wire import Request
 from otel_rl.overrides import Overrides
-from otel_rl.patching import Patches
+from otel_rl.patching import Hook, Patches
 from otel_rl.probes import deferred
 from otel_rl.probes.memory import use_memory_reader
 from otel_rl.records import Count, Noted
@@ -123,11 +123,12 @@ def _instrument(config: Config, integrations: tuple[str, ...] | None, *, is_aske
     use_memory_reader()
     tell_workers()
     _hook_process()
-    from otel_rl.providers import Providers
+    from otel_rl.providers import Providers, see_provider
 
     _parts.providers = Providers()
     with guard("stand in for a missing provider"):
         _parts.providers.place()
+    _parts.patches.install(Hook(target="opentelemetry.sdk.trace:TracerProvider.__init__", made=see_provider))
     for module in modules:
         for hook in module.HOOKS:
             _parts.patches.install(hook)

@@ -97,6 +97,25 @@ def is_derived(span: SpanView) -> bool:
     return span.name == v.IDLE and span.attributes.get(v.IDLE_REASON) == SKEW
 
 
+def own_stages(spans: Sequence[SpanView]) -> Sequence[SpanView]:
+    """Leave out spans of other libraries; what lies inside one belongs to the nearest stage around it.
+
+    Args:
+        spans: of one trace.
+    """
+    above = {span.span_id: span.parent_id for span in spans if not span.is_own}
+    if not above:  # as in most steps
+        return spans
+    kept = [span for span in spans if span.is_own]
+    for place, span in enumerate(kept):
+        parent, left = span.parent_id, len(above)
+        while parent in above and left:  # a damaged trace may go round
+            parent, left = above[parent], left - 1
+        if parent != span.parent_id:
+            kept[place] = span._replace(parent_id=parent)
+    return kept
+
+
 def in_front(spans: Sequence[SpanView]) -> Sequence[SpanView]:
     """Leave out what holds nobody up: an asynchronous checkpoint and its collectives; its staging takes its place.
 

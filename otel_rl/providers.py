@@ -1,16 +1,20 @@
 """Other people's OpenTelemetry: the only module that imports the SDK.
 
-Where the program set no provider, ours serve the spans and metrics of vLLM, Ray, HTTP clients and the user into the
+If the program set no provider, ours serve the spans and metrics of vLLM, Ray, HTTP clients and the user into the
 journal. They are put in place without using up OpenTelemetry's set-once guard, so that a provider that the program sets
 later still wins; that needs private attributes of the API, which ``tests/test_providers.py`` watches.
+
+A tracer provider of the program's, also one that it keeps to itself, sees nothing of us: its spans have the parents,
+ids and sampling that they would have without us.
 """
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterable
 from inspect import signature
-from typing import Any
+from typing import Any, cast
 from weakref import WeakSet
 
 import opentelemetry.metrics._internal as metrics_api
@@ -23,17 +27,21 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource as ResourceMessage
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import MetricReader, MetricsData
-from opentelemetry.sdk.trace import ReadableSpan, Span, SpanLimits, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, Span, SpanLimits, SpanProcessor, Tracer, TracerProvider, _Span
 from opentelemetry.sdk.trace.id_generator import IdGenerator
 
+from otel_rl.current import CONTEXT, SPAN_KEY, is_shared, seen_without_us
 from otel_rl.ids import random_bits
 from otel_rl.journal.clean import UNENCODABLE
 from otel_rl.journal.wire import Request
 from otel_rl.records import Attributes, Value
 from otel_rl.runtime import state
+from otel_rl.spans import innermost
 from otel_rl.vocabulary import EXCEPTION_MESSAGE, EXCEPTION_STACKTRACE
 
 BATCH = 512
+THEIRS = object()
+"""Instead of our tracer provider where the program has one: none but the program's serves its spans."""
 CONTENT = (
     EXCEPTION_MESSAGE,
     EXCEPTION_STACKTRACE,
@@ -64,6 +72,59 @@ class Ids(IdGenerator):
         return random_bits(128) or 1
 
 
+class Ours(trace_api.Span):
+    """A span of another library that ours serves; a provider that the program sets later does not see it."""
+
+    outside: Context
+    """The program's context around it."""
+    otel_rl_stage: Any
+    """The innermost stage around it."""
+
+    def get_span_context(self) -> trace_api.SpanContext:
+        """Return what propagates."""
+        return self.own_context() if is_shared() else seen_without_us(self.outside)
+
+    def own_context(self) -> trace_api.SpanContext:
+        """Return the ids of the span, whoever serves tracers."""
+        return super().get_span_context()  # type: ignore[safe-super]
+
+
+class OurSpan(Ours, _Span):
+    """One that is sampled."""
+
+
+class OurUnsampled(Ours, trace_api.NonRecordingSpan):
+    """One that is not."""
+
+
+KINDS: dict[type, type[Ours]] = {_Span: OurSpan, trace_api.NonRecordingSpan: OurUnsampled}
+
+
+class OurTracer(Tracer):
+    """The SDK's tracer; its spans nest below our stages, also where those are not in OpenTelemetry's context."""
+
+    def start_span(self, name: str, context: Context | None = None, *args: Any, **kwargs: Any) -> trace_api.Span:
+        """Start a span. Cost: 1 us more than the SDK's."""
+        outside = CONTEXT.get() if context is None else context
+        span = super().start_span(name, outside if is_shared() else _below_ours(outside), *args, **kwargs)
+        kind = KINDS.get(type(span))
+        if kind is not None:
+            span.__class__ = kind
+            ours = cast("Ours", span)
+            ours.outside, ours.otel_rl_stage = outside, innermost()
+        return span
+
+
+def _below_ours(context: Context) -> Context:
+    """Return a context in which the innermost of our stages and of our spans is the current one."""
+    span, stage = context.get(SPAN_KEY), innermost()
+    if isinstance(span, Ours) and span.otel_rl_stage is stage:
+        parent = span.own_context()
+    else:
+        parent = trace_api.INVALID_SPAN_CONTEXT if stage is None else stage.own_context
+    return trace_api.set_span_in_context(trace_api.NonRecordingSpan(parent), context)
+
+
 class ToQueue(SpanProcessor):
     """Hands finished spans of other libraries to the flusher; one that a fork copied is its parent's to end."""
 
@@ -83,7 +144,7 @@ class ToQueue(SpanProcessor):
 
     def in_child(self) -> None:
         """Know a fork's copies of what is open in the parent."""
-        self._inherited |= {span.get_span_context().span_id for span in self._open if not span.end_time}
+        self._inherited |= {span.context.span_id for span in self._open if not span.end_time}
 
 
 class Following(trace_api.Tracer):
@@ -117,7 +178,10 @@ class OurTracerProvider(TracerProvider):
     def get_tracer(self, *args: Any, **kwargs: Any) -> trace_api.Tracer:
         """Make a tracer for one library."""
         bound = signature(TracerProvider.get_tracer).bind(self, *args, **kwargs)
-        return Following(super().get_tracer(*args, **kwargs), *bound.args[1:])
+        tracer = super().get_tracer(*args, **kwargs)
+        if type(tracer) is Tracer:
+            tracer.__class__ = OurTracer
+        return Following(tracer, *bound.args[1:])
 
 
 class OurMeterProvider(MeterProvider):
@@ -157,7 +221,9 @@ class Providers:
             limits = SpanLimits(max_attribute_length=state.config.attribute_length)
             ours = OurTracerProvider(id_generator=Ids(), shutdown_on_exit=False, span_limits=limits)
             ours.add_span_processor(self.queue)
-            trace_api._TRACER_PROVIDER = ours
+            trace_api._TRACER_PROVIDER = state.provider = ours
+        if trace_api._TRACER_PROVIDER is not state.provider or _others():
+            state.provider = THEIRS
         if metrics_api._METER_PROVIDER is None and "OTEL_PYTHON_METER_PROVIDER" not in os.environ:
             self.reader = Collected()
             metrics_api._METER_PROVIDER = OurMeterProvider([self.reader], shutdown_on_exit=False)
@@ -203,6 +269,22 @@ class Providers:
             count += sum(_points(metric) for scope in part.scope_metrics for metric in scope.metrics)
         now = state.now()
         return [Request("metrics", message.SerializeToString(), count, now, now)] if count else []
+
+
+def see_provider(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+    """Know of a tracer provider that has been made, whether or not the program sets it for everybody."""
+    if not isinstance(args[0], OurTracerProvider):
+        state.provider = THEIRS
+
+
+def _others() -> bool:
+    """Return whether the program has made a tracer provider before. Cost: 10 to 30 ms."""
+    kinds, found = {TracerProvider}, [TracerProvider]
+    while found:
+        found = found.pop().__subclasses__() + found
+        kinds.update(found)
+    kinds.discard(OurTracerProvider)
+    return any(type(one) in kinds for one in gc.get_objects())
 
 
 def _let_go_of_meters() -> None:

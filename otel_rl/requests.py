@@ -7,12 +7,12 @@ from typing import Any, Final, NamedTuple
 from weakref import finalize, ref
 
 from otel_rl import vocabulary as v
-from otel_rl.current import CURRENT, SPAN_KEY
+from otel_rl.current import CURRENT
 from otel_rl.guard import guard
 from otel_rl.native import find_native
 from otel_rl.records import Count, Later, Noted
 from otel_rl.runtime import QUEUE_LIMIT, state
-from otel_rl.spans import Stage
+from otel_rl.spans import Stage, current_parent
 
 FORM: Final = 3
 """Of what ``rollouts/_native.c`` takes and gives."""
@@ -121,7 +121,7 @@ def _note(read: Callable[..., Iterable[Row]], *arguments: Any, parent: Any = Non
         parent: the span they belong to, or its ``SpanContext``; where it is None that of ``place``.
     """
     if state.on:
-        parent = parent or CURRENT.get().get(SPAN_KEY) or _around()
+        parent = parent or place()
         noted = state.noted
         if 0 < len(noted) < MOST_PIECES or _may_wait(noted):
             noted += [read, parent, len(arguments), *arguments]  # in one piece: other threads add to it, too
@@ -129,9 +129,7 @@ def _note(read: Callable[..., Iterable[Row]], *arguments: Any, parent: Any = Non
                 state.add(noted)
 
 
-note: Final[Callable[..., None]] = (
-    _note if native is None else native.noter(state, CURRENT, SPAN_KEY, MOST_PIECES, _note)
-)
+note: Final[Callable[..., None]] = _note if native is None else native.noter(state, CURRENT, MOST_PIECES, _note)
 
 
 def note_many(pieces: Sequence[Any], number: int, noted: Noted | None = None) -> None:
@@ -180,7 +178,7 @@ def place() -> Any:
     The current span; in a thread that has none (a pool's) the innermost open stage that says what requests are for; of
     several side by side the innermost around all of them; else the step.
     """
-    return CURRENT.get().get(SPAN_KEY) or _around()
+    return current_parent() or _around()
 
 
 def _may_wait(noted: Noted, number: int = 1) -> bool:

@@ -218,6 +218,9 @@ class Runtime:
     wake_again_ns: int = 0
     """Not before this (monotonic) is another attempt made to start the flusher."""
 
+    provider: Any = None
+    """The tracer provider of ours that serves other libraries; none but it may be in place for stages to be current
+    for them, too."""
     container: Any = None
     """The open container of this rank (of the step, else of set-up): parent of what has no parent."""
     behind: Callable[[Any], None] | None = None

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextvars import Token
 from time import monotonic_ns
 from types import TracebackType
 from typing import Any, TypeVar, cast
 
+import opentelemetry.trace as api
 from opentelemetry.context import Context
-from opentelemetry.trace import INVALID_SPAN, Span, SpanContext, TraceFlags
-from opentelemetry.trace.status import Status, StatusCode
+from opentelemetry.trace import INVALID_SPAN_CONTEXT, SpanContext, TraceFlags, format_span_id, format_trace_id
 
 from otel_rl import vocabulary
-from otel_rl.content import is_content, text_of
-from otel_rl.current import CURRENT, SPAN_KEY, put
+from otel_rl.content import text_of
+from otel_rl.current import CONTEXT, CURRENT, SPAN_KEY, is_shared, put, seen_without_us
 from otel_rl.exhausted import is_out_of_memory, record_exhausted
 from otel_rl.guard import errors, guard
 from otel_rl.ids import random_bits
@@ -24,29 +24,33 @@ from otel_rl.no_stage import NoStage
 from otel_rl.probes.memory import FRESH_NS, Reading
 from otel_rl.records import SpanEvent, SpanLink, Value
 from otel_rl.runtime import QUEUE_LIMIT, Trace, state
-from otel_rl.values import NUMBERS, clean, clean_all, clean_key
+from otel_rl.settable import Settable
+from otel_rl.values import NUMBERS, clean, clean_key
 from otel_rl.vocabulary import SHORT_NAMES
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 MAX_KEYS = 1024
-MAX_KEPT = 1024
-"""Attributes, events and links that an open stage keeps; the encoder keeps 128 of them and counts the others."""
 SAMPLED = TraceFlags(TraceFlags.SAMPLED)
 NOT_SAMPLED = TraceFlags(TraceFlags.DEFAULT)
 
 
-class Stage(Span):
+class Stage(Settable):
     """One span of a step: a context manager, a decorator, and an ``opentelemetry.trace.Span``.
 
-    It is current in the OpenTelemetry context while it is open, so spans of other libraries nest below it. Cost of
-    ``with``: at most 3 us without memory readings (``benchmarks/hotpath.py``); nothing is encoded or written here.
+    While it is open, spans of other libraries nest below it, unless the program has a tracer provider of its own (see
+    ``current``). Cost of ``with``: at most 3 us without memory readings (``benchmarks/hotpath.py``); nothing is encoded
+    or written here.
     """
 
     __slots__ = (
-        "after", "attributes", "before", "began", "coarse", "ended", "events", "kind", "links", "name", "parent_id",
-        "span_id", "status", "token", "trace",
+        "after", "before", "began", "coarse", "instead", "outer", "outside", "parent_id", "span_id", "tokens",
     )  # fmt: skip
+
+    instead: Stage | None
+    """What is current instead of it; only of a stage that ended elsewhere than it began."""
+    kind = 1
+    """``INTERNAL``, of OTLP."""
 
     def __init__(self, name: str, attributes: dict[str, Value] | None = None, *, coarse: bool = False) -> None:
         self.name = name
@@ -60,13 +64,17 @@ class Stage(Span):
         """Monotonic, ns."""
         self.ended = 0
         """Monotonic, ns; 0 while open."""
-        self.token: Token[Context] | None = None
+        self.tokens: tuple[Token[Any], ...] = ()
+        """What makes it current no more."""
+        self.outside: Context | None = None
+        """OpenTelemetry's context around it, if it is or was current there, too."""
+        self.outer: Any = None
+        """The span of somebody else that surrounds it, if there is one."""
         self.before: Reading | None = None
         self.after: Reading | None = None
         self.events: list[SpanEvent] | None = None
         self.links: list[SpanLink] | None = None
         self.status: tuple[int, str] | None = None
-        self.kind = 1
 
     # --- context manager ----------------------------------------------------------------------------------------------
 
@@ -74,8 +82,7 @@ class Stage(Span):
         if self.trace is not None:  # two spans cannot share one object
             errors["open a stage a second time"] += 1
         elif state.on:
-            context = CURRENT.get()
-            self.open(context, context.get(SPAN_KEY))
+            self.open()
         return self
 
     def __exit__(
@@ -122,20 +129,34 @@ class Stage(Span):
 
     # --- recording ----------------------------------------------------------------------------------------------------
 
-    def open(self, context: Context | None = None, parent: object = None, begin: int = 0) -> None:
-        """Begin now, or at ``begin`` (monotonic, ns); with a ``context``: below ``parent``, as its current span.
+    def open(self, begin: int = 0, *, is_current: bool = True) -> None:
+        """Begin now, or at ``begin`` (monotonic, ns), below the innermost open stage of this thread or task.
 
         Each call of a function costs 1 to 4 us where stages begin, between matrix products: here are none of ours.
+
+        Args:
+            begin: when it began.
+            is_current: whether what follows is inside it; otherwise its trace and parent are set already.
         """
+        current, context = CURRENT.get(), CONTEXT.get()
         try:
-            if context is not None:
-                above = parent if parent.__class__ is Stage and parent.trace and not parent.ended else _stage_of(parent)
-                self.trace = above.trace
-                self.parent_id = above.span_id
+            if is_current:
+                shared = api._TRACER_PROVIDER is state.provider or state.config.join_spans
+                outer = context.get(SPAN_KEY)
+                parent = outer if shared and outer.__class__ is Stage else current
+                if parent is None or parent.ended or not parent.trace:
+                    parent = _parent_of(parent, outer if shared else None)
+                self.trace = parent.trace
+                self.parent_id = parent.span_id
                 self.span_id = random_bits(64) or 1
-                inner = Context(context)
-                put(inner, SPAN_KEY, self)
-                self.token = CURRENT.set(inner)
+                if outer is not parent and outer is not None:
+                    self._note_outer(outer, parent)
+                self.tokens = (CURRENT.set(self),)
+                if shared:
+                    self.outside = context
+                    inner = Context(context)
+                    put(inner, SPAN_KEY, self)
+                    self.tokens += (CONTEXT.set(inner),)
             now = monotonic_ns()
             self.began = begin or now  # before anybody can find it among the open ones
             if state.exhausted:
@@ -151,11 +172,23 @@ class Stage(Span):
                 if not self.ended:  # by an exit on another thread, meanwhile
                     self.began = begin or monotonic_ns()
         except BaseException:  # a handler of a signal raised: nobody ends what did not begin
-            if context is not None:
-                CURRENT.set(context)
-            self.token = None
+            CURRENT.set(current)
+            CONTEXT.set(context)
+            self.tokens = ()
             self.close(monotonic_ns())
             raise
+
+    def _note_outer(self, outer: Any, parent: Stage) -> None:
+        """Note which span of somebody else surrounds this stage, once: stages below do not repeat it."""
+        with guard("note the span around a stage"):
+            self.outer = outer
+            context = outer.get_span_context()
+            if outer is not parent.outer and outer.__class__ is not Stage and context.is_valid:
+                noted: dict[str, Value] = {
+                    vocabulary.OUTER_TRACE: format_trace_id(context.trace_id),
+                    vocabulary.OUTER_SPAN: format_span_id(context.span_id),
+                }
+                self.attributes = {**noted, **self.attributes} if self.attributes else noted
 
     def close(self, end: int, described: dict[str, Value] | None = None) -> None:
         """End at ``end`` (monotonic, ns); a second call does nothing, nor does one in a forked child.
@@ -165,13 +198,13 @@ class Stage(Span):
             described: further attributes; what has been set before counts only where they say nothing.
         """
         try:
-            token = self.token
-            if token is not None:
-                self.token = None
-                try:
-                    CURRENT.reset(token)
-                except ValueError:  # in another task or thread than it began in there is nothing to restore
-                    errors["end a stage where it began"] += 1
+            try:
+                while self.tokens:
+                    token, self.tokens = self.tokens[0], self.tokens[1:]
+                    token.var.reset(token)
+            except ValueError:  # in another task or thread than it began in there is nothing to restore
+                self.tokens = ()
+                errors["end a stage where it began"] += 1
             if self.ended or self not in state.open:  # also while another thread ends it, as an exit does
                 return
             self.ended = end if end > self.began else self.began
@@ -195,6 +228,15 @@ class Stage(Span):
         except BaseException:
             self._end_interrupted(end)
             raise
+
+    def leave(self) -> None:
+        """Be current no more, and stay open."""
+        tokens, self.tokens = self.tokens, ()
+        try:
+            for token in tokens:
+                token.var.reset(token)
+        except ValueError:
+            errors["end a stage where it began"] += 1
 
     def _end_interrupted(self, end: int) -> None:
         """Give what is known of a stage to the flusher, once, where a handler of a signal raised while it ended."""
@@ -251,61 +293,17 @@ class Stage(Span):
 
     def get_span_context(self) -> SpanContext:
         """Return what propagates to other threads, processes and machines."""
+        if self.outside is not None and not is_shared():  # the program has set its own provider since
+            return seen_without_us(self.outside)
+        return self.own_context
+
+    @property
+    def own_context(self) -> SpanContext:
+        """Ids of the stage, whoever serves tracers."""
         if self.trace is None:
-            return INVALID_SPAN.get_span_context()
-        return SpanContext(
-            self.trace.trace_id,
-            self.span_id,
-            is_remote=False,
-            trace_flags=SAMPLED if self.trace.sampled else NOT_SAMPLED,
-        )
-
-    def set_attribute(self, key: str, value: Any) -> None:
-        """Set one attribute; any value is taken, a tensor on a device is described and not read.
-
-        Like everything else that is set on a stage which has ended, one that comes later is ignored.
-        """
-        if self.ended:
-            return
-        cleaned = value if type(value) in NUMBERS else clean(value)
-        if type(key) is not str:
-            key = clean_key(key)
-        if cleaned is None or not key:
-            return
-        if self.attributes is None:
-            self.attributes = {}
-        elif len(self.attributes) >= MAX_KEPT and key not in self.attributes:
-            errors["keep more than 1,024 attributes of a stage"] += 1
-            return
-        self.attributes[key] = cleaned
-
-    def set_attributes(self, attributes: Mapping[str, Any]) -> None:
-        """Set several attributes."""
-        with guard("set attributes"):
-            for key, value in attributes.items():
-                self.set_attribute(key, value)
-
-    def add_event(self, name: str, attributes: Mapping[str, Any] | None = None, timestamp: int | None = None) -> None:
-        """Add a point in time; ``timestamp`` in ns since 1970. Of a stage that was never opened there is no now."""
-        if self.ended or (self.trace is None and timestamp is None):
-            return
-        time_ns = timestamp or monotonic_ns() + (self.trace.anchor if self.trace else 0)
-        with guard("add an event"):
-            self.events = _with_room(self.events)
-            self.events.append(SpanEvent(clean_key(name), time_ns, clean_all(attributes)))
-
-    def add_link(self, context: SpanContext, attributes: Mapping[str, Any] | None = None) -> None:
-        """Refer to another span."""
-        if self.ended:
-            return
-        with guard("add a link"):
-            self.links = _with_room(self.links)
-            self.links.append(SpanLink(context.trace_id, context.span_id, clean_all(attributes)))
-
-    def update_name(self, name: str) -> None:
-        """Rename the span."""
-        if not self.ended:
-            self.name = clean_key(name)
+            return INVALID_SPAN_CONTEXT
+        flags = SAMPLED if self.trace.sampled else NOT_SAMPLED
+        return SpanContext(self.trace.trace_id, self.span_id, is_remote=False, trace_flags=flags)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy or a pickle of a stage is a new one of the same name: where it was open, it is not."""
@@ -314,43 +312,6 @@ class Stage(Span):
     def is_recording(self) -> bool:
         """Whether the stage is open and what is set on it will be kept."""
         return self in state.open
-
-    def set_status(self, status: Status | StatusCode, description: str | None = None) -> None:
-        """Set the status; ok is final and unset says nothing, as OpenTelemetry wants it.
-
-        OpenTelemetry itself puts the text of the exception that is being handled there: that is content.
-        """
-        code, text = (status.status_code, status.description) if isinstance(status, Status) else (status, description)
-        is_final = self.ended or (self.status is not None and self.status[0] == StatusCode.OK.value)
-        if not is_final and code in (StatusCode.OK, StatusCode.ERROR):
-            description = str(clean(text) or "") if code is StatusCode.ERROR else ""
-            self.status = (code.value, "" if is_content(description) else description)
-
-    def record_exception(
-        self,
-        exception: BaseException,
-        attributes: Mapping[str, Any] | None = None,
-        timestamp: int | None = None,
-        escaped: bool = False,
-    ) -> None:
-        """Add an exception event; text and traceback are content, so only with ``OTEL_RL_CAPTURE_CONTENT``."""
-        values: dict[str, Any] = {vocabulary.EXCEPTION_TYPE: type(exception).__qualname__, **(attributes or {})}
-        if state.config.capture_content:
-            import traceback
-
-            values[vocabulary.EXCEPTION_MESSAGE] = text_of(exception)
-            values[vocabulary.EXCEPTION_STACKTRACE] = "".join(traceback.format_exception(exception))
-        self.add_event("exception", values, timestamp)
-
-
-def _with_room(items: list[Any] | None) -> list[Any]:
-    """Forget the oldest events or links of a stage that collects them without end."""
-    if items is None:
-        return []
-    if len(items) >= MAX_KEPT:
-        errors["keep more than 1,024 events or links of a stage"] += 1
-        del items[0]
-    return items
 
 
 _NO_STAGE = cast("Stage", NoStage())
@@ -396,23 +357,52 @@ _KEYS = _Keys()
 """Keyword to attribute key; a dict, because a call costs more than all else that ``stage`` does with an attribute."""
 
 
+def innermost() -> Stage | None:
+    """Return the innermost stage of this thread or task; None if no stage was opened there. Cost: 0.2 us.
+
+    A thread that was given OpenTelemetry's context of another one (``attach``) is inside the stage of that one.
+    """
+    stage: Stage | None = CURRENT.get()
+    if stage is None and is_shared():
+        span = CONTEXT.get().get(SPAN_KEY)
+        stage = span if span.__class__ is Stage else getattr(span, "otel_rl_stage", None)
+    return stage if stage is None or not stage.ended else getattr(stage, "instead", stage)
+
+
 def current_stage() -> Stage | None:
     """Return the innermost open stage of this thread or task, else the container of this rank."""
-    span = CURRENT.get().get(SPAN_KEY)
-    return span if span.__class__ is Stage else cast("Stage | None", state.container)
+    return innermost() or cast("Stage | None", state.container)
 
 
-def _stage_of(parent: Any) -> Stage:
-    """Find or make the stage that stands for a parent that is none of ours, or that has ended."""
-    if isinstance(parent, Stage) and parent.trace and not _is_container(parent):
+def current_parent() -> Any:
+    """Return what a record belongs to: the innermost stage, else the span of a caller elsewhere, else None."""
+    return innermost() or (_caller(CONTEXT.get().get(SPAN_KEY)) if is_shared() else None)
+
+
+def _parent_of(parent: Stage | None, outer: Any) -> Stage:
+    """Find or make the stage that stands for one that is not open, or for none."""
+    parent = innermost() if parent is None else getattr(parent, "instead", parent)
+    if parent is not None and parent.trace and not _is_container(parent):
         return parent
     with guard("find the parent of a stage"):
-        context = None if parent is None or isinstance(parent, Stage) else parent.get_span_context()
-        if context is not None and context.is_valid:
-            return _stand_in(context.trace_id, context.span_id, sampled=context.trace_flags.sampled)
+        caller = None if outer.__class__ is Stage else _caller(outer)
+        if caller is not None:
+            context = caller.get_span_context()
+            stand_in = _stand_in(context.trace_id, context.span_id, sampled=context.trace_flags.sampled)
+            stand_in.outer = caller
+            return stand_in
         if state.container is None:
             state.open_setup()
     return state.container or _stand_in(random_bits(128), 0, sampled=True)
+
+
+def _caller(span: Any) -> Any:
+    """Return the span if this process works for it: it is another process's, or a server's that makes no steps."""
+    with guard("find the caller's span"):
+        context = None if span is None else span.get_span_context()
+        if context is not None and context.is_valid and (context.is_remote or state.container is None):
+            return span
+    return None
 
 
 def _is_container(stage: Stage) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from contextvars import Token
 from threading import get_ident
 from time import monotonic_ns
 from types import TracebackType
@@ -15,7 +14,7 @@ from opentelemetry.trace import Span
 
 from otel_rl import ids, vocabulary
 from otel_rl.complete import device_points
-from otel_rl.current import CURRENT, SPAN_KEY
+from otel_rl.current import CONTEXT, CURRENT, SPAN_KEY, is_shared
 from otel_rl.guard import attempt, errors, guard, say
 from otel_rl.probes import deferred
 from otel_rl.probes.memory import Reading, host, peak_rss
@@ -28,7 +27,7 @@ from otel_rl.workers import hear_attempt, leave_place, take_place, tell_attempt
 class Tree:
     """The two spans that hold one trace of this rank: the root, which only rank 0 emits, and the rank's container."""
 
-    __slots__ = ("container", "peak", "root", "token")
+    __slots__ = ("container", "peak", "root")
 
     def __init__(self, name: str, loop: str, number: int, begin: int, attributes: dict[str, Value]) -> None:
         identity = state.identity
@@ -40,18 +39,17 @@ class Tree:
         is_known = bool(identity.attempt_id)
         trace = Trace(trace_id, state.clock.anchor, sampled=is_sampled, known=is_known, step=f"{loop} {number}")
         root_id = ids.root_id(identity.attempt_id, loop, number)
-        self.token: Token[Context] | None = None
         self.root: Stage | None = None
         if identity.rank == 0:
             self.root = Stage(name, dict(attributes), coarse=True)
             self.root.trace, self.root.span_id = trace, root_id
-            self.root.open(begin=begin)
+            self.root.open(begin, is_current=False)
         if state.clock.set_ns:
             attributes = {**attributes, vocabulary.CLOCK_SET: state.clock.set_ns}
         self.container = Stage(f"{vocabulary.RANK_SPAN} {identity.rank}", attributes, coarse=True)
         self.container.trace, self.container.parent_id = trace, root_id
         self.container.span_id = ids.random_bits(64) or 1
-        self.container.open(begin=begin)
+        self.container.open(begin, is_current=False)
         state.container = self.container
 
     def make_current(self) -> None:
@@ -59,28 +57,33 @@ class Tree:
 
         A span that happens to be current belongs to another trace: the step links to it.
         """
-        context = CURRENT.get()
+        container, context = self.container, CONTEXT.get()
         outer = context.get(SPAN_KEY)
         if outer is not None and outer.__class__ is not Stage and isinstance(outer, Span):
+            container.outer = outer
             linked = outer.get_span_context()
             if linked.is_valid:
-                self.container.add_link(linked)
-        self.token = CURRENT.set(Context({**context, SPAN_KEY: self.container}))
+                container.add_link(linked)
+        container.tokens = (CURRENT.set(container),)
+        if is_shared():
+            container.outside = context
+            container.tokens += (CONTEXT.set(Context({**context, SPAN_KEY: container})),)
 
     def leave(self) -> None:
         """Be current no more, but stay open."""
-        token, self.token = self.token, None
-        if token is not None:
-            try:
-                CURRENT.reset(token)
-            except ValueError:  # in another task or thread than it began in there is nothing to restore
-                errors["leave a step where it began"] += 1
+        self._end_current()
         if state.container is self.container:
             state.container = None
 
+    def _end_current(self) -> None:
+        container = self.container
+        if not isinstance(CONTEXT.get().get(SPAN_KEY), Stage):  # a span of the program's that is open stays current
+            container.tokens = container.tokens[:1]
+        container.leave()
+
     def close(self, end: int, error: BaseException | None = None, peak: int = 0) -> None:
         """End container and root at ``end`` (monotonic, ns); ``peak`` is the process's, if it has just been read."""
-        self.container.token, self.token = self.token, None
+        self._end_current()
         peak = peak or peak_rss()
         if error is not None:
             self.container.fail(error)

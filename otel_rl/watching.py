@@ -9,9 +9,9 @@ from time import monotonic_ns
 from types import AsyncGeneratorType
 from typing import Any, Final, NamedTuple, Protocol
 
-from otel_rl.current import CURRENT, SPAN_KEY
 from otel_rl.guard import attempt
 from otel_rl.runtime import state
+from otel_rl.spans import current_parent
 
 
 class Ending(NamedTuple):
@@ -284,7 +284,7 @@ class Asked(_AsyncItems):
             return await self._next(items.__anext__)
         self._begin = None  # nobody has asked the generator for anything yet
         target, before, first = self._how
-        self.begun, self.parent, self.training = monotonic_ns(), CURRENT.get().get(SPAN_KEY), state.training
+        self.begun, self.parent, self.training = monotonic_ns(), current_parent(), state.training
         if before is not None:
             attempt("begin", target, before, self.args, self.kwargs)
         try:

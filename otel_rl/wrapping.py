@@ -10,7 +10,7 @@ from time import monotonic_ns
 from typing import Any
 
 from otel_rl.collective_calls import around_collective
-from otel_rl.current import CURRENT, SPAN_KEY
+from otel_rl.current import CURRENT
 from otel_rl.guard import attempt, guard
 from otel_rl.records import Value
 from otel_rl.runtime import state
@@ -206,9 +206,8 @@ def _begin(hook: Hook, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Stage |
     name = stage if isinstance(stage, str) or stage is None else stage(args, kwargs)
     if not isinstance(name, str):
         return None
-    context = CURRENT.get()
-    parent = context.get(SPAN_KEY)
-    if parent.__class__ is Stage and parent.name == name:
+    parent = CURRENT.get()
+    if parent is not None and parent.name == name and not parent.ended:
         return None
     said = hook.attributes
     if callable(said):
@@ -216,7 +215,7 @@ def _begin(hook: Hook, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Stage |
     else:
         attributes = dict(said) if said else None
     opened = Stage(name, attributes, coarse=True)
-    opened.open(context, parent)
+    opened.open()
     return opened
 
 

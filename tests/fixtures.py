@@ -160,6 +160,7 @@ def stubbed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Recording:
         monkeypatch.setattr(module, "random_bits", lambda bits: next(numbers))
     monkeypatch.setattr("otel_rl.clock.measure_anchor", lambda: WALL_NS)
     monkeypatch.setattr("otel_rl.steps.peak_rss", lambda: 1 << 20)
+    monkeypatch.setattr("otel_rl.providers._others", lambda: False)  # those of earlier tests
     monkeypatch.setattr("otel_rl.flusher.PERIOD_S", 3600.0)
     monkeypatch.setenv("OTEL_RL_RUN_ID", RUN)
     return Recording(tmp_path / "runs", clock)

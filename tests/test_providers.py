@@ -24,7 +24,7 @@ import otel_rl
 from otel_rl import vocabulary
 from otel_rl.providers import Ids, OurMeterProvider, OurTracerProvider
 from otel_rl.runtime import state
-from tests.fixtures import Recording, Tree, in_child, orphans, trees
+from tests.fixtures import Recording, in_child, orphans
 
 
 @pytest.fixture(autouse=True)
@@ -141,7 +141,7 @@ def test_a_provider_that_a_variable_names_is_the_programs(
 
 
 def test_spans_of_a_library_are_children_of_our_stage(recording: Recording) -> None:
-    """With our resource, their own scope, attributes, events and status."""
+    """With our resource, their own scope, attributes, events and status; stages stay below the nearest stage."""
     tracer = trace.get_tracer("lib", "1.2")
     http = tracer.start_as_current_span("http", attributes={"code": 200})
     with otel_rl.step(1), otel_rl.stage("sample"), http as span:
@@ -151,7 +151,8 @@ def test_spans_of_a_library_are_children_of_our_stage(recording: Recording) -> N
     run = recording.stop()
     by_name = {span.name: span for span in run.spans(None)}
     http, sample, reward = by_name["http"], by_name["rl.sample"], by_name["rl.reward"]
-    assert (sample.span_id, sample.trace_id, http.span_id) == (http.parent_id, http.trace_id, reward.parent_id)
+    assert (sample.span_id, sample.trace_id, sample.span_id) == (http.parent_id, http.trace_id, reward.parent_id)
+    assert http.span_id.hex() == reward.attributes[vocabulary.OUTER_SPAN]
     assert ({"code": 200}, "run", 0) == (
         http.attributes,
         http.resource[vocabulary.RUN_ID],
@@ -352,19 +353,3 @@ def test_a_span_of_a_library_that_is_open_in_a_fork_is_there_once(recording: Rec
     run = recording.stop()
     names = Counter(span.name for span in run.spans())
     assert (1, 1, 1, []) == (names["started"], names["user"], names["child"], orphans(run))
-
-
-def test_the_trees_of_both_are_one(recording: Recording) -> None:
-    """Nothing of a library's is an orphan."""
-    tracer = trace.get_tracer("lib")
-    with otel_rl.step(1), tracer.start_as_current_span("a"), otel_rl.stage("b"), tracer.start_as_current_span("c"):
-        pass
-    names: list[str] = []
-
-    def walk(tree: Tree) -> None:
-        names.append(tree.name)
-        for below in tree.below:
-            walk(below)
-
-    walk(next(tree for tree in trees(recording.stop()) if tree.name == "rl.loop"))
-    assert ["rl.loop", "rl.rank 0", "a", "b", "c"] == names

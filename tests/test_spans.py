@@ -149,28 +149,6 @@ def test_a_stage_is_current_while_it_is_open(recording: Recording) -> None:
     assert trace.get_current_span() is trace.INVALID_SPAN
 
 
-def test_spans_of_the_user_nest_below_and_above_stages(theirs: InMemorySpanExporter, stubbed: Recording) -> None:
-    """Step, user's span, stage, user's span: each is the parent of the next, in one trace."""
-    stubbed.start()
-    tracer = trace.get_tracer("theirs")
-    with otel_rl.step(1) as container, tracer.start_as_current_span("middle"):
-        with otel_rl.stage("reward") as reward, tracer.start_as_current_span("leaf"):
-            stubbed.tick(1)
-        assert trace.get_current_span().name == "middle"
-    leaf, middle = theirs.get_finished_spans()
-    chain = [container.span_id, middle.context.span_id, reward.span_id]
-    assert chain == [middle.parent.span_id, reward.parent_id, leaf.parent.span_id]
-    assert {container.trace_id} == {span.context.trace_id for span in (leaf, middle)} | {reward.trace_id}
-
-
-def test_a_stage_in_a_users_own_trace_belongs_to_it(theirs: InMemorySpanExporter, recording: Recording) -> None:
-    """Without a step, the current span of the user is the parent."""
-    with trace.get_tracer("theirs").start_as_current_span("theirs") as span, otel_rl.stage("reward") as reward:
-        pass
-    context = span.get_span_context()
-    assert (context.trace_id, context.span_id) == (reward.trace_id, reward.parent_id)
-
-
 def test_a_stage_below_an_unsampled_span_is_not_journaled(recording: Recording) -> None:
     """The decision of who began the trace holds."""
     context = trace.SpanContext(5, 6, is_remote=True, trace_flags=trace.TraceFlags(0))

@@ -343,7 +343,7 @@ def test_a_step_may_end_in_another_task(recording: Recording) -> None:
 
     asyncio.run(main())
     assert [step_tree(0, 3)] == loop_trees(recording.trees())
-    assert {"leave a step where it began": 1} == guard.errors
+    assert {"end a stage where it began": 1} == guard.errors
 
 
 def is_set(span: SpanView) -> bool:

@@ -17,11 +17,11 @@ from time import monotonic_ns
 from typing import Any
 
 from otel_rl import context
-from otel_rl.current import CURRENT, SPAN_KEY
 from otel_rl.integrations.openai_rows import Reading, failed, finished
 from otel_rl.patching import Hook
 from otel_rl.requests import note
 from otel_rl.runtime import state
+from otel_rl.spans import current_parent
 from otel_rl.watching import ending
 
 PACKAGE = "openai"
@@ -39,7 +39,7 @@ class Call:
 
     def __init__(self, client: Any, options: Any, *, is_stream: bool) -> None:
         self.submitted = monotonic_ns()
-        self.parent = CURRENT.get().get(SPAN_KEY)
+        self.parent = current_parent()
         self.training = state.training
         """That of a forked child is another one: what it inherits is the parent's to count."""
         self.operation = OPERATIONS[options.url]

@@ -15,11 +15,8 @@ from time import monotonic_ns
 from types import CodeType, ModuleType
 from typing import Any
 
-from opentelemetry.context import get_current
-
 from otel_rl import ddp_wait, vocabulary
 from otel_rl.collective_calls import around_collective, around_method
-from otel_rl.current import SPAN_KEY
 from otel_rl.guard import guard
 from otel_rl.integrations import torch_collectives, torch_process_group
 from otel_rl.integrations.torch_memory import exact_peaks
@@ -29,7 +26,7 @@ from otel_rl.probes.device import DeviceInUse
 from otel_rl.probes.memory import cuda_reader, use_memory_reader
 from otel_rl.records import Value
 from otel_rl.runtime import state
-from otel_rl.spans import Stage, current_stage
+from otel_rl.spans import Stage, current_stage, innermost
 
 PACKAGE = "torch"
 SUPPORTS = ">=2.4"
@@ -109,7 +106,7 @@ def _pipeline_stage(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None
 
 def _save_stage(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
     """No stage for what a thread without a place writes while a checkpoint is open: it writes a part of that one."""
-    is_bare = get_current().get(SPAN_KEY) is None
+    is_bare = innermost() is None
     if is_bare and any(
         isinstance(opened, Stage) and opened.name == vocabulary.CHECKPOINT for opened in state.open.copy()
     ):
@@ -148,9 +145,8 @@ def _begin_async_save(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
 def _take_staged() -> Stage | None:
     """Take the checkpoint whose call has ended: what follows is not inside it."""
     span: Stage | None = state.training.staging.pop(threading.get_ident(), None)
-    if span is not None and span.token is not None:
-        token, span.token = span.token, None
-        token.var.reset(token)
+    if span is not None:
+        span.leave()
     return span
 
 

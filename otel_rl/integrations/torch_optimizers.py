@@ -16,13 +16,10 @@ from traceback import walk_tb
 from types import CodeType, FrameType, ModuleType
 from typing import Any, NamedTuple
 
-from opentelemetry.context import Context
-
 from otel_rl import vocabulary
-from otel_rl.current import CURRENT, SPAN_KEY, put
 from otel_rl.guard import attempt
 from otel_rl.runtime import state
-from otel_rl.spans import Stage
+from otel_rl.spans import Stage, current_stage, innermost
 from otel_rl.steps import end_raised
 
 
@@ -31,10 +28,6 @@ class Begun(NamedTuple):
 
     stage: Stage
     thread: int
-    inside: Context
-    """In which the stage is current."""
-    parent: object
-    """What is current around it."""
     above: Stage | None
     """The stage that it is inside."""
 
@@ -69,15 +62,13 @@ class Timing:
             if self._steps(sys._getframe()) > 1:
                 return
             end_raised(monotonic_ns())
-        context = CURRENT.get()
-        parent = context.get(SPAN_KEY)
-        above = parent if parent.__class__ is Stage else state.container
+        above = current_stage()
         is_part = above is not None and above.name in (vocabulary.OPTIMIZER, vocabulary.BACKWARD)
         if is_part or self._graph_task() != -1:
             return
         stage = Stage(vocabulary.OPTIMIZER, coarse=True)
-        stage.open(context, parent)
-        begun = Begun(stage, threading.get_ident(), CURRENT.get(), parent, above)
+        stage.open()
+        begun = Begun(stage, threading.get_ident(), above)
         stepping[stage] = partial(self._end_if_raised, begun)
         of_thread.stage, of_thread.step = stage, self._step(sys._getframe())
 
@@ -102,8 +93,8 @@ class Timing:
             return
         if state.training.stepping.pop(stage, None) is None:
             return
-        stage.token = None  # what it is inside may be over, and would be current again
-        put(step.inside, SPAN_KEY, step.parent)  # instead, for its thread and for what is open below it
+        stage.tokens = ()  # what it is inside may be over, and would be current again
+        stage.instead = step.above  # for its thread and for what is open below it
         end = (step.above.ended if step.above is not None else 0) or now
         behind = _open_below(stage) if is_own else None
         if behind is not None:
@@ -137,10 +128,10 @@ class Timing:
 def _open_below(stage: Stage) -> Stage | None:
     """Find what this thread is inside, directly below a stage whose code it has left: it began behind that."""
     opened = {one.span_id: one for one in state.open.copy() if one.__class__ is Stage}
-    below = CURRENT.get().get(SPAN_KEY)
-    while isinstance(below, Stage) and below.parent_id != stage.span_id:
+    below = innermost()
+    while below is not None and below.parent_id != stage.span_id:
         below = opened.get(below.parent_id)
-    return below if isinstance(below, Stage) else None
+    return below
 
 
 def time_optimizers(module: ModuleType) -> Callable[[], object]:

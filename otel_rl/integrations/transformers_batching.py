@@ -17,13 +17,12 @@ from typing import Any, NamedTuple
 
 from otel_rl import requests, vocabulary
 from otel_rl.clock import perf_counter_shift
-from otel_rl.current import CURRENT, SPAN_KEY
 from otel_rl.ids import random_bits
 from otel_rl.patching import Hook
 from otel_rl.probes import kv_cache
 from otel_rl.requests import LOAD_EVERY_NS, UNKNOWN, Request, note
 from otel_rl.runtime import state
-from otel_rl.spans import Stage
+from otel_rl.spans import Stage, current_parent
 
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
@@ -41,7 +40,7 @@ class Origin:
 
     def __init__(self, prompt: Any, sequences: int) -> None:
         self.submitted = monotonic_ns()
-        self.parent = CURRENT.get().get(SPAN_KEY)
+        self.parent = current_parent()
         self.sampling = state.training.sampling
         if self.sampling is not None and not isinstance(self.parent, Stage):  # up to 5.8 transformers has its own spans
             self.parent = next((one for one in state.open.copy() if _is_rollout(one)), self.parent)

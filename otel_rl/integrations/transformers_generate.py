@@ -24,7 +24,6 @@ from time import monotonic_ns
 from typing import Any
 
 from otel_rl import requests, vocabulary
-from otel_rl.current import CURRENT, SPAN_KEY
 from otel_rl.ids import random_bits
 from otel_rl.integrations import transformers_batching
 from otel_rl.patching import Hook
@@ -32,7 +31,7 @@ from otel_rl.probes import deferred, kv_cache
 from otel_rl.records import Count, Labels, Later, Noted
 from otel_rl.requests import UNKNOWN, Request, note
 from otel_rl.runtime import state
-from otel_rl.spans import Stage
+from otel_rl.spans import Stage, current_parent
 
 PACKAGE = "transformers"
 SUPPORTS = ">=4.56,<6"
@@ -186,7 +185,7 @@ def _end(args: Args, kwargs: Kwargs, result: Any) -> None:
     call = _leave()
     if call is None:
         return
-    parent = CURRENT.get().get(SPAN_KEY) or state.container
+    parent = current_parent() or state.container
     ids = getattr(result, "sequences", result)
     if not _is_measured(call, ids, result, parent):
         note(_unmeasured, call, len(ids) if hasattr(ids, "__len__") else 1, parent=parent)

@@ -13,12 +13,11 @@ from time import monotonic_ns
 from typing import Any
 
 from otel_rl import vocabulary
-from otel_rl.current import CURRENT, SPAN_KEY
 from otel_rl.ids import random_bits
 from otel_rl.patching import Hook
 from otel_rl.requests import UNKNOWN, Request, note
 from otel_rl.runtime import state
-from otel_rl.spans import Stage
+from otel_rl.spans import Stage, current_parent
 
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
@@ -99,7 +98,7 @@ class Posted:
         self.operation = operation
         self.payload = payload
         self.sampling = state.training.sampling
-        self.parent = CURRENT.get().get(SPAN_KEY)
+        self.parent = current_parent()
         if self.parent is None and self.sampling is not None:  # a thread of the client's own pool
             self.parent = next((one for one in state.open.copy() if _is_rollout(one)), None)
 

@@ -35,7 +35,6 @@ from typing import Any
 
 from otel_rl import context, requests, vocabulary
 from otel_rl.analysis.memory import cache_peak
-from otel_rl.current import CURRENT, SPAN_KEY
 from otel_rl.guard import attempt
 from otel_rl.integrations.vllm_over import MOST_HELD, POOLED, look, settle, tell
 from otel_rl.integrations.vllm_rows import Batch, Engine, Load, is_inside, is_session, refused, remembered
@@ -44,6 +43,7 @@ from otel_rl.probes.kv_cache import pool_bytes
 from otel_rl.records import Value
 from otel_rl.requests import LOAD_EVERY_NS, Request
 from otel_rl.runtime import state
+from otel_rl.spans import current_parent
 
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
@@ -84,7 +84,7 @@ def _taken(args: Args, kwargs: Kwargs, result: Any) -> None:
     sequence = processor.request_states.get(request_id)
     if engine.is_copy or sequence is None or is_session(sequence):
         return
-    parent = CURRENT.get().get(SPAN_KEY)
+    parent = current_parent()
     if sequence.queue is not None:
         parent = _of_caller(processor, request, sequence, parent)
     elif engine.batch is not None and engine.batch.sampling is state.training.sampling:
@@ -190,7 +190,7 @@ def _refused(args: Args, kwargs: Kwargs, error: BaseException) -> None:
     if hasattr(prompt, "__anext__") or is_inside(frontend.output_processor, request_id):
         return  # a session, or taken
     arrival, headers = kwargs.get("arrival_time"), kwargs.get("trace_headers")
-    parent = CURRENT.get().get(SPAN_KEY) or (context.named(headers) if headers else None)
+    parent = current_parent() or (context.named(headers) if headers else None)
     submitted = int(arrival * 1e9) - state.clock.anchor if arrival else 0
     is_streamed = not hasattr(frontend, "step")
     rows = refused(engine, [params], error, str(request_id), submitted=submitted, is_streamed=is_streamed)

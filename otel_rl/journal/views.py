@@ -49,6 +49,8 @@ class SpanView(NamedTuple):
     resource: Attributes
     """Shared by all records of a writer."""
     journal: Journal
+    is_own: bool = True
+    """Whether otel_rl made it, and no other library."""
 
 
 @dataclass(slots=True)
@@ -140,6 +142,7 @@ def spans(payload: bytes, journal: Journal, keys: Collection[str] | None) -> Ite
     for group in ExportTraceServiceRequest.FromString(payload).resource_spans:
         resource = journal.resource(group.resource)
         for scope in group.scope_spans:
+            own = scope.scope.name == vocabulary.SCOPE
             for span in scope.spans:
                 yield SpanView(
                     span.name,
@@ -152,6 +155,7 @@ def spans(payload: bytes, journal: Journal, keys: Collection[str] | None) -> Ite
                     NOTHING if keys is not None and not keys else decode(span.attributes, keys),
                     resource,
                     journal,
+                    own,
                 )
 
 

@@ -18,7 +18,7 @@ from otel_rl.analysis.steps import Step
 from otel_rl.calls import Calls, Known, calls_in
 from otel_rl.journal.identity import WriterIdentity
 from otel_rl.journal.read import SpanView
-from otel_rl.pieces import UNKNOWN, in_front, integer, pipeline_of, shares_samples
+from otel_rl.pieces import UNKNOWN, in_front, integer, own_stages, pipeline_of, shares_samples
 from otel_rl.records import Value
 from otel_rl.report.memory import Peaks
 from otel_rl.report.model import Failure, Rank
@@ -241,7 +241,7 @@ class _Collector:
             found.know(span.resource, span.journal.identity)
 
     def _close(self, key: GroupKey) -> None:
-        spans = self._groups.pop(key, [])
+        spans = list(own_stages(self._groups.pop(key, [])))
         containers = [span for span in spans if is_container(span.name)]
         set_ns = max(map(clock_set_ns, containers), key=abs, default=0)
         if containers:

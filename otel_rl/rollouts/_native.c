@@ -337,21 +337,20 @@ static PyObject *see(PyObject *module, PyObject *const *args, Py_ssize_t given) 
 
 /* --- handing over ------------------------------------------------------------------------------------------------- */
 
-enum bound { STATE, CURRENT, KEY, MOST, SLOW, BOUND };
+enum bound { STATE, CURRENT, MOST, SLOW, BOUND };
 
 static PyObject *word_on, *word_noted, *word_get;
 
 /* Add to what waits where nothing is out of the ordinary, in one piece: nobody else runs meanwhile. 1, 0 where something
    is, or -1 with an exception set. */
-static int note_fast(PyObject *bound, PyObject *noted, PyObject *context, PyObject *const *args, Py_ssize_t given) {
+static int note_fast(PyObject *bound, PyObject *noted, PyObject *parent, PyObject *const *args, Py_ssize_t given) {
     Py_ssize_t most = PyLong_AsSsize_t(PyTuple_GetItem(bound, MOST)), size, place;
-    PyObject *parent, *number;
+    PyObject *number;
     int failed;
-    if (!PyList_Check(noted) || !PyDict_Check(context)) return 0;
-    parent = PyDict_GetItemWithError(context, PyTuple_GetItem(bound, KEY));
+    if (!PyList_Check(noted)) return 0;
     size = PyList_Size(noted);
     if (PyErr_Occurred()) return -1;
-    if (parent == NULL || parent == Py_None || !size || size >= most) return 0;
+    if (parent == Py_None || !size || size >= most) return 0;
     number = PyLong_FromSsize_t(given - 1);
     failed = number == NULL || PyList_Append(noted, args[0]) || PyList_Append(noted, parent)
              || PyList_Append(noted, number);
@@ -381,16 +380,16 @@ PyDoc_STRVAR(note_doc,
 
 static PyObject *note(PyObject *bound, PyObject *const *args, Py_ssize_t given, PyObject *names) {
     PyObject *state = PyTuple_GetItem(bound, STATE), *on = PyObject_GetAttr(state, word_on);
-    PyObject *noted = NULL, *context = NULL;
+    PyObject *noted = NULL, *parent = NULL;
     int done = on == NULL ? -1 : 0;
     if (on == Py_True && given && names == NULL) {
-        context = PyObject_CallMethodObjArgs(PyTuple_GetItem(bound, CURRENT), word_get, NULL);
-        if (context != NULL) noted = PyObject_GetAttr(state, word_noted);
-        done = noted == NULL ? -1 : note_fast(bound, noted, context, args, given);
+        parent = PyObject_CallMethodObjArgs(PyTuple_GetItem(bound, CURRENT), word_get, NULL);
+        if (parent != NULL) noted = PyObject_GetAttr(state, word_noted);
+        done = noted == NULL ? -1 : note_fast(bound, noted, parent, args, given);
     }
     Py_XDECREF(on);
     Py_XDECREF(noted);
-    Py_XDECREF(context);
+    Py_XDECREF(parent);
     if (done < 0) return NULL;
     return done ? Py_NewRef(Py_None) : call_slow(PyTuple_GetItem(bound, SLOW), args, given, names);
 }
@@ -400,9 +399,9 @@ static PyMethodDef note_method = {
 };
 
 PyDoc_STRVAR(noter_doc,
-             "noter(state, current, key, most, slow)\n--\n\n"
-             "Give ``note`` as ``requests.py`` defines it: while nothing else waits, or more than ``most`` pieces, where\n"
-             "there is no current span, or a parent is given, it calls ``slow``.");
+             "noter(state, current, most, slow)\n--\n\n"
+             "Return ``note`` as ``requests.py`` defines it: if nothing else waits, or more than ``most`` pieces do, if there\n"
+             "is no current stage, or a parent is given, it calls ``slow``.");
 
 static PyObject *noter(PyObject *module, PyObject *const *args, Py_ssize_t given) {
     PyObject *bound, *made;

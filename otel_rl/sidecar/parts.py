@@ -12,7 +12,17 @@ from otel_rl.analysis.goodput import Kind, kind_of
 from otel_rl.analysis.stages import Tree
 from otel_rl.calls import Calls, Known, calls_in, tells_waits
 from otel_rl.journal.views import SpanView
-from otel_rl.pieces import in_front, integer, is_container, is_request, iteration_of, piece, pipeline_of, text
+from otel_rl.pieces import (
+    in_front,
+    integer,
+    is_container,
+    is_request,
+    iteration_of,
+    own_stages,
+    piece,
+    pipeline_of,
+    text,
+)
 from otel_rl.records import Attributes
 
 KEYS: Final = frozenset((
@@ -242,7 +252,7 @@ def _is_whole_step(container: SpanView) -> bool:
 def _part(container: SpanView, spans: Sequence[SpanView], known: Known) -> Part:
     resource = container.resource
     whole = piece(container)
-    spans = in_front(spans)
+    spans = in_front(own_stages(spans))
     pieces = [piece(span) for span in spans]
     tree = Tree(pieces)
     stages = [one for one in pieces if one.parent == whole.key and not one.is_comm]

@@ -14,6 +14,10 @@ LOOP_NAME: Final = attribute(
 )
 ROLLOUT_ID: Final = attribute("rl.rollout.id", "string", "span", "the rollout that a stage makes or consumes")
 MODE: Final = attribute("rl.mode", "string", "span", "`train` or `eval`")
+OUTER_TRACE: Final = attribute(
+    "rl.outer.trace_id", "string", "span", "trace of the span of another library that surrounds the stage, in hex"
+)
+OUTER_SPAN: Final = attribute("rl.outer.span_id", "string", "span", "that span; stages below this one do not repeat it")
 IDLE_REASON: Final = attribute(
     "rl.idle.reason",
     "string",

@@ -1,0 +1,235 @@
+"""Tests of programs with OpenTelemetry of their own: it stays as it would be without us."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from opentelemetry import context, propagate, trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.sdk.trace.sampling import DEFAULT_ON
+from opentelemetry.util._once import Once
+
+import otel_rl
+from otel_rl import vocabulary
+from otel_rl.context import headers
+from tests.fixtures import Recording
+
+Tracers = Callable[[], trace.Tracer]
+Row = tuple[str, str | None, int, int]
+"""Name, name of the parent, trace id and span id of a span."""
+
+
+@pytest.fixture(autouse=True)
+def untouched(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """OpenTelemetry's global state as in a fresh process, and so again after the test."""
+    monkeypatch.setattr(trace, "_TRACER_PROVIDER", None)
+    monkeypatch.setattr(trace, "_TRACER_PROVIDER_SET_ONCE", Once())
+    yield
+    otel_rl.uninstrument()
+
+
+class Theirs:
+    """A tracer provider of the program's, with what it exported."""
+
+    def __init__(self) -> None:
+        self._exported = InMemorySpanExporter()
+
+    def make(self) -> trace.Tracer:
+        """Make it, and keep it to oneself."""
+        provider = TracerProvider(sampler=DEFAULT_ON, shutdown_on_exit=False)
+        provider.add_span_processor(SimpleSpanProcessor(self._exported))
+        self._provider = provider
+        return provider.get_tracer("theirs")
+
+    def set(self) -> trace.Tracer:
+        """Make it, and set it for everybody."""
+        tracer = self.make()
+        trace.set_tracer_provider(self._provider)
+        return tracer
+
+    def rows(self) -> list[Row]:
+        """Describe what was exported, in order of the ends."""
+        spans = self._exported.get_finished_spans()
+        names = {span.context.span_id: span.name for span in spans}
+        found = [(span.name, span.parent, span.context) for span in spans]
+        return [
+            (name, parent and names.get(parent.span_id, "?"), of.trace_id, of.span_id) for name, parent, of in found
+        ]
+
+
+def job(tracer: trace.Tracer) -> None:
+    """Make spans as a program does, inside and outside of steps and stages, and below one another."""
+    with tracer.start_as_current_span("job"):
+        for number in range(2):
+            with otel_rl.step(number), tracer.start_as_current_span("phase"), otel_rl.stage("reward"):
+                trace.get_current_span().set_attribute("seen", True)
+                with tracer.start_as_current_span("judge"), otel_rl.stage("reward parse"):
+                    tracer.start_span("leaf").end()
+    with otel_rl.step(2), otel_rl.stage("sample"):
+        tracer.start_span("root").end()
+
+
+def at_once(theirs: Theirs, tracer: Tracers) -> None:
+    """The provider is there before the first stage."""
+    job(tracer())
+
+
+def inside_a_stage(theirs: Theirs, tracer: Tracers) -> None:
+    """The provider is made while stages of ours, and a span that ours served, are open."""
+    early = trace.get_tracer("early")
+    with otel_rl.step(0), early.start_as_current_span("early"), otel_rl.stage("sample"):
+        taken = tracer()
+        taken.start_span("first").end()
+        with early.start_as_current_span("still early"), taken.start_as_current_span("second"):
+            job(taken)
+
+
+@pytest.mark.parametrize("program", [at_once, inside_a_stage])
+@pytest.mark.parametrize("how", ["set", "make"])
+@pytest.mark.parametrize("sampler", ["always_on", "always_off"])
+def test_their_spans_are_what_they_would_be_without_us(
+    stubbed: Recording, monkeypatch: pytest.MonkeyPatch, program: Any, how: str, sampler: str
+) -> None:
+    """The same spans with the same parents and ids, and the same random numbers drawn."""
+
+    def run() -> tuple[list[Row], Any]:
+        monkeypatch.setattr(trace, "_TRACER_PROVIDER_SET_ONCE", Once())
+        random.seed(7)
+        theirs = Theirs()
+        program(theirs, getattr(theirs, how))
+        return theirs.rows(), random.getstate()
+
+    plain = run()
+    monkeypatch.setattr(trace, "_TRACER_PROVIDER", None)
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER", sampler)
+    stubbed.start()
+    assert plain == run()
+
+
+def test_stages_are_below_the_nearest_stage_and_note_the_span_between(stubbed: Recording) -> None:
+    """Once: what lies in the same span does not repeat it."""
+    theirs = Theirs()
+    tracer = theirs.set()
+    stubbed.start()
+    job(tracer)
+    spans = list(stubbed.stop().spans(None))
+    names = {span.span_id: span.name for span in spans}
+    steps = {span.trace_id for span in spans if vocabulary.ITERATION in span.attributes}
+    outer = {f"{span_id:016x}": name for name, _, _, span_id in theirs.rows()}
+    rows = sorted(
+        (span.name, names[span.parent_id], outer.get(str(span.attributes.get(vocabulary.OUTER_SPAN)), ""))
+        for span in spans
+        if span.trace_id in steps and span.parent_id and not span.name.startswith("rl.rank")
+    )
+    assert (
+        2 * [("reward parse", "rl.reward", "judge")]
+        + 2 * [("rl.reward", "rl.rank 0", "phase")]
+        + [("rl.sample", "rl.rank 0", "")]
+        == rows
+    )
+
+
+def test_with_join_spans_theirs_nest_below_our_stages(stubbed: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one trace with them, for who sends both to one backend."""
+    monkeypatch.setenv("OTEL_RL_JOIN_SPANS", "true")
+    theirs = Theirs()
+    tracer = theirs.set()
+    stubbed.start()
+    with otel_rl.step(1), otel_rl.stage("reward") as reward, tracer.start_as_current_span("judge") as judge:
+        sent = headers()
+        with otel_rl.stage("reward parse") as parse:
+            pass
+    context_of = judge.get_span_context()
+    assert (reward.trace_id, reward.span_id) == (context_of.trace_id, judge.parent.span_id)  # type: ignore[attr-defined]
+    assert (reward.span_id, reward.trace_id) == (parse.parent_id, parse.trace_id)
+    assert f"00-{context_of.trace_id:032x}-{context_of.span_id:016x}-01" == sent["traceparent"]
+
+
+def test_nothing_of_ours_is_sent_where_the_program_has_a_provider(stubbed: Recording) -> None:
+    """Neither by the program's own propagation nor by ours."""
+    Theirs().set()
+    stubbed.start()
+    carrier: dict[str, str] = {}
+    with otel_rl.step(1), otel_rl.stage("sample"):
+        propagate.inject(carrier)
+        assert ({}, {}, trace.INVALID_SPAN) == (carrier, headers(), trace.get_current_span())
+
+
+def test_spans_that_ours_serves_nest_below_stages_beside_a_provider_that_is_not_set(stubbed: Recording) -> None:
+    """A library's own, private provider takes no span of others out of our tree."""
+    stubbed.start()
+    private, tracer = Theirs().make(), trace.get_tracer("lib")
+    with (
+        otel_rl.step(1),
+        otel_rl.stage("reward"),
+        private.start_as_current_span("private"),
+        tracer.start_as_current_span("a"),
+        tracer.start_as_current_span("b"),
+        otel_rl.stage("parse"),
+    ):
+        tracer.start_span("c").end()
+    spans = stubbed.spans()
+    chain = [("a", "rl.reward"), ("b", "a"), ("parse", "rl.reward"), ("c", "parse")]
+    assert [spans[above].span_id for _, above in chain] == [spans[name].parent_id for name, _ in chain]
+
+
+def test_a_thread_that_is_given_the_context_is_inside_the_stage(recording: Recording) -> None:
+    """As a program hands OpenTelemetry's context on: below a stage, and below a span inside it."""
+    found: list[int] = []
+
+    def work(given: context.Context) -> None:
+        token = context.attach(given)
+        with otel_rl.stage("reward parse") as stage:
+            found.append(stage.parent_id)
+        context.detach(token)
+
+    with otel_rl.step(1), otel_rl.stage("reward") as reward:
+        givens = [context.get_current()]
+        with trace.get_tracer("lib").start_as_current_span("lib"):
+            givens.append(context.get_current())
+        for given in givens:
+            thread = threading.Thread(target=work, args=(given,))
+            thread.start()
+            thread.join()
+    assert [reward.span_id] * 2 == found
+
+
+def test_a_stage_of_a_caller_in_another_process_is_in_its_trace(recording: Recording) -> None:
+    """If no stage of this process is open there: it works for that one."""
+    caller = propagate.extract({"traceparent": f"00-{5:032x}-{6:016x}-01"}, context.Context())
+    token = context.attach(caller)
+    with otel_rl.stage("reward") as alone, otel_rl.stage("parse") as parse:
+        pass
+    with otel_rl.step(1) as container, otel_rl.stage("reward") as inside:
+        pass
+    context.detach(token)
+    assert ((5, 6), (5, alone.span_id)) == ((alone.trace_id, alone.parent_id), (parse.trace_id, parse.parent_id))
+    assert container is not None
+    assert container.span_id == inside.parent_id
+    assert [None, None] == [(one.attributes or {}).get(vocabulary.OUTER_SPAN) for one in (alone, parse)]
+
+
+def test_providers_that_were_made_before_are_known() -> None:
+    """Also one that is set for nobody, and one of a subclass."""
+    program = """
+from opentelemetry.sdk.trace import TracerProvider
+from otel_rl.providers import OurTracerProvider, _others
+
+class Own(TracerProvider): ...
+
+found = [_others()]
+ours = OurTracerProvider()
+found += [_others()]
+own = Own()
+print(*found, _others())
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert "False False True" == done.stdout.strip()
