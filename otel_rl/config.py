@@ -178,7 +178,9 @@ class Config:
     backends: str = _setting(
         "OTEL_RL_BACKENDS", str, "", "folder with the programs that `otel-rl stack` starts, before all other places"
     )
-    tempo: str = _setting("OTEL_RL_TEMPO", str, "", "the Tempo program that `otel-rl stack` starts; without it the `tempo` on PATH")
+    tempo: str = _setting(
+        "OTEL_RL_TEMPO", str, "", "the Tempo program that `otel-rl stack` starts; without it the `tempo` on PATH"
+    )
     service_name: str = _setting("OTEL_SERVICE_NAME", str, "", "`service.name`; `<system>-<role>` when absent")
     resource_attributes: tuple[tuple[str, str], ...] = _setting(
         "OTEL_RESOURCE_ATTRIBUTES", _pairs, (), "further attributes of the resource"

@@ -189,6 +189,34 @@ def test_a_hook_of_the_imported_module_itself_is_called_once(
     assert known not in sys.meta_path
 
 
+def test_no_frame_of_ours_runs_a_framework(known: FirstImport, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A warning of it names the program's line, and its exception has the program's frames."""
+    (tmp_path / "known_a.py").write_text("import warnings\nwarnings.warn('old', stacklevel=2)\n1 / 0\n")
+    monkeypatch.setattr(sitecustomize, "_autoload", lambda: started.append("now"))
+    known.install()
+    with pytest.warns(UserWarning, match="old") as warned, pytest.raises(ZeroDivisionError) as failed:
+        import known_a  # type: ignore[import-not-found]  # noqa: F401
+    files = [str(entry.path) for entry in failed.traceback if "importlib" not in str(entry.path)]
+    assert ([__file__], [__file__, str(tmp_path / "known_a.py")]) == ([one.filename for one in warned], files)
+    assert ["now"] == started
+
+
+def test_a_lazy_loader_runs_the_module_with_its_hooks(known: FirstImport, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `importlib.util.LazyLoader` is documented to be used."""
+    register = wrapt.register_post_import_hook
+    monkeypatch.setattr(sitecustomize, "_autoload", lambda: register(lambda module: started.append("hook"), "known_a"))
+    known.install()
+    spec = importlib.util.find_spec("known_a")
+    assert spec is not None
+    assert spec.loader is not None
+    spec.loader = loader = importlib.util.LazyLoader(spec.loader)
+    module = sys.modules["known_a"] = importlib.util.module_from_spec(spec)
+    loader.exec_module(module)
+    assert [] == started
+    assert [] == module.seen
+    assert ["hook"] == started
+
+
 def test_a_loader_is_as_it_was_once_its_module_was_run(known: FirstImport, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its kind never changes; programs look at it."""
     plain = importlib.import_module("known_a")

@@ -72,22 +72,26 @@ class FirstImport:
         return None
 
     def _before(self, name: str, loader: Any) -> None:
-        """Start otel_rl before a module of a framework is run."""
+        """Start otel_rl before a module of a framework is run, of which no frame of ours is part."""
         create, execute = loader.create_module, loader.exec_module
 
         def create_module(spec: Any) -> Any:
-            if spec.name == name:  # modules of a zip file share their loader
-                self.start()  # not later: post-import hooks take for loaded what is in sys.modules
+            if spec.name != name:  # modules of a zip file share their loader
+                return create(spec)
+            self.start()  # not later: post-import hooks take for loaded what is in sys.modules
+            if spec.loader is loader:
+                _restore(loader)
+                spec.loader = _hooked(name) or loader
             return create(spec)
 
-        def exec_module(module: Any) -> None:
+        def exec_module(module: Any) -> None:  # only where the program replaced the loader, by a lazy one for example
             if module.__name__ == name:
                 _restore(loader)
                 self.start()
             execute(module)
             wrapt = sys.modules.get("wrapt")
             if wrapt is not None:
-                wrapt.notify_module_loaded(module)  # this import began before wrapt could see it
+                wrapt.notify_module_loaded(module)
 
         loader.create_module, loader.exec_module = create_module, exec_module
 
@@ -123,6 +127,14 @@ class FirstImport:
 
 def _package(name: str) -> str:
     return name.partition(".")[0]
+
+
+def _hooked(name: str) -> Any:
+    """Return the loader of a module that is being imported as wrapt gives it, which calls post-import hooks."""
+    from importlib.util import find_spec
+
+    spec = find_spec(name)
+    return spec and spec.loader
 
 
 def _restore(loader: Any) -> None:
