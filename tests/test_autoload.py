@@ -189,6 +189,17 @@ def test_a_hook_of_the_imported_module_itself_is_called_once(
     assert known not in sys.meta_path
 
 
+def test_a_start_that_does_not_end_is_waited_for_once(known: FirstImport, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fork may leave the thread behind that holds the lock."""
+    monkeypatch.setattr(FirstImport.start, "__defaults__", (0.01,))
+    known.install()
+    holder = threading.Thread(target=known.lock.acquire)
+    holder.start()
+    holder.join()
+    importlib.import_module("known_a")
+    assert ([], False) == (started, known in sys.meta_path)
+
+
 def test_no_frame_of_ours_runs_a_framework(known: FirstImport, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A warning of it names the program's line, and its exception has the program's frames."""
     (tmp_path / "known_a.py").write_text("import warnings\nwarnings.warn('old', stacklevel=2)\n1 / 0\n")

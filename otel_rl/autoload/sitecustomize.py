@@ -66,7 +66,7 @@ class FirstImport:
             find = getattr(finder, "find_spec", None)
             spec = find and find(name, path, target)
             if spec is not None:
-                if hasattr(spec.loader, "__dict__") and not isinstance(spec.loader, type):  # a namespace has no loader
+                if _is_replaceable(spec.loader):
                     (self._before if _package(name) in FRAMEWORKS else self._after)(name, spec.loader)
                 return spec
         return None
@@ -115,6 +115,8 @@ class FirstImport:
     def start(self, wait_s: float = WAIT_S) -> None:
         """Start otel_rl once; where another thread does, wait for it."""
         if not self.lock.acquire(timeout=wait_s):
+            if wait_s:
+                self.remove()  # it waits once: the other thread may be one that a fork left behind
             return
         try:
             if not self.is_started:
@@ -127,6 +129,11 @@ class FirstImport:
 
 def _package(name: str) -> str:
     return name.partition(".")[0]
+
+
+def _is_replaceable(loader: Any) -> bool:
+    """Return whether methods of a loader can be replaced; a namespace has none, and frozen modules share a class."""
+    return hasattr(loader, "exec_module") and hasattr(loader, "__dict__") and not isinstance(loader, type)
 
 
 def _hooked(name: str) -> Any:
