@@ -178,7 +178,9 @@ class Config:
     backends: str = _setting(
         "OTEL_RL_BACKENDS", str, "", "folder with the programs that `otel-rl stack` starts, before all other places"
     )
-    tempo: str = _setting("OTEL_RL_TEMPO", str, "", "the Tempo program that `otel-rl stack` starts; else as the others")
+    tempo: str = _setting(
+        "OTEL_RL_TEMPO", str, "", "the Tempo program that `otel-rl stack` starts; without it the `tempo` on PATH"
+    )
     join_spans: bool = _setting(
         "OTEL_RL_JOIN_SPANS",
         _boolean,

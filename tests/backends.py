@@ -1,7 +1,8 @@
 """The real Collector, Jaeger, Prometheus and Tempo on free ports of loopback, with this repository's configurations.
 
-A program is taken from the PATH, from the folder ``OTEL_RL_BACKENDS`` or from where ``scripts/backends`` put it, Tempo
-first from ``OTEL_RL_TEMPO``; a test that needs one which is nowhere is skipped.
+A program is taken from the PATH, from the folder ``OTEL_RL_BACKENDS`` or from where ``scripts/backends`` put it. Tempo,
+which is not built, is the program that ``OTEL_RL_TEMPO`` names or the ``tempo`` on PATH. A test is skipped where the
+program that it needs is not there.
 """
 
 from __future__ import annotations
@@ -29,24 +30,26 @@ ROOT = Path(__file__).parents[1]
 CONFIGURATIONS = ROOT / "collector"
 NAMED = os.environ.get("OTEL_RL_BACKENDS")  # here, because every test begins without OTEL_* variables
 TEMPO = os.environ.get("OTEL_RL_TEMPO")
+NO_TEMPO = "no tempo here: put one on PATH, or name it in OTEL_RL_TEMPO"
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "otel_rl" / "backends"
 PASSED_ON = ("PATH", "HOME", "TMPDIR")
 DEADLINE_S = 60.0
 
 
 def find(name: str) -> Path | None:
-    """Where a program is; of several builds in the cache the newest."""
+    """Return where a program is; of several builds in the cache the newest."""
+    if name == "tempo":
+        return Path(path) if (path := shutil.which(TEMPO or name)) else None
     built = sorted(CACHE.glob(f"*/bin/{name}"), key=lambda path: path.stat().st_mtime, reverse=True)
-    named = TEMPO if name == "tempo" else None
-    candidates = [named and shutil.which(named), shutil.which(name), *([f"{NAMED}/{name}"] if NAMED else []), *built]
+    candidates = [shutil.which(name), *([f"{NAMED}/{name}"] if NAMED else []), *built]
     return next((Path(path) for path in candidates if path and os.access(path, os.X_OK)), None)
 
 
 def need(name: str) -> Path:
-    """Where a program is; skip the test where it is not."""
+    """Return where a program is; skip the test where it is not."""
     path = find(name)
     if path is None:
-        pytest.skip(f"no {name} here: scripts/backends builds it")
+        pytest.skip(NO_TEMPO if name == "tempo" else f"no {name} here: scripts/backends builds it")
     return path
 
 

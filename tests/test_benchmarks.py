@@ -69,6 +69,15 @@ def _kept(run: Run) -> tuple[float, dict[str, int], bool]:
 
 
 @pytest.mark.slow
+def test_the_start_of_a_python_is_measured(tmp_path: Path) -> None:
+    """Memory is a process's own, not its parent's: a Python that imports nothing takes less than one that does."""
+    command = [sys.executable, str(BENCHMARKS / "start.py"), "--rounds", "2", "--json", str(tmp_path / "figures.json")]
+    subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    plain, waiting, _, started = json.loads((tmp_path / "figures.json").read_text()).values()
+    assert plain["rss_mb"][1] < waiting["rss_mb"][1] < started["rss_mb"][1] / 2
+
+
+@pytest.mark.slow
 def test_an_update_is_measured(tmp_path: Path) -> None:
     """On two ranks, with collectives and without; the calls of ours for a collective are counted, not timed."""
     sizes = {"rounds": 2, "steps": 1, "layers": 2, "micro-batches": 1, "width": 8, "batch": 4}

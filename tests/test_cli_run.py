@@ -90,6 +90,7 @@ def test_nothing_recorded_is_one_line(tmp_path: Path) -> None:
     result = run_python(tmp_path, "raise SystemExit(5)")
     assert (5, "", 1) == (result.returncode, result.stdout, result.stderr.count("\n"))
     assert result.stderr.startswith("otel-rl: nothing was recorded")
+    assert [] == list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(

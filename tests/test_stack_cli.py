@@ -28,6 +28,7 @@ from otel_rl.journal.identity import start_time
 from otel_rl.stack import answer, processes, state
 from otel_rl.stack.plan import PORTS, Part
 from otel_rl.stack.ports import taken
+from otel_rl.stack.programs import NO_TEMPO
 
 pytestmark = pytest.mark.medium
 
@@ -458,6 +459,11 @@ def test_who_does_not_listen_to_sigterm_is_killed(machine: Machine, monkeypatch:
     assert (0, "Stopped: jaeger, prometheus, collector.\n", []) == (down.exit_code, down.stdout, machine.living)
 
 
+def test_that_there_is_no_tempo_is_one_line(machine: Machine) -> None:
+    """It is not built; the others do without it."""
+    assert [NO_TEMPO] == [line for line in machine.up().stdout.splitlines() if "tempo" in line.lower()]
+
+
 def test_tempo_is_started_where_there_is_one_and_killed_at_once(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -465,7 +471,7 @@ def test_tempo_is_started_where_there_is_one_and_killed_at_once(
     monkeypatch.setenv("FAKE_TEMPO", "stubborn")
     machine.add("tempo")
     up = machine.up()
-    assert (0, THREE | {"tempo"}) == (up.exit_code, set(machine.noted)), up.output
+    assert (0, THREE | {"tempo"}, False) == (up.exit_code, set(machine.noted), NO_TEMPO in up.stdout), up.output
     environ = json.loads((machine.folder / "otelcol.json").read_text())[0]
     assert ("[otlp_grpc/jaeger, otlp_grpc/tempo]", f"127.0.0.1:{24317 + machine.offset}") == (
         environ["OTEL_RL_TRACES_TO"],

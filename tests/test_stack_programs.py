@@ -63,7 +63,10 @@ def test_what_is_missing_is_named_as_one_types_it(tmp_path: Path, environ: dict[
 
 
 def test_tempo_is_taken_from_its_variable_or_from_path(tmp_path: Path, environ: dict[str, str]) -> None:
-    """Its variable wins; one that names no program is a mistake."""
+    """Its variable wins; one that names no program is a mistake. Builds hold none: it is not built here."""
+    for folder in ("named", "cache/otel_rl/backends/1.0/bin"):
+        program(tmp_path / folder, "tempo")
+    assert {} == find_all({**environ, "OTEL_RL_BACKENDS": str(tmp_path / "named")})
     on_path, elsewhere = program(tmp_path / "first", "tempo"), program(tmp_path / "x", "tempo-3")
     assert {"tempo": on_path} == find_all(environ)
     assert {"tempo": elsewhere} == find_all({**environ, "OTEL_RL_TEMPO": str(elsewhere)})

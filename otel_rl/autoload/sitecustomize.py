@@ -1,39 +1,156 @@
 """Instrument a Python process from outside: `otel-rl run` puts this directory first on PYTHONPATH.
 
-Python imports `sitecustomize` at its start; the one that this file shadows runs first, as it would without us. The file
-is read by whatever interpreter the command starts, so it keeps to old syntax and stays silent where otel_rl is not
-installed.
+Python imports `sitecustomize` at its start; the one that this file shadows runs first, as it would without us. Then
+nothing happens until the program imports a framework, OpenTelemetry or otel_rl: a Python that has nothing to record
+does not pay for the import of otel_rl, 0.3 s and 30 MB.
+
+The file is read by whatever interpreter the command starts, so it keeps to old syntax, imports next to nothing, and
+stays silent where otel_rl is not installed.
 """
 
+import _thread
 import os
 import sys
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # the import of `typing` takes 4 ms
+    from typing import Any
+else:
+    Any = object
 
-def _run_shadowed() -> None:
-    """Run the sitecustomize that Python would have found without this one."""
-    import importlib.machinery
-    import importlib.util
-
-    here = os.path.dirname(os.path.abspath(__file__))
-    path = [entry for entry in sys.path if os.path.abspath(entry or os.curdir) != here]
-    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", path)
-    if spec is None or spec.loader is None:
-        return
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["sitecustomize"] = module
-    spec.loader.exec_module(module)
+FRAMEWORKS = frozenset((
+    "accelerate", "deepspeed", "megatron", "openai", "sglang", "torch", "torch_npu", "transformers", "trl", "vllm",
+))  # fmt: skip
+"""Packages that integrations hook: otel_rl starts before the first of them runs."""
+PARTS = frozenset(("opentelemetry", "otel_rl"))
+"""Packages that otel_rl needs itself: it starts when their import is over, since half of one is of no use to it."""
+WAIT_S = 10.0
+"""How long the import of a framework waits for another thread that starts otel_rl. Without a limit, two threads that
+each hold what the other needs would wait for ever."""
 
 
-def _is_off() -> bool:
-    """Whether the settings switch everything off: then nothing of ours is imported, which takes 0.3 s."""
-    enabled, disabled = (os.environ.get(name, "").strip().lower() for name in ("OTEL_RL_ENABLED", "OTEL_SDK_DISABLED"))
-    return enabled in ("false", "0", "no", "off") or disabled in ("true", "1", "yes", "on")
+class FirstImport:
+    """A finder that starts otel_rl with the first import of one of some packages; other finders find the modules.
+
+    To look for a package (`importlib.util.find_spec`) is no import. Loaders stay what they are: two of their methods
+    are replaced until the module has been run.
+    """
+
+    def __init__(self, packages: Any) -> None:
+        self.packages = packages
+        self.lock = _thread.RLock()
+        self.is_started = False
+        self.running: Any = _thread._local()
+
+    def install(self) -> None:
+        """Wait for the import of one of the packages; where one is in use already, start now."""
+        in_use = FRAMEWORKS | {
+            name for name in ("opentelemetry.trace", "otel_rl.runtime") if _package(name) in self.packages
+        }
+        if in_use.isdisjoint(sys.modules):
+            sys.meta_path.insert(0, self)
+        else:
+            self.start()
+
+    def remove(self) -> None:
+        """Wait no more."""
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        """Return what the finders after this one find, prepared to start otel_rl when it is loaded."""
+        finders = list(sys.meta_path)
+        if _package(name) not in self.packages or self not in finders:
+            return None
+        for finder in finders[finders.index(self) + 1 :]:
+            find = getattr(finder, "find_spec", None)
+            spec = find and find(name, path, target)
+            if spec is not None:
+                if _is_replaceable(spec.loader):
+                    (self._before if _package(name) in FRAMEWORKS else self._after)(name, spec.loader)
+                return spec
+        return None
+
+    def _before(self, name: str, loader: Any) -> None:
+        """Start otel_rl before a module of a framework is run, of which no frame of ours is part."""
+        create, execute = loader.create_module, loader.exec_module
+
+        def create_module(spec: Any) -> Any:
+            if spec.name != name:  # modules of a zip file share their loader
+                return create(spec)
+            self.start()  # not later: post-import hooks take for loaded what is in sys.modules
+            if spec.loader is loader:
+                _restore(loader)
+                spec.loader = _hooked(name) or loader
+            return create(spec)
+
+        def exec_module(module: Any) -> None:  # only where the program replaced the loader, by a lazy one for example
+            if module.__name__ == name:
+                _restore(loader)
+                self.start()
+            execute(module)
+            wrapt = sys.modules.get("wrapt")
+            if wrapt is not None:
+                wrapt.notify_module_loaded(module)
+
+        loader.create_module, loader.exec_module = create_module, exec_module
+
+    def _after(self, name: str, loader: Any) -> None:
+        """Start otel_rl after a module of a package that it needs was run, and all that imported it there."""
+        execute = loader.exec_module
+
+        def exec_module(module: Any) -> None:
+            if module.__name__ == name:
+                _restore(loader)
+            self.running.depth = getattr(self.running, "depth", 0) + 1
+            try:
+                execute(module)
+            finally:
+                self.running.depth -= 1
+            if not self.running.depth:
+                self.start(0.0)  # never wait here: another thread that starts otel_rl may wait for this module
+
+        loader.exec_module = exec_module
+
+    def start(self, wait_s: float = WAIT_S) -> None:
+        """Start otel_rl once; where another thread does, wait for it."""
+        if not self.lock.acquire(timeout=wait_s):
+            if wait_s:
+                self.remove()  # it waits once: the other thread may be one that a fork left behind
+            return
+        try:
+            if not self.is_started:
+                self.is_started = True
+                _autoload()
+                self.remove()  # at the end: until then, imports of other threads come by and wait
+        finally:
+            self.lock.release()
+
+
+def _package(name: str) -> str:
+    return name.partition(".")[0]
+
+
+def _is_replaceable(loader: Any) -> bool:
+    """Return whether methods of a loader can be replaced; a namespace has none, and frozen modules share a class."""
+    return hasattr(loader, "exec_module") and hasattr(loader, "__dict__") and not isinstance(loader, type)
+
+
+def _hooked(name: str) -> Any:
+    """Return the loader of a module that is being imported as wrapt gives it, which calls post-import hooks."""
+    from importlib.util import find_spec
+
+    spec = find_spec(name)
+    return spec and spec.loader
+
+
+def _restore(loader: Any) -> None:
+    for method in ("create_module", "exec_module"):
+        vars(loader).pop(method, None)
 
 
 def _autoload() -> None:
     """Switch otel_rl on, where this interpreter has it."""
-    if _is_off():
-        return
     try:
         from otel_rl.guard import guard
     except ImportError:
@@ -44,7 +161,31 @@ def _autoload() -> None:
         entry.autoload()
 
 
-try:
-    _run_shadowed()
-finally:
-    _autoload()
+def _run_shadowed() -> None:
+    """Run the sitecustomize that Python would have found without this one."""
+    from importlib.machinery import PathFinder
+
+    here = os.path.dirname(os.path.abspath(__file__))
+    path = [entry for entry in sys.path if os.path.abspath(entry or os.curdir) != here]
+    spec = PathFinder.find_spec("sitecustomize", path)
+    if spec is None or spec.loader is None:
+        return
+    from importlib.util import module_from_spec  # takes 5 ms
+
+    module = module_from_spec(spec)
+    sys.modules["sitecustomize"] = module
+    spec.loader.exec_module(module)
+
+
+def _is_off() -> bool:
+    """Return whether the settings switch everything off."""
+    enabled, disabled = (os.environ.get(name, "").strip().lower() for name in ("OTEL_RL_ENABLED", "OTEL_SDK_DISABLED"))
+    return enabled in ("false", "0", "no", "off") or disabled in ("true", "1", "yes", "on")
+
+
+if __name__ == "sitecustomize":
+    try:
+        _run_shadowed()
+    finally:
+        if not _is_off():
+            FirstImport(FRAMEWORKS | PARTS).install()

@@ -51,12 +51,13 @@ def up(
     """Start the stack, wait until all of it answers, and say how to train into it.
 
     The programs are taken from the folder OTEL_RL_BACKENDS, from PATH, or from where `scripts/backends` put them; Tempo
-    from OTEL_RL_TEMPO before these. Where they are missing and a Docker engine answers, `docker compose` does the same.
-    All of it listens on loopback only, and keeps its configurations, data and logs in `.stack` below the root of the
-    runs. A second `up` finds it running.
+    is the program that OTEL_RL_TEMPO names, or the `tempo` on PATH, and may be absent. Where the others are missing and
+    a Docker engine answers, `docker compose` does the same. All of it listens on loopback only, and keeps its
+    configurations, data and logs in `.stack` below the root of the runs. A second `up` finds it running.
     """
     from otel_rl.stack.look import look
     from otel_rl.stack.plan import Addresses
+    from otel_rl.stack.programs import NO_TEMPO, TEMPO
     from otel_rl.stack.up import up as bring_up
 
     root = _root(directory)
@@ -66,6 +67,8 @@ def up(
     console = stdout()
     console.print(Text("The stack runs." if is_new else "The stack already runs.", style=GOOD))
     _print(rows)
+    if all(row.name != TEMPO for row in rows):
+        console.print(NO_TEMPO, soft_wrap=True)
     at = Addresses(found.offset)
     where = f" --dir {shlex.quote(printable(str(directory)))}" if directory else ""
     lines = (

@@ -24,10 +24,11 @@ HOW_TO_GET_THEM: Final = (
     "`scripts/backends` of the repository builds them with Go; "
     f"they are also taken from PATH and from the folder that {FOLDER} names"
 )
+NO_TEMPO: Final = f"No Tempo: put `{TEMPO}` on PATH, or name it in {TEMPO_PROGRAM}. Traces go to Jaeger."
 
 
 def find_all(environ: Mapping[str, str] = os.environ) -> dict[str, Path]:
-    """Find the program of each part that is there; Tempo only where the user has it.
+    """Return the program of each part that is there; Tempo, which `scripts/backends` does not build, from PATH.
 
     Raises:
         StackError: ``OTEL_RL_TEMPO`` names something that is no program.
@@ -68,9 +69,7 @@ def _changed(folder: Path) -> float:
 
 def _tempo(environ: Mapping[str, str]) -> Path | None:
     named = environ.get(TEMPO_PROGRAM, "").strip()
-    if not named:
-        return _find((TEMPO,), environ)
-    program = shutil.which(named, path=environ.get("PATH", os.defpath))
-    if program is None:
+    program = shutil.which(named or TEMPO, path=environ.get("PATH", os.defpath))
+    if named and program is None:
         raise StackError(f"{TEMPO_PROGRAM}={named} is no program that can be run: correct it, or unset it")
-    return Path(program).absolute()
+    return Path(program).absolute() if program else None

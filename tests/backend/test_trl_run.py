@@ -19,7 +19,7 @@ from otel_rl.journal.identity import WriterIdentity
 from otel_rl.journal.read import Run, open_run
 from otel_rl.sidecar import owner
 from tests.backend.stored import facts, journaled
-from tests.backends import Jaeger, Prometheus, Tempo, collector, find, jaeger, prometheus, tempo, wait_for
+from tests.backends import NO_TEMPO, Jaeger, Prometheus, Tempo, collector, find, jaeger, prometheus, tempo, wait_for
 from tests.test_shipping import END_S
 
 pytestmark = [pytest.mark.backend, pytest.mark.slow]
@@ -96,7 +96,7 @@ def test_events_and_links_are_compared(stored: Stored) -> None:
 def test_every_trace_is_in_tempo(stored: Stored) -> None:
     """The same; of a request that was sent twice, Tempo keeps both copies of a span."""
     if stored.tempo is None:
-        pytest.skip("no tempo here: scripts/backends builds it, and OTEL_RL_TEMPO names one")
+        pytest.skip(NO_TEMPO)
     for trace_id, spans in journaled(stored.run).items():
         wait_for(lambda: {span["spanId"] for span in stored.tempo.trace(trace_id)} >= set(spans), 60)  # noqa: B023
         found = stored.tempo.trace(trace_id)
