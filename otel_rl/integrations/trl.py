@@ -14,12 +14,9 @@ from typing import Any
 from otel_rl import vocabulary
 from otel_rl.between import begin_between, end_between
 from otel_rl.guard import attempt
-from otel_rl.integrations import trl_model
+from otel_rl.integrations import trl_model, trl_rollouts, trl_tools
 from otel_rl.integrations.trl_metrics import evaluation_metrics, keep_loss, step_metrics
-from otel_rl.integrations.trl_rollouts import (
-    EVAL, SERVER_HOOKS, TRAIN, Rollout, Sampling, begin_turn, end_turn, mode_of, policy_version,
-)  # fmt: skip
-from otel_rl.integrations.trl_tools import begin_tools
+from otel_rl.integrations.trl_rollouts import EVAL, SERVER_HOOKS, TRAIN, Rollout, Sampling, mode_of, policy_version
 from otel_rl.patching import Hook
 from otel_rl.probes import deferred
 from otel_rl.records import Count, Late, Point, Value
@@ -163,35 +160,35 @@ def _logprob_stage(args: Args, kwargs: Kwargs) -> str | None:
 def _say_logprob(args: Args, kwargs: Kwargs) -> dict[str, Value]:
     trainer, model, input_ids = args[0], args[1], args[2]
     mode, shape = mode_of(trainer), input_ids.shape
-    said = Late(
-        {
-            vocabulary.MODE: mode,
-            vocabulary.LOGPROB_KIND: "ref" if _is_reference(trainer, model) else "old",
-            vocabulary.BATCH_SIZE: shape[0],
-        }
-    )
-    said.is_complete = True
+    said: dict[str, Value] = {
+        vocabulary.MODE: mode,
+        vocabulary.LOGPROB_KIND: "ref" if _is_reference(trainer, model) else "old",
+        vocabulary.BATCH_SIZE: shape[0],
+    }
     rollout = state.training.rollouts.get(mode)
     if rollout is not None:
         said[vocabulary.ROLLOUT_ID] = rollout.id
-        if trainer.mask_truncated_completions:  # only the mask says whose tokens are left
-            _say_unmasked(said, args[3] if len(args) > 3 else kwargs["attention_mask"])
-        else:
-            said[vocabulary.TOKENS] = rollout.tokens
-            said[vocabulary.TOKENS_PADDING] = max(shape.numel() - rollout.tokens, 0)
+        said[vocabulary.TOKENS] = rollout.tokens
+        said[vocabulary.TOKENS_PADDING] = max(shape.numel() - rollout.tokens, 0)
     if state.identity.world_size > 1 and _hides_collectives(model):
         said[vocabulary.COMM_HIDDEN] = True
+    if rollout is not None and trainer.mask_truncated_completions:
+        return _say_unmasked(said, args[3] if len(args) > 3 else kwargs["attention_mask"])
     return said
 
 
-def _say_unmasked(said: Late, mask: Any) -> None:
+def _say_unmasked(known: dict[str, Value], mask: Any) -> Late:
+    """Leave out the tokens of truncated responses, which TRL masks; their number follows from the device."""
+    said, positions = Late(known), mask.numel()
+
     def use(values: list[float]) -> Iterable[Count | Point]:
         said[vocabulary.TOKENS] = int(values[0])
-        said[vocabulary.TOKENS_PADDING] = mask.numel() - int(values[0])
+        said[vocabulary.TOKENS_PADDING] = positions - int(values[0])
         said.is_complete = True
         return ()
 
     said.is_complete = not deferred.read((mask,), use)
+    return said
 
 
 def _logprob_made(args: Args, kwargs: Kwargs, result: Any) -> None:
@@ -374,8 +371,8 @@ def _hooks(module: str, trainer: str) -> tuple[Hook, ...]:
             capture=_describe_rollout,
             after=_end_rollout,
         ),
-        Hook(target=f"{at}._generate_single_turn", before=begin_turn, after=end_turn),
-        Hook(target=f"{at}._tool_call_loop", before=begin_tools, optional=True),
+        Hook(target=f"{at}._generate_single_turn", before=trl_rollouts.begin_turn, after=trl_rollouts.end_turn),
+        Hook(target=f"{at}._tool_call_loop", before=trl_tools.begin_tools, optional=True),
         Hook(
             target=f"{at}._get_per_token_logps_and_entropies",
             stage=_logprob_stage,

@@ -12,7 +12,7 @@ from otel_rl.report.format import count, number, size
 from otel_rl.report.model import Rate, Report, Wall, WorkRow
 from otel_rl.report.style import NOTE, plain_table, rank_name
 
-WORK_NOTE: Final = "As generated for training; padding and trained tok. of all training forwards."
+WORK_NOTE: Final = "As generated for training; padding and trained tok. (those the loss uses) of all forwards."
 ENVIRONMENT_NOTE: Final = "env.: tokens that tools or an environment wrote into the responses."
 
 WALLS: Final[dict[Wall, str]] = {"step": "per step time", "stage": "per rollout time"}
