@@ -9,10 +9,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 import otel_rl
 from otel_rl import vocabulary as v
+from otel_rl.integrations.trl import _describe_rollout
 from otel_rl.integrations.trl_tools import begin_tools
 from otel_rl.report.build import build_report
 from otel_rl.report.model import WorkRow
@@ -298,6 +300,28 @@ def test_a_rollout_function_marks_what_the_environment_wrote(work: Path) -> None
 
 
 # --- without TRL ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("mask", "expected"),
+    [
+        ([[1, 1, 0, 0, 1], [0, 0]], {v.TOKENS_RESPONSE: 3, v.TOKENS_ENVIRONMENT: 4}),
+        (
+            [np.array([True, True, False, False, True]), np.array([1, 1])],
+            {v.TOKENS_RESPONSE: 5, v.TOKENS_ENVIRONMENT: 2},
+        ),
+        (None, {v.TOKENS_RESPONSE: 7}),
+    ],
+    ids=["lists", "arrays", "no mask"],
+)
+def test_responses_are_the_sum_of_the_mask(recording: Recording, mask: Any, expected: dict[str, int]) -> None:
+    """GRPO's rollout ends with one where something else than the policy may have written; all of it is handled."""
+    trainer = SimpleNamespace(model=SimpleNamespace(training=True))
+    result = [[4, 4], [4]], [[5] * 5, [5] * 2], mask, [], None, {}, None, []
+    described = _describe_rollout((trainer,), {}, result)
+    assert {v.TOKENS: 10, v.TOKENS_PROMPT: 3, **expected} == {
+        key: value for key, value in described.items() if key.startswith(v.TOKENS)
+    }
 
 
 def offered(**tools: Callable[..., Any]) -> tuple[Any, Any]:
