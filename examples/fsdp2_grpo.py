@@ -132,8 +132,9 @@ def train(policy: torch.nn.Module, prompt: Iterator[torch.Tensor]) -> float:
                 old_BR = logprobs(policy, batch)
             tokens = int(batch["attention_mask"].sum())
             padding = batch["attention_mask"].numel() - tokens
+            counts = {"tokens": tokens, "tokens.prompt": 2 * len(batch["input_ids"]), "tokens.padding": padding}
             for _ in range(UPDATES):
-                with otel_rl.stage("train.forward", tokens=tokens, **{"tokens.padding": padding}):
+                with otel_rl.stage("train.forward", **counts):
                     ratio_BR = (logprobs(policy, batch) - old_BR).exp()
                     loss = clipped(ratio_BR, gain_B, batch["completion_mask"])
                 loss.backward()

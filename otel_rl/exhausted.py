@@ -19,6 +19,7 @@ WORK: Final = (
     vocabulary.TOKENS,
     vocabulary.TOKENS_PROMPT,
     vocabulary.TOKENS_RESPONSE,
+    vocabulary.TOKENS_ENVIRONMENT,
     vocabulary.TOKENS_PADDING,
 )
 """What a stage worked on; tokens may have been on their way, and a backward says nothing of them by itself."""

@@ -297,7 +297,7 @@ def _mark(value: Any) -> float:
 
 
 def _duration_row(name: str, kind: Literal["counter", "histogram"]) -> vocabulary.Metric:
-    stage = vocabulary.STAGES.get(name.removesuffix(".duration"))
+    stage = next((row for row in vocabulary.STAGES.values() if row.duration == name), None)
     meaning = f"duration of {stage.name}: {stage.meaning}" if stage else ""
     boundaries = vocabulary.DURATION_BOUNDARIES if kind == "histogram" else ()
     return vocabulary.Metric(name, kind, "s" if kind == "histogram" else "1", meaning, boundaries=boundaries)

@@ -13,7 +13,7 @@ from otel_rl.spans import Stage
 STEP_DURATION = vocabulary.STAGES[vocabulary.LOOP].duration
 LABELS = (
     vocabulary.LOGPROB_KIND, vocabulary.REWARD_FUNCTION, vocabulary.IDLE_REASON, vocabulary.MODE,
-    vocabulary.CHECKPOINT_LOAD,
+    vocabulary.CHECKPOINT_LOAD, vocabulary.TOOL_NAME,
 )  # fmt: skip
 """The span attributes that a stage's duration keeps: few values each, never a step or a sample."""
 MOST_NAMES = 20_000

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 from otel_rl import vocabulary
 from otel_rl.records import Count, Later, Point
 from otel_rl.runtime import state
+from otel_rl.spans import Stage
 
 ROLLOUT = (vocabulary.WORK, "rollout")
 TRAIN = (vocabulary.WORK, "train")
@@ -12,11 +16,14 @@ STEP = (vocabulary.WALL, "step")
 CYCLE = (vocabulary.WALL, "cycle")
 PROMPT = ((vocabulary.TOKEN_KIND, "prompt"),)
 RESPONSE = ((vocabulary.TOKEN_KIND, "response"),)
+ENVIRONMENT = ((vocabulary.TOKEN_KIND, "environment"),)
 PADDING = ((vocabulary.TOKEN_KIND, "padding"),)
 
 
 class Throughput:
     """Counts one loop's work on this rank: rollout tokens once a sample, training tokens once a forward.
+
+    Rates leave out what a tool or an environment wrote; that of training counts the tokens that the loss uses.
 
     A cycle lasts from the begin of one step with a rollout to the begin of the next such step. Where a rollout serves
     several steps the rate per step alternates; the rate per cycle does not. The training thread only says what happened
@@ -31,9 +38,9 @@ class Throughput:
         self._cycle_begin = 0
         self._cycle = (0, 0, 0)
 
-    def rollout(self, samples: int, prompt: int, response: int) -> None:
+    def rollout(self, samples: int, prompt: int, response: int, environment: int = 0) -> None:
         """Count a rollout of this rank."""
-        state.add(Later(self._rollout, (samples, prompt, response)))
+        state.add(Later(self._rollout, (samples, prompt, response, environment)))
 
     def end_step(self, begin: int, end: int) -> None:
         """Record the rates of the step from ``begin`` to ``end`` (monotonic, ns)."""
@@ -42,23 +49,23 @@ class Throughput:
 
     # --- in the flusher -----------------------------------------------------------------------------------------------
 
-    def count_forward(self, prompt: int, response: int, padding: int) -> tuple[Count, ...]:
+    def count_forward(self, prompt: int, response: int, padding: int, environment: int = 0) -> Iterator[Count]:
         """Count a training forward; the flusher's own."""
-        self._train_tokens += prompt + response
-        return (
-            Count(vocabulary.TRAIN_TOKENS, prompt, PROMPT),
-            Count(vocabulary.TRAIN_TOKENS, response, RESPONSE),
-            Count(vocabulary.TRAIN_TOKENS, padding, PADDING),
-        )
+        self._train_tokens += response
+        yield Count(vocabulary.TRAIN_TOKENS, prompt, PROMPT)
+        yield Count(vocabulary.TRAIN_TOKENS, response, RESPONSE)
+        yield Count(vocabulary.TRAIN_TOKENS, padding, PADDING)
+        if environment:
+            yield Count(vocabulary.TRAIN_TOKENS, environment, ENVIRONMENT)
 
-    def _rollout(self, samples: int, prompt: int, response: int) -> tuple[Count, ...]:
+    def _rollout(self, samples: int, prompt: int, response: int, environment: int) -> Iterator[Count]:
         self._samples += samples
         self._sample_tokens += prompt + response
-        return (
-            Count(vocabulary.SAMPLES, samples),
-            Count(vocabulary.SAMPLE_TOKENS, prompt, PROMPT),
-            Count(vocabulary.SAMPLE_TOKENS, response, RESPONSE),
-        )
+        yield Count(vocabulary.SAMPLES, samples)
+        yield Count(vocabulary.SAMPLE_TOKENS, prompt, PROMPT)
+        yield Count(vocabulary.SAMPLE_TOKENS, response, RESPONSE)
+        if environment:
+            yield Count(vocabulary.SAMPLE_TOKENS, environment, ENVIRONMENT)
 
     def _end_step(self, begin: int, end: int, outside: int, anchor: int) -> list[Point]:
         points = [Point(vocabulary.TRAIN_TIME, (end - begin - outside) / 1e9, end + anchor)]
@@ -72,6 +79,12 @@ class Throughput:
             self._cycle = (self._cycle[0], self._cycle[1], self._cycle[2] + self._train_tokens)
         self._samples = self._sample_tokens = self._train_tokens = 0
         return points
+
+
+def add_padding(stage: Stage, positions: int) -> None:
+    """Add positions that a static batch computed for sequences that had ended to what the stage around it says."""
+    before: Any = (stage.attributes or {}).get(vocabulary.TOKENS_PADDING, 0)
+    stage.set_attribute(vocabulary.TOKENS_PADDING, before + positions)
 
 
 def _rates(done: tuple[int, int, int], seconds: float, over: tuple[str, str], time_ns: int) -> tuple[Point, ...]:

@@ -119,6 +119,7 @@ def test_evaluation_is_no_training_work(healthy: Report) -> None:
             samples=12 * 16,
             prompt_tokens=12 * 80,
             response_tokens=12 * 160,
+            environment_tokens=0,
             padding_tokens=12 * 32,
             train_tokens=12 * 240,
         )

@@ -45,11 +45,29 @@ def test_what_did_not_return_is_no_work(tmp_path: Path, status: int, more: dict[
         samples=4 * 16,
         prompt_tokens=4 * 160,
         response_tokens=4 * 48,
+        environment_tokens=0,
         padding_tokens=4 * 32,
         train_tokens=4 * 208,
     )
     report = build_report(open_run(tmp_path), rank.now_ns + 1_000 * MS)
     assert [expected] == report.work
+
+
+def test_what_an_environment_wrote_is_neither_generated_nor_trained(tmp_path: Path) -> None:
+    """Nor are prompts trained, where a forward says how many it has; the share of padding is of all positions."""
+    rank = Peer(tmp_path, 0, 1, identity=DEAD)
+    more = {v.TOKENS_PROMPT: 160, v.TOKENS_RESPONSE: 48, v.TOKENS_ENVIRONMENT: 12}
+    forward = {**more, v.TOKENS: 220, v.TOKENS_PADDING: 32}
+    rank.step(1, [Did(v.SAMPLE, 5, more={v.SAMPLE_BATCH_SIZE: 16, **more}), Did(v.FORWARD, 5, more=forward)])
+    rank.die()
+    report = build_report(open_run(tmp_path), rank.now_ns + 1_000 * MS)
+    assert {32 / (32 + 220)} == {row.padding_share for row in report.efficiency.goodput}
+    screen = io.StringIO()
+    render(report, Console(file=screen, width=80))
+    shown = [" ".join(line.split()) for line in screen.getvalue().splitlines()]
+    row = shown.index("in all steps samples prompt tok. response tok. env. padding trained tok.") + 1
+    assert "rank 0 16 160 48 12 32 48" == shown[row]
+    assert "env.: tokens that tools or an environment wrote" in " ".join(shown[row + 1 :])
 
 
 def test_what_its_writer_died_in_is_no_work(tmp_path: Path) -> None:

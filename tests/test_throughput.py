@@ -19,34 +19,39 @@ def rates(recording: Recording, name: str, wall: str, work: str) -> list[float]:
 
 
 def test_a_step_has_rates_of_its_own_and_of_its_cycle(recording: Recording) -> None:
-    """One rollout for two steps: the rate per step alternates, the rate per cycle does not."""
+    """One rollout for two steps: the rate per step alternates, the rate per cycle does not.
+
+    Tokens of an environment are in no rate, and prompts not in that of training.
+    """
     throughput, loop = Throughput(), Loop()
     state.training.loop = loop
     loop.at_end.append(throughput.end_step)
     for number in range(1, 7):
         loop.begin(number)
         if number % 2:
-            throughput.rollout(4, 100, 300)
-        state.add(Later(throughput.count_forward, (40, 60, 20)))
+            throughput.rollout(4, 100, 300, 50)
+        state.add(Later(throughput.count_forward, (40, 60, 20, 10)))
         recording.tick(500)
     loop.end()
     run = recording.stop()
     assert [8.0, 0.0] * 3 == rates(recording, v.SAMPLES_RATE, "step", "rollout")
     assert [800.0, 0.0] * 3 == rates(recording, v.TOKENS_RATE, "step", "rollout")
-    assert [200.0] * 6 == rates(recording, v.TOKENS_RATE, "step", "train")
+    assert [120.0] * 6 == rates(recording, v.TOKENS_RATE, "step", "train")
     assert [4.0, 4.0] == rates(recording, v.SAMPLES_RATE, "cycle", "rollout")
     assert [400.0, 400.0] == rates(recording, v.TOKENS_RATE, "cycle", "rollout")
-    assert [200.0, 200.0] == rates(recording, v.TOKENS_RATE, "cycle", "train")
+    assert [120.0, 120.0] == rates(recording, v.TOKENS_RATE, "cycle", "train")
     totals: dict[tuple[str, Any], float] = {
         (p.name, p.attributes.get(v.TOKEN_KIND)): p.value for p in run.last_points() if p.kind == "counter"
     }
-    assert (12, 300, 900, 240, 360, 120) == (
+    assert (12, 300, 900, 150, 240, 360, 120, 60) == (
         totals[v.SAMPLES, None],
         totals[v.SAMPLE_TOKENS, "prompt"],
         totals[v.SAMPLE_TOKENS, "response"],
+        totals[v.SAMPLE_TOKENS, "environment"],
         totals[v.TRAIN_TOKENS, "prompt"],
         totals[v.TRAIN_TOKENS, "response"],
         totals[v.TRAIN_TOKENS, "padding"],
+        totals[v.TRAIN_TOKENS, "environment"],
     )
 
 

@@ -12,7 +12,17 @@ import pytest
 
 import otel_rl
 from otel_rl import vocabulary
-from otel_rl.vocabulary import ATTRIBUTES, EVENTS, METRICS, ROWS, SHORT_NAMES, STAGES, Attribute, Metric
+from otel_rl.vocabulary import (
+    ATTRIBUTES,
+    EVENTS,
+    EXECUTE_TOOL,
+    METRICS,
+    ROWS,
+    SHORT_NAMES,
+    STAGES,
+    Attribute,
+    Metric,
+)
 
 PACKAGE = Path(otel_rl.__file__).parent
 UNITS = {"s", "By", "1", "nat", "Cel", "Hz", "J", "W"}
@@ -40,7 +50,7 @@ def test_no_file_hides_a_name_of_another() -> None:
 def test_a_row_is_complete(row: object) -> None:
     """A name that OpenTelemetry accepts, a meaning, a source."""
     name = row.key if isinstance(row, Attribute) else row.name  # type: ignore[attr-defined]
-    assert re.fullmatch(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)+", name)
+    assert re.fullmatch(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)+", name) or name == EXECUTE_TOOL
     assert row.meaning and row.source  # type: ignore[attr-defined]
 
 
@@ -60,15 +70,16 @@ def test_durations_span_what_rl_needs() -> None:
 
 
 def test_short_names_are_the_stages_without_their_prefix() -> None:
-    """And none hides another."""
-    assert len(STAGES) == len(SHORT_NAMES)
+    """And none hides another; that of the GenAI conventions has no prefix."""
+    assert set(STAGES) - {EXECUTE_TOOL} == set(SHORT_NAMES.values())
     assert all(name == f"rl.{short}" for short, name in SHORT_NAMES.items())
 
 
 def test_a_stage_has_its_histogram() -> None:
     """Named after it, and no other metric's name; what no span or another histogram says has none."""
     durations = {stage.duration for stage in STAGES.values() if stage.duration}
-    assert {f"{stage.name}.duration" for stage in STAGES.values() if stage.is_measured} == durations
+    named = {f"{stage.name}.duration" for stage in STAGES.values() if stage.is_measured}
+    assert named - {f"{EXECUTE_TOOL}.duration"} | {f"gen_ai.{EXECUTE_TOOL}.duration"} == durations
     assert set() == durations & set(METRICS)
 
 

@@ -54,6 +54,8 @@ KIND_OF_STAGE: Final[Mapping[str, Kind]] = {
         (
             vocabulary.SAMPLE,
             vocabulary.SAMPLE_PROCESS,
+            vocabulary.ENVIRONMENT_RESET,
+            vocabulary.EXECUTE_TOOL,
             vocabulary.LOGPROB,
             vocabulary.VALUE,
             vocabulary.REWARD,

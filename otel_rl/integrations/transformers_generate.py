@@ -32,6 +32,7 @@ from otel_rl.records import Count, Labels, Later, Noted
 from otel_rl.requests import UNKNOWN, Request, note
 from otel_rl.runtime import state
 from otel_rl.spans import Stage, current_parent
+from otel_rl.throughput import add_padding
 
 PACKAGE = "transformers"
 SUPPORTS = ">=4.56,<6"
@@ -200,7 +201,8 @@ def _is_measured(call: Call, ids: Any, result: Any, parent: Any) -> bool:
     if plan is None or call.result is not result or len(call.marks) < 2 or hasattr(ids, "placements"):
         return False  # to read a DTensor is a collective
     positions = int(ids.shape[1]) - plan.start
-    if call.sampling is not None:
+    is_turn = call.sampling is not None and call.sampling.positions is not None
+    if is_turn:  # TRL says which of them are tokens
         call.sampling.positions += positions * plan.rows
     is_known = call.done is not None
     use: Callable[[Any], Iterator[Any]] = partial(_account, call, plan, parent, positions, is_known)
@@ -208,11 +210,9 @@ def _is_measured(call: Call, ids: Any, result: Any, parent: Any) -> bool:
         return deferred.send(ids.device.type, partial(_measure, plan, call.done, ids), use)
     new_BT = ids[:, plan.start :].clone().numpy()  # the caller may write into its own, or resize it
     read = partial(_read, new_BT, plan.enders, call.done, plan.prompts, plan.returned)
-    if call.sampling is None and isinstance(parent, Stage) and plan.decoder == "_sample":
+    if not is_turn and isinstance(parent, Stage) and plan.decoder == "_sample":
         values = read()
-        padding = positions * plan.rows - sum(_lengths(values, positions, is_known))
-        before: Any = (parent.attributes or {}).get(vocabulary.TOKENS_PADDING, 0)
-        parent.set_attribute(vocabulary.TOKENS_PADDING, before + padding)
+        add_padding(parent, positions * plan.rows - sum(_lengths(values, positions, is_known)))
         state.add(Later(use, (values,)))
     else:
         state.add(Later(_account_later, (use, read)))

@@ -14,7 +14,7 @@ from typing import Any
 from otel_rl import vocabulary
 from otel_rl.between import begin_between, end_between
 from otel_rl.guard import attempt
-from otel_rl.integrations import trl_model
+from otel_rl.integrations import trl_model, trl_rollouts, trl_tools
 from otel_rl.integrations.trl_metrics import evaluation_metrics, keep_loss, step_metrics
 from otel_rl.integrations.trl_rollouts import EVAL, SERVER_HOOKS, TRAIN, Rollout, Sampling, mode_of, policy_version
 from otel_rl.patching import Hook
@@ -85,35 +85,36 @@ def _say_rollout(args: Args, kwargs: Kwargs) -> dict[str, Value]:
     return said
 
 
-def _begin_turn(args: Args, kwargs: Kwargs) -> None:
-    """Count the prompts as soon as they are tokens: the first turn has them, later ones what tools answered too."""
-    stage = current_stage()
-    if stage is not None and stage.name == vocabulary.SAMPLE:
-        said = stage.attributes or {}
-        if vocabulary.TOKENS_PROMPT not in said:
-            stage.set_attribute(vocabulary.TOKENS_PROMPT, sum(map(len, args[1])))
+def _begin_scoring(args: Args, kwargs: Kwargs) -> None:
+    """Environments are reset before the rollout."""
+    if getattr(args[0], "environment_factories", None):
+        begin_between(vocabulary.ENVIRONMENT_RESET, {vocabulary.MODE: mode_of(args[0])})
 
 
 def _describe_rollout(args: Args, kwargs: Kwargs, result: Any) -> dict[str, Value]:
-    """Count prompt and response tokens of this rank from the token ids themselves: exact, and no device is read."""
+    """Count the tokens of this rank from the token ids themselves: exact, and no device is read.
+
+    GRPO gives a mask too, where a tool or an environment may have written parts of the responses.
+    """
     if state.training.deferred:  # TRL has read the tokens: the numbers of its requests are there too
         deferred.resolve()
-    trainer, prompts, responses = args[0], result[0], result[1]
-    sampling, mode = state.training.sampling, mode_of(trainer)
-    prompt, response = sum(map(len, prompts)), sum(map(len, responses))
-    rollout = state.training.rollouts[mode] = Rollout(current_stage(), prompt + response)
+    prompts, responses, mask = result[0], result[1], result[2] if len(result) > 3 else None
+    mode = mode_of(args[0])
+    prompt, written = sum(map(len, prompts)), sum(map(len, responses))
+    response = written if mask is None else int(sum(map(sum, mask)))
+    rollout = state.training.rollouts[mode] = Rollout(current_stage(), prompt + written)
     if mode is TRAIN and state.training.throughput is not None:
-        state.training.throughput.rollout(len(responses), prompt, response)
+        state.training.throughput.rollout(len(responses), prompt, response, written - response)
     described: dict[str, Value] = {
         vocabulary.MODE: mode,
         vocabulary.ROLLOUT_ID: rollout.id,
         vocabulary.SAMPLE_BATCH_SIZE: len(responses),
-        vocabulary.TOKENS: prompt + response,
+        vocabulary.TOKENS: prompt + written,
         vocabulary.TOKENS_PROMPT: prompt,
         vocabulary.TOKENS_RESPONSE: response,
     }
-    if sampling is not None and sampling.positions and not getattr(trainer, "tools", None):
-        described[vocabulary.TOKENS_PADDING] = sampling.positions - response
+    if mask is not None:
+        described[vocabulary.TOKENS_ENVIRONMENT] = written - response
     return described
 
 
@@ -171,6 +172,22 @@ def _say_logprob(args: Args, kwargs: Kwargs) -> dict[str, Value]:
         said[vocabulary.TOKENS_PADDING] = max(shape.numel() - rollout.tokens, 0)
     if state.identity.world_size > 1 and _hides_collectives(model):
         said[vocabulary.COMM_HIDDEN] = True
+    if rollout is not None and trainer.mask_truncated_completions:
+        return _say_unmasked(said, args[3] if len(args) > 3 else kwargs["attention_mask"])
+    return said
+
+
+def _say_unmasked(known: dict[str, Value], mask: Any) -> Late:
+    """Leave out the tokens of truncated responses, which TRL masks; their number follows from the device."""
+    said, positions = Late(known), mask.numel()
+
+    def use(values: list[float]) -> Iterable[Count | Point]:
+        said[vocabulary.TOKENS] = int(values[0])
+        said[vocabulary.TOKENS_PADDING] = positions - int(values[0])
+        said.is_complete = True
+        return ()
+
+    said.is_complete = not deferred.read((mask,), use)
     return said
 
 
@@ -266,18 +283,23 @@ def _say_forward(args: Args, kwargs: Kwargs) -> dict[str, Value]:
     )
     if state.identity.world_size > 1 and _hides_collectives(model):
         said[vocabulary.COMM_HIDDEN] = True
-    positions = prompt_mask.numel() + completion_mask.numel()
+    positions, tool_mask = prompt_mask.numel() + completion_mask.numel(), inputs.get("tool_mask")
+    masks = [prompt_mask, completion_mask]
+    if tool_mask is not None:
+        masks.append(completion_mask * tool_mask)  # the tokens that the loss uses
 
     def use(values: list[float]) -> Iterable[Count | Point]:
-        prompt, response = int(values[0]), int(values[1])
-        said[vocabulary.TOKENS] = prompt + response
+        prompt, written, response = int(values[0]), int(values[1]), int(values[-1])
+        said[vocabulary.TOKENS] = prompt + written
         said[vocabulary.TOKENS_PROMPT] = prompt
         said[vocabulary.TOKENS_RESPONSE] = response
-        said[vocabulary.TOKENS_PADDING] = positions - prompt - response
+        if tool_mask is not None:
+            said[vocabulary.TOKENS_ENVIRONMENT] = written - response
+        said[vocabulary.TOKENS_PADDING] = positions - prompt - written
         said.is_complete = True
         return ()
 
-    if not deferred.read((prompt_mask, completion_mask), use):
+    if not deferred.read(masks, use):
         said.is_complete = True
     _consume(said, mode)
     return said
@@ -292,7 +314,11 @@ def _forward_made(args: Args, kwargs: Kwargs, result: Any) -> None:
 
     def count(_: list[float]) -> Iterable[Count | Point]:
         kinds = (vocabulary.TOKENS_PROMPT, vocabulary.TOKENS_RESPONSE, vocabulary.TOKENS_PADDING)
-        return throughput.count_forward(*(said[kind] for kind in kinds)) if vocabulary.TOKENS in said else ()
+        if vocabulary.TOKENS not in said:
+            return ()
+        environment = said.get(vocabulary.TOKENS_ENVIRONMENT, 0)
+        counts: Iterable[Count] = throughput.count_forward(*(said[kind] for kind in kinds), environment)
+        return counts
 
     if throughput is not None:
         deferred.follow(count)
@@ -345,7 +371,8 @@ def _hooks(module: str, trainer: str) -> tuple[Hook, ...]:
             capture=_describe_rollout,
             after=_end_rollout,
         ),
-        Hook(target=f"{at}._generate_single_turn", before=_begin_turn),
+        Hook(target=f"{at}._generate_single_turn", before=trl_rollouts.begin_turn, after=trl_rollouts.end_turn),
+        Hook(target=f"{at}._tool_call_loop", before=trl_tools.begin_tools, optional=True),
         Hook(
             target=f"{at}._get_per_token_logps_and_entropies",
             stage=_logprob_stage,
@@ -363,6 +390,7 @@ def _hooks(module: str, trainer: str) -> tuple[Hook, ...]:
         Hook(target=f"trl.trainer.{module}:gather", collective=0),
         Hook(
             target=f"{at}._generate_and_score_completions",
+            before=_begin_scoring,
             after=_scored,
             failed=_rollout_failed,
         ),

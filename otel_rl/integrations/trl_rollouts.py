@@ -17,7 +17,8 @@ from otel_rl.ids import random_bits
 from otel_rl.patching import Hook
 from otel_rl.requests import UNKNOWN, Request, note
 from otel_rl.runtime import state
-from otel_rl.spans import Stage, current_parent
+from otel_rl.spans import Stage, current_parent, current_stage
+from otel_rl.throughput import add_padding
 
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
@@ -73,8 +74,8 @@ class Sampling:
         self.rows = 0 if getattr(trainer, "rollout_func", None) is not None else len(prompts)
         """Samples of this rank; 0 where the user's own function decides on them."""
         self.first = int(trainer.accelerator.process_index) * self.rows
-        self.positions = 0
-        """Positions that static batches have computed."""
+        self.positions: int | None = None
+        """Positions that static batches have computed in TRL's open turn; None outside of one."""
 
     def place(self, index: int, rows: int) -> tuple[str, str]:
         """Name the sample and the group of one row of this rank; a later turn may have other rows: nothing then.
@@ -86,6 +87,28 @@ class Sampling:
     def place_of_all(self, index: int) -> tuple[str, str]:
         """Name the sample and the group of one row of all ranks together; groups lie one behind the other."""
         return f"{self.name}.{index}", f"{self.name}.{index // self.size}"
+
+
+def begin_turn(args: Args, kwargs: Kwargs) -> None:
+    """Count the prompts as soon as they are tokens: the first turn has them, later ones what tools answered too."""
+    if state.training.sampling is not None:
+        state.training.sampling.positions = 0
+    stage = current_stage()
+    if stage is not None and stage.name == vocabulary.SAMPLE:
+        said = stage.attributes or {}
+        if vocabulary.TOKENS_PROMPT not in said:
+            stage.set_attribute(vocabulary.TOKENS_PROMPT, sum(map(len, args[1])))
+
+
+def end_turn(args: Args, kwargs: Kwargs, result: Any) -> None:
+    """Count the padding of a turn here: TRL may cut what was generated at the limit of the whole response."""
+    sampling, stage = state.training.sampling, current_stage()
+    if sampling is None:
+        return
+    positions, sampling.positions = sampling.positions, None
+    if positions and stage is not None:
+        generated = result[0] if isinstance(result, tuple) else result  # of GRPO with their log-probabilities
+        add_padding(stage, positions - sum(map(len, generated)))
 
 
 class Posted:

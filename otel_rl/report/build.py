@@ -291,6 +291,7 @@ def _work_rows(averaged: Averaged) -> list[WorkRow]:
             samples=work.samples,
             prompt_tokens=work.prompts,
             response_tokens=work.responses,
+            environment_tokens=work.environment_tokens,
             padding_tokens=work.padding,
             train_tokens=work.train_tokens,
         )

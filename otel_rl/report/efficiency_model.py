@@ -94,7 +94,7 @@ class RankTime:
     other_s: float
     """Under no stage."""
     train_tokens: float
-    """Tokens of every training forward."""
+    """Tokens of every training forward that the loss uses."""
     response_tokens: float
     """Generated for training."""
     relative_score: float | None

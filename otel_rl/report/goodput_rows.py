@@ -98,7 +98,7 @@ class Goodputs:
                 for kind, time_ns in zip(KINDS, times_ns, strict=True)
             ],
             is_idle_exact=self._inexact.isdisjoint(attempts),
-            padding_share=None if padding is None else padding / (padding + work.train_tokens),
+            padding_share=None if padding is None else padding / (padding + work.forward_tokens),
         )
 
 

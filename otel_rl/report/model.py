@@ -204,11 +204,14 @@ class WorkRow:
     """Null where no rollout says `rl.tokens.prompt`."""
     response_tokens: int | None
     """Null where no rollout says `rl.tokens.response`."""
+    environment_tokens: int
+    """Of the rollouts: what tools or an environment wrote into the responses."""
     padding_tokens: int | None
     """Padding positions of every training forward; null where a training forward with `rl.tokens` lacks
     `rl.tokens.padding`, or none has it."""
     train_tokens: int
-    """Tokens of every training forward."""
+    """Tokens of every training forward that the loss uses: those that it does not say are prompts or of an
+    environment."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,8 @@ __all__ = [
 
 KEYS: Final = (
     v.ITERATION, v.LOOP_NAME, v.MODE, v.IDLE_REASON, v.LOGPROB_KIND, v.TOKENS, v.TOKENS_PROMPT, v.TOKENS_RESPONSE,
-    v.TOKENS_PADDING, v.SAMPLE_BATCH_SIZE, v.BATCH_SIZE, v.COMM_COUNT, v.COMM_TIME, v.COMM_HIDDEN, v.CLOCK,
+    v.TOKENS_ENVIRONMENT, v.TOKENS_PADDING, v.SAMPLE_BATCH_SIZE, v.BATCH_SIZE, v.COMM_COUNT, v.COMM_TIME, v.COMM_HIDDEN,
+    v.CLOCK,
     v.TRUNCATED, v.ERROR_TYPE, v.SUBMISSION, v.COMM_OPERATION, v.COMM_ASYNC, v.OPTIMIZER_SKIPPED, v.CHECKPOINT_ASYNC,
     v.DEVICE_TIME, v.COMM_BYTES, v.COMM_GROUP, v.COMM_GROUP_SIZE, v.COMM_SEQUENCE, v.CHECKPOINT_LOAD, v.CLOCK_SET,
 )  # fmt: skip
@@ -38,11 +39,16 @@ class Work:
     samples: int = 0
     prompt_tokens: int = 0
     response_tokens: int = 0
+    environment_tokens: int = 0
+    """Of rollouts: written by tools or an environment."""
     padding_tokens: int = 0
     """Of the forwards that say their tokens, too."""
     padded_tokens: int = 0
-    """Trained tokens of the forwards that say their padding."""
+    """Tokens of the forwards that say their padding."""
+    forward_tokens: int = 0
+    """Tokens of every training forward."""
     train_tokens: int = 0
+    """Of them those that the loss uses, as far as the forwards say which are prompts or of an environment."""
     has_prompts: bool = False
     """Whether a rollout says the tokens of its prompts."""
     has_responses: bool = False
@@ -60,24 +66,27 @@ class Work:
     @property
     def padding(self) -> int | None:
         """All padding positions; None where a forward that says its tokens does not say them, or where none does."""
-        is_said = self.padded_tokens == self.train_tokens and self.padded_tokens + self.padding_tokens
+        is_said = self.padded_tokens == self.forward_tokens and self.padded_tokens + self.padding_tokens
         return self.padding_tokens if is_said else None
 
     def add(self, other: Work) -> None:
         """Add the counts of another one."""
-        self.samples += other.samples
-        self.prompt_tokens += other.prompt_tokens
-        self.response_tokens += other.response_tokens
-        self.padding_tokens += other.padding_tokens
-        self.padded_tokens += other.padded_tokens
-        self.train_tokens += other.train_tokens
+        for name in COUNTS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
         self.has_prompts |= other.has_prompts
         self.has_responses |= other.has_responses
 
     def most(self, other: Work) -> None:
         """Take the larger of each count: of ranks that share their samples some may count what others do not see."""
-        for name in ("samples", "prompt_tokens", "response_tokens", "padding_tokens", "padded_tokens", "train_tokens"):
+        for name in COUNTS:
             setattr(self, name, max(getattr(self, name), getattr(other, name)))
+
+
+COUNTS: Final = (
+    "samples", "prompt_tokens", "response_tokens", "environment_tokens", "padding_tokens", "padded_tokens",
+    "forward_tokens", "train_tokens",
+)  # fmt: skip
+"""What of work is added up."""
 
 
 def clock_set_ns(view: SpanView | OpenStage) -> int:
@@ -116,13 +125,16 @@ def work_of(span: SpanView) -> Work | None:
             samples=integer(attributes, v.SAMPLE_BATCH_SIZE) or integer(attributes, v.BATCH_SIZE),
             prompt_tokens=integer(attributes, v.TOKENS_PROMPT),
             response_tokens=integer(attributes, v.TOKENS_RESPONSE),
+            environment_tokens=integer(attributes, v.TOKENS_ENVIRONMENT),
             has_prompts=v.TOKENS_PROMPT in attributes,
             has_responses=v.TOKENS_RESPONSE in attributes,
         )
     if span.name == v.FORWARD:
         tokens = integer(attributes, v.TOKENS)
+        unused = integer(attributes, v.TOKENS_PROMPT) + integer(attributes, v.TOKENS_ENVIRONMENT)
         return Work(
-            train_tokens=tokens,
+            forward_tokens=tokens,
+            train_tokens=max(0, tokens - unused),
             padding_tokens=integer(attributes, v.TOKENS_PADDING) if v.TOKENS in attributes else 0,
             padded_tokens=tokens if v.TOKENS_PADDING in attributes else 0,
         )

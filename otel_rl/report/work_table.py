@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from otel_rl.report.format import count, number, size
-from otel_rl.report.model import Rate, Report, Wall
+from otel_rl.report.model import Rate, Report, Wall, WorkRow
 from otel_rl.report.style import NOTE, plain_table, rank_name
 
-WORK_NOTE: Final = "As generated for training; padding and trained tok. of all training forwards."
+WORK_NOTE: Final = "As generated for training; padding and trained tok. (those the loss uses) of all forwards."
+ENVIRONMENT_NOTE: Final = "env.: tokens that tools or an environment wrote into the responses."
 
 WALLS: Final[dict[Wall, str]] = {"step": "per step time", "stage": "per rollout time"}
 
@@ -33,13 +35,25 @@ def work_table(report: Report) -> RenderableType | None:
         return None
     table = plain_table()
     table.add_column("with spans" if report.unseen_steps else "in all steps", no_wrap=True)
-    for name in ("samples", "prompt tok.", "response tok.", "padding", "trained tok."):
+    columns: dict[str, Callable[[WorkRow], int | None]] = {
+        "samples": lambda row: row.samples,
+        "prompt tok.": lambda row: row.prompt_tokens,
+        "response tok.": lambda row: row.response_tokens,
+        "env.": lambda row: row.environment_tokens,
+        "padding": lambda row: row.padding_tokens,
+        "trained tok.": lambda row: row.train_tokens,
+    }
+    has_environment = any(row.environment_tokens for row in report.work)
+    if not has_environment:
+        del columns["env."]
+    for name in columns:
         table.add_column(name, justify="right", no_wrap=True)
     for row in report.work:
-        numbers = (row.samples, row.prompt_tokens, row.response_tokens, row.padding_tokens, row.train_tokens)
+        numbers = [value_of(row) for value_of in columns.values()]
         cells = ["-" if value is None else count(value) for value in numbers]
         table.add_row(rank_name(report, row.role, row.rank), *cells)
-    return Group(table, Text(WORK_NOTE, style=NOTE))
+    note = f"{WORK_NOTE} {ENVIRONMENT_NOTE}" if has_environment else WORK_NOTE
+    return Group(table, Text(note, style=NOTE))
 
 
 def memory_table(report: Report) -> RenderableType | None:

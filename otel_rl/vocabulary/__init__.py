@@ -27,5 +27,5 @@ STAGES: Final = {row.name: row for row in ROWS if isinstance(row, Stage)}
 METRICS: Final = {row.name: row for row in ROWS if isinstance(row, Metric)}
 ATTRIBUTES: Final = {row.key: row for row in ROWS if isinstance(row, Attribute)}
 EVENTS: Final = {row.name: row for row in ROWS if isinstance(row, Event)}
-SHORT_NAMES: Final = {name.removeprefix("rl."): name for name in STAGES}
+SHORT_NAMES: Final = {name.removeprefix("rl."): name for name in STAGES if name.startswith("rl.")}
 """What ``otel_rl.stage("reward")`` opens: ``rl.reward``; a name that is not here stays as the user wrote it."""

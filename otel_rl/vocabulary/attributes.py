@@ -37,7 +37,10 @@ BATCH_SIZE: Final = attribute("rl.batch_size", "int", "span", "samples that the 
 GROUP_SIZE: Final = attribute("rl.group.size", "int", "span", "samples of one prompt")
 TOKENS: Final = attribute("rl.tokens", "int", "span", "tokens that the stage handled on this rank, padding excluded")
 TOKENS_PROMPT: Final = attribute("rl.tokens.prompt", "int", "span", "of them prompt tokens")
-TOKENS_RESPONSE: Final = attribute("rl.tokens.response", "int", "span", "of them response tokens")
+TOKENS_RESPONSE: Final = attribute("rl.tokens.response", "int", "span", "of them tokens that the policy generated")
+TOKENS_ENVIRONMENT: Final = attribute(
+    "rl.tokens.environment", "int", "span", "of them tokens that a tool or an environment wrote into the responses"
+)
 TOKENS_PADDING: Final = attribute("rl.tokens.padding", "int", "span", "padding positions, counted apart")
 OPTIMIZER_SKIPPED: Final = attribute(
     "rl.optimizer.skipped", "boolean", "span", "true where the optimizer skipped its update"

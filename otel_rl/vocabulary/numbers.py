@@ -15,7 +15,9 @@ DURATION_BOUNDARIES: Final = (
 STAGE: Final = attribute(
     "rl.stage", "string", "metric", "name of a user's own stage; of any stage in `rl.device.duration`"
 )
-TOKEN_KIND: Final = attribute("rl.token.kind", "string", "metric", "`prompt`, `response` or `padding`")
+TOKEN_KIND: Final = attribute(
+    "rl.token.kind", "string", "metric", "`prompt`, `response` (generated), `environment` or `padding`"
+)
 WORK: Final = attribute("rl.work", "string", "metric", "what was counted: `rollout` or `train`")
 WALL: Final = attribute("rl.wall", "string", "metric", "the wall time a rate was divided by: `step`")
 STATISTIC: Final = attribute("rl.statistic", "string", "metric", "`mean`, `min`, `max` or `std`")
@@ -42,12 +44,24 @@ TRAIN_TIME: Final = metric(
     "rl.train.time", "gauge", "s", "step time without evaluation and checkpoint; one point per step"
 )
 SAMPLES: Final = metric("rl.sample.samples", "counter", "{sample}", "samples generated for training", PROPOSAL)
-SAMPLE_TOKENS: Final = metric("rl.sample.tokens", "counter", "{token}", "rollout tokens: each generated sample once")
+SAMPLE_TOKENS: Final = metric(
+    "rl.sample.tokens", "counter", "{token}", "rollout tokens, by `rl.token.kind`: each generated sample once"
+)
 TRAIN_STEPS: Final = metric("rl.train.steps", "counter", "{step}", "optimizer updates made", PROPOSAL)
 TRAIN_STEPS_SKIPPED: Final = metric("rl.train.steps.skipped", "counter", "{step}", "optimizer updates skipped")
-TRAIN_TOKENS: Final = metric("rl.train.tokens", "counter", "{token}", "tokens of every training forward", PROPOSAL)
+TRAIN_TOKENS: Final = metric(
+    "rl.train.tokens",
+    "counter",
+    "{token}",
+    "tokens of every training forward, by `rl.token.kind`; the loss uses those of the kind `response`",
+    PROPOSAL,
+)
 TOKENS_RATE: Final = metric(
-    "rl.throughput.tokens", "gauge", "{token}/s", "tokens per second, by `rl.work` and `rl.wall`"
+    "rl.throughput.tokens",
+    "gauge",
+    "{token}/s",
+    "tokens per second, by `rl.work` and `rl.wall`; `rollout`: prompts and what was generated, `train`: those that the "
+    "loss uses",
 )
 SAMPLES_RATE: Final = metric(
     "rl.throughput.samples", "gauge", "{sample}/s", "samples per second, by `rl.work` and `rl.wall`"

@@ -18,9 +18,11 @@ OPERATION: Final = attribute(
     "gen_ai.operation.name",
     "string",
     "span",
-    "`generate_content`, `chat` or `text_completion`; also of metrics",
+    "`generate_content`, `chat` or `text_completion`; also of metrics; `execute_tool` of a tool's call",
     SEMCONV,
 )
+TOOL_NAME: Final = attribute("gen_ai.tool.name", "string", "span", "name of the tool; also of metrics", SEMCONV)
+TOOL_TYPE: Final = attribute("gen_ai.tool.type", "string", "span", "`function`", SEMCONV)
 PROVIDER: Final = attribute("gen_ai.provider.name", "string", "span", "the engine; also of metrics", SEMCONV)
 REQUEST_MODEL: Final = attribute("gen_ai.request.model", "string", "span", "the model; also of metrics", SEMCONV)
 MAX_TOKENS: Final = attribute("gen_ai.request.max_tokens", "int", "span", "output tokens that were allowed", SEMCONV)

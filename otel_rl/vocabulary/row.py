@@ -39,7 +39,8 @@ class Stage:
     @property
     def duration(self) -> str:
         """The histogram that counts the duration of every such span, sampled or not; empty where there is none."""
-        return f"{self.name}.duration" if self.is_measured else ""
+        prefix = "gen_ai." if self.source == SEMCONV else ""  # the GenAI conventions give it to metrics, not to spans
+        return f"{prefix}{self.name}.duration" if self.is_measured else ""
 
 
 @dataclass(frozen=True)

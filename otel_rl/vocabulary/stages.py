@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from otel_rl.vocabulary.row import PROPOSAL, stage
+from otel_rl.vocabulary.row import PROPOSAL, SEMCONV, stage
 
 LOOP: Final = stage("rl.loop", "root of a step's trace: one iteration of the loop; emitted by rank 0 only", PROPOSAL)
 RANK_SPAN: Final = stage(
@@ -17,6 +17,10 @@ TEARDOWN: Final = stage("rl.teardown", "from the end of the last step to the end
 
 IDLE: Final = stage("rl.idle", "a bubble: this rank waits; `rl.idle.reason` says for what")
 SAMPLE: Final = stage("rl.sample", "generating rollouts", PROPOSAL)
+ENVIRONMENT_RESET: Final = stage("rl.environment.reset", "resetting the environments of a rollout, before it is made")
+EXECUTE_TOOL: Final = stage(
+    "execute_tool", "one call of a tool or of an environment's method; named `execute_tool search`", SEMCONV
+)
 SAMPLE_PROCESS: Final = stage("rl.sample.process", "rollout post-processing: padding, masks, shuffling, splitting")
 LOGPROB: Final = stage("rl.logprob", "log-probabilities of given tokens; `rl.logprob.kind` says of which policy")
 VALUE: Final = stage("rl.value", "values by the critic")

@@ -67,8 +67,8 @@ class Recorded:
         assert len(directories) == 1, directories
         self.run: Run = open_run(directories[0])
         spans = [Node(span) for span in self.run.spans(None)]
-        self.nodes = [node for node in spans if v.OPERATION not in node.attributes]
-        self.requests = [node for node in spans if v.OPERATION in node.attributes]
+        self.nodes = [node for node in spans if v.SUBMISSION not in node.attributes]
+        self.requests = [node for node in spans if v.SUBMISSION in node.attributes]
         """Rollout requests, which overlap and may end behind their stage: they are in no tree."""
         self.by_id = {node.span.span_id: node for node in self.nodes}
         for node in sorted(self.nodes, key=lambda node: (node.span.start_ns, -node.span.end_ns)):

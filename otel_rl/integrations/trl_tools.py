@@ -1,0 +1,68 @@
+"""TRL: calls of tools, and of an environment's methods, which TRL offers as tools: a stage for each.
+
+Source: trl 1.16, ``trainer/grpo_trainer.py`` (``_tool_call_loop``, 1945; ``_generate_and_score_completions``, 2324).
+TRL looks tools up by name in two dictionaries for each sample, which it makes anew for every rollout. It turns the
+exceptions of tools into messages for the model. A tool that does not exist is never called and has no stage.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Coroutine
+from typing import Any, cast
+
+from otel_rl import vocabulary
+from otel_rl.guard import attempt
+from otel_rl.records import Value
+from otel_rl.runtime import state
+from otel_rl.spans import Stage
+from otel_rl.wrapping import Hook, wrap
+
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
+Tool = Callable[..., Any]
+
+
+class Tools(dict[str, Tool]):
+    """The tools of one sample; each one that is looked up records its call."""
+
+    def __getitem__(self, name: str) -> Tool:
+        tool = super().__getitem__(name)
+        recorded: Tool | None = attempt("follow", "a tool", _recorded, name, tool)
+        return recorded or tool
+
+
+def begin_tools(args: Args, kwargs: Kwargs) -> None:
+    """Record the tool calls of the loop that begins."""
+    trainer = args[0]
+    trainer._sync_tool_dicts = [Tools(tools) for tools in trainer._sync_tool_dicts]
+    trainer._async_tool_dicts = [Tools(tools) for tools in trainer._async_tool_dicts]
+
+
+def _recorded(name: str, tool: Tool) -> Tool:
+    said: dict[str, Value] = {
+        vocabulary.OPERATION: vocabulary.EXECUTE_TOOL,
+        vocabulary.TOOL_NAME: name,
+        vocabulary.TOOL_TYPE: "function",
+        vocabulary.MODE: state.training.mode,
+    }
+    stage = f"{vocabulary.EXECUTE_TOOL} {name}"
+    hook = Hook(target=stage, stage=stage, attributes=tuple(said.items()))
+    if not inspect.iscoroutinefunction(tool):
+        return cast("Tool", wrap(hook, tool))
+
+    def call(*args: Any, **kwargs: Any) -> Coroutine[Any, Any, Any]:
+        """Raise at once for arguments that do not fit, as the tool does; TRL puts such errors before other results."""
+        try:
+            coroutine = tool(*args, **kwargs)
+        except BaseException as error:
+            with Stage(stage, dict(said)) as failed:
+                failed.fail(error)
+            raise
+
+        async def run() -> Any:
+            return await coroutine
+
+        return cast("Coroutine[Any, Any, Any]", wrap(hook, run)())
+
+    return call
