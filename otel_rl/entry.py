@@ -15,11 +15,12 @@ from dataclasses import replace
 from math import inf
 from pathlib import Path
 from time import monotonic, monotonic_ns
+from types import ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from otel_rl import vocabulary
-from otel_rl.config import Config, ConfigurationError, unknown_variables
+from otel_rl.config import LOADS_SDK, Config, ConfigurationError, ignored, unknown_variables
 from otel_rl.flusher import Flusher
 from otel_rl.guard import errors, guard, say
 from otel_rl.integrations.choice import NotPossibleError, wanted
@@ -113,8 +114,19 @@ def _instrument(config: Config, integrations: tuple[str, ...] | None, *, is_aske
     modules = wanted(config.integrations, "OTEL_RL_INTEGRATIONS: ") if integrations is None else wanted(integrations)
     for name, nearest in unknown_variables():
         say("otel_rl: nobody reads %s%s", name, f"; did you mean {nearest}?" if nearest else "")
+    for name, why in ignored().items():
+        say("otel_rl: %s is ignored: %s", name, why)
     with guard("find the working directory"):  # it may have been removed
         config = replace(config, directory=Path.cwd() / config.directory)
+    try:
+        _switch_on(config, modules)
+        _open_setup(is_asked=is_asked)
+    except BaseException:
+        uninstrument()
+        raise
+
+
+def _switch_on(config: Config, modules: Iterable[ModuleType]) -> None:
     state.start(config, _wake)
     state.phase = Phase()
     state.open_setup = open_setup
@@ -123,17 +135,17 @@ def _instrument(config: Config, integrations: tuple[str, ...] | None, *, is_aske
     use_memory_reader()
     tell_workers()
     _hook_process()
-    from otel_rl.providers import Providers
+    if LOADS_SDK not in ignored():
+        with guard("stand in for a missing provider"):
+            from otel_rl.providers import Providers
 
-    _parts.providers = Providers()
-    with guard("stand in for a missing provider"):
-        _parts.providers.place()
+            _parts.providers = Providers()
+            _parts.providers.place()
     for module in modules:
         for hook in module.HOOKS:
             _parts.patches.install(hook)
         for attachment in module.ATTACHMENTS:
             _parts.patches.attach(attachment)
-    _open_setup(is_asked=is_asked)
 
 
 def _open_setup(*, is_asked: bool) -> None:
@@ -151,8 +163,9 @@ def uninstrument() -> None:
     tell_no_more()
     state.on = False
     _parts.patches.undo()
-    _parts.providers.remove()
-    _parts.flusher = None
+    if _parts.providers is not None:
+        _parts.providers.remove()
+    _parts.providers = _parts.flusher = None
     if state.memory_reader is not None:
         state.memory_reader.close()
     state.reset()

@@ -17,7 +17,6 @@ from typing import Final, Literal
 
 from google.protobuf.internal import api_implementation
 
-from otel_rl import requests
 from otel_rl import vocabulary as v
 from otel_rl.config import OF_COLLECTOR, may_be_key, settings, unknown_variables
 from otel_rl.integrations import AUTO, MODULES
@@ -164,6 +163,8 @@ def protobuf() -> Finding:
 
 def compiled() -> Finding:
     """Say what runs in C and, where no compiler was found when otel_rl was installed, in Python."""
+    from otel_rl import requests  # it imports OpenTelemetry's API, which the other commands do without
+
     slow = [what for what, module in (("span", encode.native), ("request", requests.native)) if module is None]
     if not slow:
         return Finding("ok", "compiled parts", "spans and requests in C")
