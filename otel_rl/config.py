@@ -46,8 +46,12 @@ def _boolean(text: str) -> bool:
     return values[text.lower()]
 
 
-def _standard_boolean(text: str) -> bool:
-    """OpenTelemetry has one word for true, and none may be added."""
+def standard_boolean(text: str) -> bool:
+    """Read a switch as OpenTelemetry does: it has one word for true, and none may be added.
+
+    Raises:
+        ValueError: it is neither; the message says what is allowed.
+    """
     if text.lower() not in {"true", "false"}:
         raise ValueError("true or false")
     return text.lower() == "true"
@@ -121,9 +125,14 @@ def _peak(text: str) -> str:
     return text
 
 
-def expanded(text: str) -> Path:
-    """Return a path with ``~`` and ``$NAME`` as a shell reads them; what means nothing stays as it is."""
-    return Path(os.path.expanduser(os.path.expandvars(text)))
+def expanded(path: str) -> str:
+    """Return a path with ``~`` and ``$NAME`` replaced, as a shell does; what is not known stays as it is."""
+    return os.path.expanduser(os.path.expandvars(path))
+
+
+def expanded_path(text: str) -> Path:
+    """Return the path that a person gives."""
+    return Path(expanded(text))
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -149,7 +158,7 @@ class Config:
         "OTEL_RL_ENABLED", _boolean, True, "false switches everything off: no patch, no thread, no file"
     )
     directory: Path = _setting(
-        "OTEL_RL_DIR", expanded, Path("otel_rl_runs"), "root of the run directories; `~` and `$NAME` are expanded"
+        "OTEL_RL_DIR", expanded_path, Path("otel_rl_runs"), "root of the run directories; `~` and `$NAME` are expanded"
     )
     run_id: str = _setting("OTEL_RL_RUN_ID", str, "", "the run's name; made from date, time and chance when absent")
     integrations: tuple[str, ...] = _setting(
@@ -208,9 +217,14 @@ class Config:
         "peak of one device that MFU divides by, FLOP/s (`989e12`); 0: the published one of the device, if it is known",
     )
     backends: str = _setting(
-        "OTEL_RL_BACKENDS", str, "", "folder with the programs that `otel-rl stack` starts, before all other places"
+        "OTEL_RL_BACKENDS",
+        expanded,
+        "",
+        "folder with the programs that `otel-rl stack` starts, before all other places",
     )
-    tempo: str = _setting("OTEL_RL_TEMPO", str, "", "the Tempo program that `otel-rl stack` starts; else as the others")
+    tempo: str = _setting(
+        "OTEL_RL_TEMPO", expanded, "", "the Tempo program that `otel-rl stack` starts; else as the others"
+    )
     service_name: str = _setting("OTEL_SERVICE_NAME", str, "", "`service.name`; `<system>-<role>` when absent")
     resource_attributes: tuple[tuple[str, str], ...] = _setting(
         "OTEL_RESOURCE_ATTRIBUTES", _pairs, (), "further attributes of the resource"
@@ -221,7 +235,7 @@ class Config:
         "OTEL_METRICS_EXEMPLAR_FILTER", _exemplars, "trace_based", "which measurements of other libraries keep a trace"
     )
     disabled: bool = _setting(
-        "OTEL_SDK_DISABLED", _standard_boolean, False, "the standard switch; true is OTEL_RL_ENABLED=false"
+        "OTEL_SDK_DISABLED", standard_boolean, False, "the standard switch; true is OTEL_RL_ENABLED=false"
     )
 
     @classmethod
@@ -294,6 +308,12 @@ def ignored(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
         for variable, allowed in wrong.items()
         if not variable.startswith(PREFIX)
     }
+
+
+def root(environ: Mapping[str, str] = os.environ) -> Path:
+    """Return the root of the runs, which is all that readers need: another setting may be wrong."""
+    text = environ.get("OTEL_RL_DIR", "").strip()
+    return expanded_path(text) if text else Config().directory
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,7 @@ from otel_rl.probes import deferred
 from otel_rl.probes.memory import use_memory_reader
 from otel_rl.records import Count, Noted
 from otel_rl.runtime import state
+from otel_rl.sidecar import settings
 from otel_rl.spans import Stage
 from otel_rl.steps import Phase, open_setup, report_alone
 from otel_rl.workers import share_attempt, take_place, tell_no_more, tell_workers
@@ -114,7 +115,7 @@ def _instrument(config: Config, integrations: tuple[str, ...] | None, *, is_aske
     modules = wanted(config.integrations, "OTEL_RL_INTEGRATIONS: ") if integrations is None else wanted(integrations)
     for name, nearest in unknown_variables():
         say("otel_rl: nobody reads %s%s", name, f"; did you mean {nearest}?" if nearest else "")
-    for name, why in ignored().items():
+    for name, why in (ignored() | settings.ignored()).items():
         say("otel_rl: %s is ignored: %s", name, why)
     with guard("find the working directory"):  # it may have been removed
         config = replace(config, directory=Path.cwd() / config.directory)

@@ -45,9 +45,9 @@ BATCH = 512
 DEFAULT_LIMIT = 128
 """The SDK's, of every count."""
 EXEMPLARS = {
-    "always_on": AlwaysOnExemplarFilter,
-    "always_off": AlwaysOffExemplarFilter,
-    "trace_based": TraceBasedExemplarFilter,
+    "always_on": AlwaysOnExemplarFilter(),
+    "always_off": AlwaysOffExemplarFilter(),
+    "trace_based": TraceBasedExemplarFilter(),
 }
 CONTENT = (
     EXCEPTION_MESSAGE,
@@ -184,7 +184,7 @@ class Providers:
             metrics_api._METER_PROVIDER = OurMeterProvider(
                 [reader],
                 resource=resource,
-                exemplar_filter=EXEMPLARS[state.config.exemplars](),
+                exemplar_filter=EXEMPLARS[state.config.exemplars],
                 shutdown_on_exit=False,
             )
             self.reader = reader
