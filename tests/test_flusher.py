@@ -471,7 +471,7 @@ def test_a_full_disk_is_said_once(recording: Recording, disk: Disk, caplog: pyte
         for _ in range(5):
             otel_rl.flush()
         disk.error = None
-    assert 1 == caplog.text.count("up to 64 MiB of records wait in memory and training goes on")
+    assert 1 == caplog.text.count("up to 64 MiB of records wait in memory; training goes on")
 
 
 def test_what_the_disk_refuses_to_the_end_goes_elsewhere(
