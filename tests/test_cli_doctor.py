@@ -169,6 +169,7 @@ def test_a_variable_of_others_that_is_ignored_is_nothing_wrong(root: Path, monke
         ("OTEL_RL_DIR", "/srv/job@2/runs", "/srv/job@2/runs"),
         ("OTEL_RESOURCE_ATTRIBUTES", "team=rl,api.key=abc", "keys: team, api.key"),
         ("OTEL_RESOURCE_ATTRIBUTES", "team=rl,abc", "keys: team, set (hidden)"),
+        ("OTEL_RESOURCE_ATTRIBUTES", "a=b,,c=d, ", "keys: a, c"),
         ("MY_API_KEY", "abc", "set (hidden)"),
         ("OTEL_EXPORTER_OTLP_CERTIFICATE", "-----BEGIN CERTIFICATE-----", "set (hidden)"),
         ("OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE", "first\nsecond", "set (hidden)"),

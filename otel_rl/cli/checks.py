@@ -155,7 +155,7 @@ def shown(name: str, value: str) -> str:
 
 
 def _pairs(value: str) -> list[tuple[str, str, str]]:
-    return [pair.partition("=") for pair in value.split(",")]
+    return [pair.partition("=") for pair in value.split(",") if pair.strip()]
 
 
 def protobuf() -> Finding:
