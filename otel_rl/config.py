@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 import os
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from dataclasses import field as dataclass_field
@@ -21,6 +22,7 @@ LAUNCH = PREFIX + "LAUNCH"
 the outermost first and a `/` between two."""
 LONGEST_SHOWN = 256
 """Characters of a value that is printed or logged."""
+WITHOUT_SDK = "the OpenTelemetry SDK cannot be imported, so spans and metrics of other libraries are not recorded"
 OF_COLLECTOR = frozenset(
     PREFIX + name
     for name in (
@@ -44,22 +46,43 @@ def _boolean(text: str) -> bool:
     return values[text.lower()]
 
 
+def standard_boolean(text: str) -> bool:
+    """Read a switch as OpenTelemetry does: it has one word for true, and none may be added.
+
+    Raises:
+        ValueError: it is neither; the message says what is allowed.
+    """
+    if text.lower() not in {"true", "false"}:
+        raise ValueError("true or false")
+    return text.lower() == "true"
+
+
+def _whole(text: str, least: int, allowed: str) -> int:
+    """Read a whole number; one that fits nowhere is as large as can be."""
+    is_number = text.isascii() and text.isdigit()
+    number = min(int(text), sys.maxsize) if is_number and len(text) <= LONGEST_SHOWN else sys.maxsize
+    if not is_number or number < least:
+        raise ValueError(allowed)
+    return number
+
+
 def _positive(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or int(text) == 0:
-        raise ValueError("a whole number above 0")
-    return int(text)
+    return _whole(text, 1, "a whole number above 0")
 
 
 def _cap(text: str) -> int:
     """A segment is an eighth of the cap and has to hold a request of 1 MiB: what goes first would else take all."""
-    if not text.isascii() or not text.isdigit() or int(text) < 8 * MIB:
-        raise ValueError(f"a whole number of bytes, at least {8 * MIB} (8 MiB)")
-    return int(text)
+    return _whole(text, 8 * MIB, f"a whole number of bytes, at least {8 * MIB} (8 MiB)")
 
 
 def _count(text: str) -> int:
-    if not text.isascii() or not text.isdigit():
-        raise ValueError("a whole number, 0 or above")
+    return _whole(text, 0, "a whole number, 0 or above")
+
+
+def _limit(text: str) -> int:
+    """Check what the SDK reads itself: it makes a list of this length."""
+    if _count(text) == sys.maxsize:
+        raise ValueError(f"a whole number below {sys.maxsize}")
     return int(text)
 
 
@@ -84,16 +107,32 @@ def _rate(text: str) -> float:
 
 
 def _sampler(text: str) -> str:
-    base = text.removeprefix("parentbased_")
+    base = text.lower().removeprefix("parentbased_")
     if base not in {"always_on", "always_off", "traceidratio"}:
         raise ValueError("always_on, always_off or traceidratio, also with parentbased_ before it")
     return base
+
+
+def _exemplars(text: str) -> str:
+    if text.lower() not in {"always_on", "always_off", "trace_based"}:
+        raise ValueError("always_on, always_off or trace_based")
+    return text.lower()
 
 
 def _peak(text: str) -> str:
     if text not in {"bounded", "exact"}:
         raise ValueError("bounded or exact")
     return text
+
+
+def expanded(path: str) -> str:
+    """Return a path with ``~`` and ``$NAME`` replaced, as a shell does; what is not known stays as it is."""
+    return os.path.expanduser(os.path.expandvars(path))
+
+
+def expanded_path(text: str) -> Path:
+    """Return the path that a person gives."""
+    return Path(expanded(text))
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -118,7 +157,9 @@ class Config:
     enabled: bool = _setting(
         "OTEL_RL_ENABLED", _boolean, True, "false switches everything off: no patch, no thread, no file"
     )
-    directory: Path = _setting("OTEL_RL_DIR", Path, Path("otel_rl_runs"), "root of the run directories")
+    directory: Path = _setting(
+        "OTEL_RL_DIR", expanded_path, Path("otel_rl_runs"), "root of the run directories; `~` and `$NAME` are expanded"
+    )
     run_id: str = _setting("OTEL_RL_RUN_ID", str, "", "the run's name; made from date, time and chance when absent")
     integrations: tuple[str, ...] = _setting(
         "OTEL_RL_INTEGRATIONS",
@@ -176,10 +217,13 @@ class Config:
         "peak of one device that MFU divides by, FLOP/s (`989e12`); 0: the published one of the device, if it is known",
     )
     backends: str = _setting(
-        "OTEL_RL_BACKENDS", str, "", "folder with the programs that `otel-rl stack` starts, before all other places"
+        "OTEL_RL_BACKENDS",
+        expanded,
+        "",
+        "folder with the programs that `otel-rl stack` starts, before all other places",
     )
     tempo: str = _setting(
-        "OTEL_RL_TEMPO", str, "", "the Tempo program that `otel-rl stack` starts; without it the `tempo` on PATH"
+        "OTEL_RL_TEMPO", expanded, "", "the Tempo program that `otel-rl stack` starts; else the `tempo` on PATH"
     )
     join_spans: bool = _setting(
         "OTEL_RL_JOIN_SPANS",
@@ -194,29 +238,30 @@ class Config:
     )
     sampler: str = _setting("OTEL_TRACES_SAMPLER", _sampler, "always_on", "decides per step, the same on every rank")
     sampler_ratio: float = _setting("OTEL_TRACES_SAMPLER_ARG", _ratio, 1.0, "share of the steps for traceidratio")
+    exemplars: str = _setting(
+        "OTEL_METRICS_EXEMPLAR_FILTER", _exemplars, "trace_based", "which measurements of other libraries keep a trace"
+    )
     disabled: bool = _setting(
-        "OTEL_SDK_DISABLED", _boolean, False, "the standard switch; true is OTEL_RL_ENABLED=false"
+        "OTEL_SDK_DISABLED", standard_boolean, False, "the standard switch; true is OTEL_RL_ENABLED=false"
     )
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] = os.environ) -> Config:
-        """Read the settings.
+        """Read the settings. A variable of OpenTelemetry that has a value that it cannot have counts as not set.
 
         Raises:
-            ConfigurationError: a variable has a value that it cannot have.
+            ConfigurationError: an ``OTEL_RL_`` variable has a value that it cannot have.
         """
+        wrong = not_possible(PARSERS, environ)
+        for variable, allowed in wrong.items():
+            if variable.startswith(PREFIX):
+                text = environ[variable].strip()
+                raise ConfigurationError(f"{variable}={text!r} is not possible: it takes {allowed}")
         values: dict[str, Any] = {}
         for row in fields(cls):
             text = environ.get(row.metadata["variable"], "").strip()
-            if not text:
-                continue
-            try:
+            if text and row.metadata["variable"] not in wrong:
                 values[row.name] = row.metadata["parse"](text)
-            except ValueError as error:
-                shown = "" if row.metadata["parse"] is _pairs else f"={text!r}"  # attributes may hold secrets
-                raise ConfigurationError(
-                    f"{row.metadata['variable']}{shown} is not possible: it takes {error}"
-                ) from None
         return cls(**values)
 
     @property
@@ -230,6 +275,54 @@ class Config:
         return self.enabled and not self.disabled
 
 
+PARSERS: dict[str, Callable[[str], Any]] = {row.metadata["variable"]: row.metadata["parse"] for row in fields(Config)}
+"""How each setting is read."""
+LOADS_SDK = "OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT"
+"""The SDK reads it when it is imported, and the import fails where it is no number."""
+LIMITS = {
+    "OTEL_ATTRIBUTE_COUNT_LIMIT": "max_attributes",
+    LOADS_SDK: "max_span_attributes",
+    "OTEL_SPAN_EVENT_COUNT_LIMIT": "max_events",
+    "OTEL_SPAN_LINK_COUNT_LIMIT": "max_links",
+    "OTEL_EVENT_ATTRIBUTE_COUNT_LIMIT": "max_event_attributes",
+    "OTEL_LINK_ATTRIBUTE_COUNT_LIMIT": "max_link_attributes",
+    "OTEL_SPAN_ATTRIBUTE_VALUE_LENGTH_LIMIT": "max_span_attribute_length",
+}
+"""What the SDK reads for the spans of other libraries, with the argument of ``SpanLimits`` that overrides it."""
+
+
+def not_possible(parsers: Mapping[str, Callable[[str], Any]], environ: Mapping[str, str]) -> dict[str, str]:
+    """Return each variable that has a value that it cannot have, with what it takes."""
+    found = {}
+    for variable, parse in parsers.items():
+        text = environ.get(variable, "").strip()
+        try:
+            if text:
+                parse(text)
+        except ValueError as error:
+            found[variable] = str(error)
+    return found
+
+
+def ignored(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return each variable of OpenTelemetry whose value is ignored, with what it takes and what is done without it.
+
+    It may be meant for another program: OpenTelemetry wants a warning and the default.
+    """
+    wrong = not_possible(PARSERS | dict.fromkeys(LIMITS, _limit), environ)
+    return {
+        variable: f"it takes {allowed}; {WITHOUT_SDK if variable == LOADS_SDK else 'its default is used'}"
+        for variable, allowed in wrong.items()
+        if not variable.startswith(PREFIX)
+    }
+
+
+def root(environ: Mapping[str, str] = os.environ) -> Path:
+    """Return the root of the runs, which is all that readers need: another setting may be wrong."""
+    text = environ.get("OTEL_RL_DIR", "").strip()
+    return expanded_path(text) if text else Config().directory
+
+
 @dataclass(frozen=True)
 class Setting:
     """One setting with its value and where the value came from."""
@@ -241,17 +334,17 @@ class Setting:
 
 
 def settings(environ: Mapping[str, str] = os.environ) -> list[Setting]:
-    """List every setting; a value that is not possible is shown with what is wrong with it."""
+    """List every setting; a value that is not possible is shown with what is wrong with it, or is ignored."""
     rows = []
+    wrong = not_possible(PARSERS, environ)
     for row in fields(Config):
         variable = row.metadata["variable"]
         text = environ.get(variable, "").strip()
         source = "environment" if text else "default"
-        if text:
-            try:
-                row.metadata["parse"](text)
-            except ValueError as error:
-                source = f"not possible: it takes {error}"
+        if variable in wrong:
+            is_ours = variable.startswith(PREFIX)
+            source = f"not possible: it takes {wrong[variable]}" if is_ours else "default"
+            text = text if is_ours else ""
         default = ",".join(row.default) if isinstance(row.default, tuple) else str(row.default)
         rows.append(Setting(variable, text or default, source, row.metadata["meaning"]))
     return rows

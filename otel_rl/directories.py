@@ -15,15 +15,27 @@ from otel_rl.runtime import state
 PREFIX = "otel_rl_runs-"
 
 
+class NowhereError(OSError):
+    """No directory can be written."""
+
+
 def run_directory() -> Path:
-    """Choose where this process journals: the run's directory, or a pending one until the run's name is known."""
+    """Choose where this process journals: the run's directory, or a pending one until the run's name is known.
+
+    Raises:
+        NowhereError: neither the root of the runs nor a folder for temporary files can be written.
+    """
     root = usable_root(state.config.directory)
     run_id = state.identity.run_id
     return root / folder_name(run_id) if run_id else root / ".pending" / uuid.uuid4().hex
 
 
 def usable_root(directory: Path) -> Path:
-    """Return the root of the runs, or a folder for temporary files where the root cannot be written."""
+    """Return the root of the runs, or a folder for temporary files where the root cannot be written.
+
+    Raises:
+        NowhereError: neither can be written; the message says what to set.
+    """
     root = directory
     try:
         root = Path(os.path.abspath(directory))
@@ -33,7 +45,13 @@ def usable_root(directory: Path) -> Path:
         problem = "no permission to write"
     except OSError as error:
         problem = error.strerror or str(error)
-    fallback = fallback_root()
+    try:
+        fallback = fallback_root()
+    except OSError:
+        raise NowhereError(
+            f"nothing can be recorded: {root} cannot be used ({problem}), nor can any folder for temporary files; "
+            "set OTEL_RL_DIR to a directory that can be written"
+        ) from None
     say("otel_rl: OTEL_RL_DIR %s cannot be used (%s); this run is recorded in %s", root, problem, fallback)
     return fallback
 
@@ -42,6 +60,9 @@ def fallback_root() -> Path:
     """Make the place where runs go when their own root cannot be written: a folder of ours alone.
 
     Its name can be foretold, so that it is found again; where somebody else made it, another one is made.
+
+    Raises:
+        OSError: no folder for temporary files can be written.
     """
     folder = fallback_name()
     try:
@@ -52,14 +73,18 @@ def fallback_root() -> Path:
 
 
 def fallback_name() -> Path:
-    """Say where that place is, for readers; it need not exist."""
+    """Return where that place is, for readers; it need not exist.
+
+    Raises:
+        OSError: no folder for temporary files can be written.
+    """
     return Path(tempfile.gettempdir()) / f"{PREFIX}{_user()}"
 
 
 def redirected(run: Path) -> Path | None:
     """Say where a process put the end of its journal whose disk took no more; None where it need not be looked at."""
-    folder = fallback_name()
     try:
+        folder = fallback_name()
         return folder / run.name if _is_ours(folder) and run.parent != folder else None
     except OSError:
         return None

@@ -15,11 +15,12 @@ from dataclasses import replace
 from math import inf
 from pathlib import Path
 from time import monotonic, monotonic_ns
+from types import ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from otel_rl import vocabulary
-from otel_rl.config import Config, ConfigurationError, unknown_variables
+from otel_rl.config import LOADS_SDK, Config, ConfigurationError, ignored, unknown_variables
 from otel_rl.flusher import Flusher
 from otel_rl.guard import errors, guard, say
 from otel_rl.integrations.choice import NotPossibleError, wanted
@@ -30,6 +31,7 @@ from otel_rl.probes import deferred
 from otel_rl.probes.memory import use_memory_reader
 from otel_rl.records import Count, Noted
 from otel_rl.runtime import state
+from otel_rl.sidecar import settings
 from otel_rl.spans import Stage
 from otel_rl.steps import Phase, open_setup, report_alone
 from otel_rl.workers import share_attempt, take_place, tell_no_more, tell_workers
@@ -115,8 +117,19 @@ def _instrument(config: Config, integrations: tuple[str, ...] | None, *, is_aske
     modules = wanted(config.integrations, "OTEL_RL_INTEGRATIONS: ") if integrations is None else wanted(integrations)
     for name, nearest in unknown_variables():
         say("otel_rl: nobody reads %s%s", name, f"; did you mean {nearest}?" if nearest else "")
+    for name, why in (ignored() | settings.ignored()).items():
+        say("otel_rl: %s is ignored: %s", name, why)
     with guard("find the working directory"):  # it may have been removed
         config = replace(config, directory=Path.cwd() / config.directory)
+    try:
+        _switch_on(config, modules)
+        _open_setup(is_asked=is_asked)
+    except BaseException:
+        uninstrument()
+        raise
+
+
+def _switch_on(config: Config, modules: Iterable[ModuleType]) -> None:
     state.start(config, _wake)
     state.phase = Phase()
     state.open_setup = open_setup
@@ -125,18 +138,19 @@ def _instrument(config: Config, integrations: tuple[str, ...] | None, *, is_aske
     use_memory_reader()
     tell_workers()
     _hook_process()
-    from otel_rl.providers import Providers, see_provider
+    if LOADS_SDK not in ignored():
+        with guard("stand in for a missing provider"):
+            from otel_rl.providers import Providers, see_provider
 
-    _parts.providers = Providers()
-    with guard("stand in for a missing provider"):
-        _parts.providers.place()
-    _parts.patches.install(Hook(target="opentelemetry.sdk.trace:TracerProvider.__init__", made=see_provider))
+            _parts.providers = Providers()
+            _parts.providers.place()
+            made = Hook(target="opentelemetry.sdk.trace:TracerProvider.__init__", made=see_provider)
+            _parts.patches.install(made)
     for module in modules:
         for hook in module.HOOKS:
             _parts.patches.install(hook)
         for attachment in module.ATTACHMENTS:
             _parts.patches.attach(attachment)
-    _open_setup(is_asked=is_asked)
 
 
 def _open_setup(*, is_asked: bool) -> None:
@@ -154,8 +168,9 @@ def uninstrument() -> None:
     tell_no_more()
     state.on = False
     _parts.patches.undo()
-    _parts.providers.remove()
-    _parts.flusher = None
+    if _parts.providers is not None:
+        _parts.providers.remove()
+    _parts.providers = _parts.flusher = None
     if state.memory_reader is not None:
         state.memory_reader.close()
     state.reset()

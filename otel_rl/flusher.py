@@ -181,7 +181,11 @@ class Flusher:
     def _cycle(self) -> None:
         """Journal what was recorded until now."""
         is_due = self._metrics_due()  # first, since it may complete the resource that all of the cycle is written with
-        encoder, writer = self._target()
+        try:
+            encoder, writer = self._target()
+        except directories.NowhereError as error:  # the next cycle tries again
+            _say_failure(str(error))
+            return
         opened, records = self._drain()
         taken = self.intake.take(
             opened, records, is_asked=self._is_asked, is_all=len(records) < SLICE, is_last=self._stopping
@@ -324,10 +328,8 @@ class Flusher:
         if monotonic() - self._beat > HEARTBEAT_S:
             self._beat = monotonic()
             writer.heartbeat()
-        failure = writer.stats.failure
-        if failure and not state.said_failure:
-            state.said_failure = True
-            say("otel_rl: %s; up to 64 MiB of records wait in memory and training goes on", failure)
+        if writer.stats.failure:
+            _say_failure(f"{writer.stats.failure}; up to 64 MiB of records wait in memory")
 
     def _close(self) -> bool:
         """Close the journal; what still cannot be written goes to the temporary folder instead."""
@@ -335,10 +337,7 @@ class Flusher:
         if writer is None or encoder is None:
             return True
         if writer.stats.pending_bytes:
-            fallback = directories.fallback_root() / folder_name(self._identity.run_id)
-            say("otel_rl: %s; the records that wait go to %s", writer.stats.failure, fallback)
-            writer.redirect(fallback)
-            writer.retry()
+            self._redirect(writer)
             if self._told and self._counts(writer, encoder) != self._told:
                 self._journal_metrics(writer, encoder)
         self._held.settle(writer, self._resource)
@@ -347,5 +346,21 @@ class Flusher:
             self._keeper.last_look(writer.stats.directory.absolute(), writer.identity)
         lost = sum(number for (_, reason), number in writer.stats.dropped.items() if reason == "unwritten")
         if lost:
-            say("otel_rl: %d records could not be written anywhere and are lost", lost)
+            say("otel_rl: %d records could not be written anywhere and are lost; see OTEL_RL_DIR", lost)
         return not lost
+
+    def _redirect(self, writer: Writer) -> None:
+        try:
+            fallback = directories.fallback_root() / folder_name(self._identity.run_id)
+        except OSError:  # no folder for temporary files can be written either: what waits is lost, which is said
+            return
+        say("otel_rl: %s; the records that wait go to %s", writer.stats.failure, fallback)
+        writer.redirect(fallback)
+        writer.retry()
+
+
+def _say_failure(trouble: str) -> None:
+    """Log once that nothing can be written, or not at present."""
+    if not state.said_failure:
+        state.said_failure = True
+        say("otel_rl: %s; training goes on", trouble)

@@ -25,11 +25,19 @@ from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource as ResourceMessage
-from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics import (
+    AlwaysOffExemplarFilter,
+    AlwaysOnExemplarFilter,
+    MeterProvider,
+    TraceBasedExemplarFilter,
+)
 from opentelemetry.sdk.metrics.export import MetricReader, MetricsData
+from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanLimits, SpanProcessor, Tracer, TracerProvider, _Span
 from opentelemetry.sdk.trace.id_generator import IdGenerator
+from opentelemetry.sdk.trace.sampling import ParentBasedTraceIdRatio, Sampler
 
+from otel_rl.config import LIMITS, ignored
 from otel_rl.current import CONTEXT, SPAN_KEY, is_shared, seen_without_us
 from otel_rl.ids import random_bits
 from otel_rl.journal.clean import UNENCODABLE
@@ -40,6 +48,13 @@ from otel_rl.spans import innermost
 from otel_rl.vocabulary import EXCEPTION_MESSAGE, EXCEPTION_STACKTRACE
 
 BATCH = 512
+DEFAULT_LIMIT = 128
+"""The SDK's, of every count."""
+EXEMPLARS = {
+    "always_on": AlwaysOnExemplarFilter(),
+    "always_off": AlwaysOffExemplarFilter(),
+    "trace_based": TraceBasedExemplarFilter(),
+}
 THEIRS = object()
 """Instead of our tracer provider where the program has one: none but the program's serves its spans."""
 CONTENT = (
@@ -217,16 +232,28 @@ class Providers:
 
     def place(self) -> None:
         """Put our providers where the program has none; a provider named by OTEL_PYTHON_*_PROVIDER is the program's."""
+        resource = Resource(state.identity.resource(state.config.service))
         if trace_api._TRACER_PROVIDER is None and "OTEL_PYTHON_TRACER_PROVIDER" not in os.environ:
-            limits = SpanLimits(max_attribute_length=state.config.attribute_length)
-            ours = OurTracerProvider(id_generator=Ids(), shutdown_on_exit=False, span_limits=limits)
+            ours = OurTracerProvider(
+                sampler=_sampler(),
+                resource=resource,
+                id_generator=Ids(),
+                shutdown_on_exit=False,
+                span_limits=_limits(),
+            )
             ours.add_span_processor(self.queue)
             trace_api._TRACER_PROVIDER = state.provider = ours
         if trace_api._TRACER_PROVIDER is not state.provider or _others():
             state.provider = THEIRS
         if metrics_api._METER_PROVIDER is None and "OTEL_PYTHON_METER_PROVIDER" not in os.environ:
-            self.reader = Collected()
-            metrics_api._METER_PROVIDER = OurMeterProvider([self.reader], shutdown_on_exit=False)
+            reader = Collected()
+            metrics_api._METER_PROVIDER = OurMeterProvider(
+                [reader],
+                resource=resource,
+                exemplar_filter=EXEMPLARS[state.config.exemplars],
+                shutdown_on_exit=False,
+            )
+            self.reader = reader
             # Libraries take their meters when they are imported, before us: those serve ours, and later the program's.
             metrics_api._PROXY_METER_PROVIDER.on_set_meter_provider(metrics_api._METER_PROVIDER)
 
@@ -285,6 +312,23 @@ def _others() -> bool:
         kinds.update(found)
     kinds.discard(OurTracerProvider)
     return any(type(one) in kinds for one in gc.get_objects())
+
+
+def _sampler() -> Sampler:
+    """Return what decides for spans of other libraries outside our steps; inside, the step's decision holds.
+
+    Read from our settings: the SDK reads the same variables and warns on its own.
+    """
+    ratios = {"always_on": 1.0, "always_off": 0.0}
+    return ParentBasedTraceIdRatio(ratios.get(state.config.sampler, state.config.sampler_ratio))
+
+
+def _limits() -> SpanLimits:
+    """Return the limits of other libraries' spans; the SDK would raise for one that is no number."""
+    length = state.config.attribute_length
+    arguments = [LIMITS[variable] for variable in LIMITS.keys() & ignored()]
+    defaults = {name: length if name == "max_span_attribute_length" else DEFAULT_LIMIT for name in arguments}
+    return SpanLimits(max_attribute_length=length, **defaults)
 
 
 def _let_go_of_meters() -> None:

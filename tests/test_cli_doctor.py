@@ -22,7 +22,7 @@ import otel_rl
 from otel_rl import requests
 from otel_rl import vocabulary as v
 from otel_rl.cli import app, checks, reach
-from otel_rl.cli.checks import Finding, integrations, journal_root, protobuf, recorded, shown
+from otel_rl.cli.checks import Finding, integrations, journal_root, protobuf, recorded, shown, standard_variables
 from otel_rl.cli.doctor import _print
 from otel_rl.cli.outcome import stdout
 from otel_rl.cli.shipping import sending, sent
@@ -109,6 +109,9 @@ def test_what_the_collector_reads_is_not_wrong(root: Path, monkeypatch: pytest.M
         ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://me:abc@127.0.0.1:9", "127.0.0.1:9 by grpc"),
         ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://me:abc@127.0.0.1:9", "nobody answers"),
         ("OTEL_EXPORTER_OTLP_TIMEOUT", "500", "500  [honoured]"),
+        ("OTEL_SPAN_EVENT_COUNT_LIMIT", "500", "500  [honoured]"),
+        ("OTEL_PYTHON_TRACER_PROVIDER", "mine", "mine  [honoured]"),
+        ("OTEL_PROPAGATORS", "b3multi", "b3multi  [honoured]"),
     ],
 )
 def test_standard_variables_are_judged(
@@ -119,6 +122,35 @@ def test_standard_variables_are_judged(
     text = cli.invoke(app, ["doctor"]).stdout
     assert expected in text
     assert "abc" not in text
+
+
+def test_a_variable_of_others_that_is_ignored_is_nothing_wrong(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it takes is said, and what is done without it; what may be secret is hidden."""
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER", "xray")
+    monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "abc")
+    monkeypatch.setenv("OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT", "lots")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_COMPRESSION", "zstd")
+    samplers = "always_on, always_off or traceidratio, also with parentbased_ before it"
+    without = "the OpenTelemetry SDK cannot be imported, so spans and metrics of other libraries are not recorded"
+    expected = [
+        Finding("ok", "OTEL_EXPORTER_OTLP_COMPRESSION", "zstd  [honoured]"),
+        Finding(
+            "note",
+            "OTEL_RESOURCE_ATTRIBUTES",
+            "keys: set (hidden)  [ignored: it takes key=value pairs with commas between them; its default is used]",
+        ),
+        Finding(
+            "note",
+            "OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT",
+            f"lots  [ignored: it takes a whole number, 0 or above; {without}]",
+        ),
+        Finding("note", "OTEL_TRACES_SAMPLER", f"xray  [ignored: it takes {samplers}; its default is used]"),
+    ]
+    assert expected == standard_variables({"OTEL_EXPORTER_OTLP_COMPRESSION"})
+    assert 0 == cli.invoke(app, ["doctor"]).exit_code
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_LOGS_ENDPOINT", "http://127.0.0.1:9")
+    said = "zstd  [ignored: it takes gzip or none; its default is used]"
+    assert Finding("note", "OTEL_EXPORTER_OTLP_COMPRESSION", said) == standard_variables(())[0]
 
 
 @pytest.mark.parametrize(
@@ -137,6 +169,7 @@ def test_standard_variables_are_judged(
         ("OTEL_RL_DIR", "/srv/job@2/runs", "/srv/job@2/runs"),
         ("OTEL_RESOURCE_ATTRIBUTES", "team=rl,api.key=abc", "keys: team, api.key"),
         ("OTEL_RESOURCE_ATTRIBUTES", "team=rl,abc", "keys: team, set (hidden)"),
+        ("OTEL_RESOURCE_ATTRIBUTES", "a=b,,c=d, ", "keys: a, c"),
         ("MY_API_KEY", "abc", "set (hidden)"),
         ("OTEL_EXPORTER_OTLP_CERTIFICATE", "-----BEGIN CERTIFICATE-----", "set (hidden)"),
         ("OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE", "first\nsecond", "set (hidden)"),

@@ -8,6 +8,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 from contextlib import suppress
 from pathlib import Path
 
@@ -117,12 +118,48 @@ def test_no_run_is_exit_code_3(root: Path, arguments: list[str]) -> None:
     assert str(root) in result.stderr
 
 
-def test_an_impossible_setting_is_wrong_usage(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The message names the setting and what it takes."""
+@pytest.mark.parametrize("command", [["demo"], ["demo", "--dir=x"], ["run", "--", "true"]])
+def test_an_impossible_setting_is_wrong_usage(root: Path, monkeypatch: pytest.MonkeyPatch, command: list[str]) -> None:
+    """Before anything trains; the message names the setting and what it takes."""
     monkeypatch.setenv("OTEL_RL_ENABLED", "perhaps")
-    result = cli.invoke(app, ["report"])
+    result = cli.invoke(app, command)
     assert 2 == result.exit_code
     assert "OTEL_RL_ENABLED='perhaps' is not possible: it takes true or false" in result.stderr
+
+
+def test_readers_read_no_setting_of_the_training(root: Path) -> None:
+    """They show a run whatever the environment says, and print nothing else."""
+    write_run(root)
+    nonsense = ("TRACES_SAMPLER", "PYTHON_CONTEXT", "SPAN_ATTRIBUTE_COUNT_LIMIT", "RL_JOURNAL_MAX_BYTES")
+    environ = {**os.environ, **{f"OTEL_{name}": "nonsense" for name in nonsense}}
+    for command in ("report", "export"):
+        arguments = [sys.executable, "-m", "otel_rl", command]
+        done = subprocess.run(arguments, env=environ, capture_output=True, check=False)
+        assert (0, b"", True) == (done.returncode, done.stderr, bool(done.stdout))
+
+
+def test_readers_need_no_folder_for_temporary_files(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a system that is read-only there is none; doctor looks for none either."""
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: [str(root / "nowhere")])
+    path = write_run(root)
+    commands = ["report", f"report {path}", f"report {path.name}", "export", f"doctor {path.name}"]
+    assert dict.fromkeys(commands, 0) == {name: cli.invoke(app, name.split()).exit_code for name in commands}
+
+
+def test_a_root_is_found_as_a_shell_would(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the variable, and by an option whose ``~`` the shell leaves alone."""
+    write_run(root / "mine")
+    monkeypatch.setenv("HOME", str(root))
+    monkeypatch.setenv("OTEL_RL_DIR", "~/mine")
+    assert 0 == cli.invoke(app, ["export", "--output=~/run.jsonl"]).exit_code
+    monkeypatch.setenv("OTEL_RL_DIR", "$HOME/mine")
+    assert 0 == cli.invoke(app, ["export", "--output=$HOME/again.jsonl"]).exit_code
+    assert (root / "run.jsonl").read_bytes() == (root / "again.jsonl").read_bytes()
+    monkeypatch.setenv("OTEL_RL_INTEGRATIONS", "")
+    code = f"import os; print(os.environ['OTEL_RL_DIR'], file=open({str(root / 'seen')!r}, 'w'))"
+    cli.invoke(app, ["run", "--dir=~/other", "--", sys.executable, "-c", code])
+    assert f"{root}/other\n" == (root / "seen").read_text()
 
 
 @pytest.mark.parametrize("arguments", [["report", "--json", "--live"], ["report", "--what"], ["nothing"]])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,18 @@ from typing import Any
 import pytest
 
 import otel_rl
-from otel_rl.config import LAUNCH, OF_COLLECTOR, Config, ConfigurationError, settings, unknown_variables
+from otel_rl.config import (
+    LAUNCH,
+    LIMITS,
+    OF_COLLECTOR,
+    PARSERS,
+    Config,
+    ConfigurationError,
+    ignored,
+    root,
+    settings,
+    unknown_variables,
+)
 
 
 def test_without_variables_everything_has_its_default() -> None:
@@ -35,12 +47,24 @@ def test_without_variables_everything_has_its_default() -> None:
         ("OTEL_TRACES_SAMPLER", "parentbased_traceidratio", "sampler", "traceidratio"),
         ("OTEL_TRACES_SAMPLER", "always_off", "sampler", "always_off"),
         ("OTEL_TRACES_SAMPLER_ARG", "0.25", "sampler_ratio", 0.25),
-        ("OTEL_SDK_DISABLED", "true", "disabled", True),
+        ("OTEL_TRACES_SAMPLER", "ParentBased_Always_Off", "sampler", "always_off"),
+        ("OTEL_RESOURCE_ATTRIBUTES", "a=b,,c=d,", "resource_attributes", (("a", "b"), ("c", "d"))),
+        ("OTEL_METRICS_EXEMPLAR_FILTER", "Always_On", "exemplars", "always_on"),
+        ("OTEL_SDK_DISABLED", "TRUE", "disabled", True),
+        ("OTEL_RL_REQUEST_SPANS", "9" * 5000, "request_spans", sys.maxsize),
+        ("OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT", "9" * 30, "attribute_length", sys.maxsize),
+        ("OTEL_RL_DIR", "~/runs", "directory", Path("/home/of/runs")),
+        ("OTEL_RL_DIR", "$HOME/$UNSET/${HOME}", "directory", Path("/home/of/$UNSET//home/of")),
+        ("OTEL_RL_BACKENDS", "~/bin", "backends", "/home/of/bin"),
+        ("OTEL_RL_TEMPO", "$HOME/tempo", "tempo", "/home/of/tempo"),
         ("OTEL_RL_MEMORY_PEAK", "exact", "memory_peak", "exact"),
     ],
 )
-def test_a_variable_sets_its_field(variable: str, text: str, field: str, value: Any) -> None:
+def test_a_variable_sets_its_field(
+    monkeypatch: pytest.MonkeyPatch, variable: str, text: str, field: str, value: Any
+) -> None:
     """And no other."""
+    monkeypatch.setenv("HOME", "/home/of")
     assert {field: value} == {
         row.name: getattr(found, row.name)
         for found in [Config.from_env({variable: text})]
@@ -54,39 +78,72 @@ def test_a_variable_sets_its_field(variable: str, text: str, field: str, value: 
     [
         ("OTEL_RL_ENABLED", "maybe", "true or false"),
         ("OTEL_RL_CAPTURE_CONTENT", "2", "true or false"),
-        ("OTEL_SDK_DISABLED", "x", "true or false"),
         ("OTEL_RL_MEMORY_PEAK", "reset", "bounded or exact"),
         ("OTEL_RL_JOURNAL_MAX_BYTES", "8388607", "a whole number of bytes, at least 8388608 (8 MiB)"),
-        ("OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT", "0", "a whole number above 0"),
         ("OTEL_RL_JOURNAL_MAX_BYTES", "0", "a whole number of bytes, at least 8388608 (8 MiB)"),
         ("OTEL_RL_JOURNAL_MAX_BYTES", "-5", "a whole number of bytes, at least 8388608 (8 MiB)"),
         ("OTEL_RL_JOURNAL_MAX_BYTES", "1.5", "a whole number of bytes, at least 8388608 (8 MiB)"),
         ("OTEL_RL_JOURNAL_MAX_BYTES", "\u0663", "a whole number of bytes, at least 8388608 (8 MiB)"),
-        ("OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT", "long", "a whole number above 0"),
         ("OTEL_RL_PEAK_FLOPS", "fast", "a number of operations per second, above 0, such as 989e12"),
         ("OTEL_RL_PEAK_FLOPS", "-1", "a number of operations per second, above 0, such as 989e12"),
         ("OTEL_RL_PEAK_FLOPS", "inf", "a number of operations per second, above 0, such as 989e12"),
         ("OTEL_RL_PEAK_FLOPS", "nan", "a number of operations per second, above 0, such as 989e12"),
-        ("OTEL_TRACES_SAMPLER", "sometimes", "always_on, always_off or traceidratio, also with parentbased_ before it"),
-        ("OTEL_TRACES_SAMPLER_ARG", "2", "a number from 0 to 1"),
-        ("OTEL_TRACES_SAMPLER_ARG", "nan", "a number from 0 to 1"),
-        ("OTEL_TRACES_SAMPLER_ARG", "half", "a number from 0 to 1"),
-        ("OTEL_RESOURCE_ATTRIBUTES", "a", "key=value pairs with commas between them"),
-        ("OTEL_RESOURCE_ATTRIBUTES", "=1", "key=value pairs with commas between them"),
     ],
 )
 def test_a_value_that_is_not_possible_is_named_with_what_is(
     monkeypatch: pytest.MonkeyPatch, variable: str, text: str, allowed: str
 ) -> None:
     """Variable, value and allowed values, at the first call of instrument()."""
-    shown = "" if variable == "OTEL_RESOURCE_ATTRIBUTES" else f"={text!r}"  # attributes may hold secrets
-    message = f"{variable}{shown} is not possible: it takes {allowed}"
+    message = f"{variable}={text!r} is not possible: it takes {allowed}"
     monkeypatch.setenv(variable, text)
     with pytest.raises(ConfigurationError) as caught:
         otel_rl.instrument()
     assert message == str(caught.value)
     row = next(row for row in settings({variable: text}) if row.variable == variable)
     assert (text, f"not possible: it takes {allowed}") == (row.value, row.source)
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "allowed"),
+    [
+        ("OTEL_SDK_DISABLED", "no thanks", "true or false"),
+        ("OTEL_SDK_DISABLED", "1", "true or false"),
+        ("OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT", "0", "a whole number above 0"),
+        ("OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT", "unlimited", "a whole number above 0"),
+        ("OTEL_TRACES_SAMPLER", "xray", "always_on, always_off or traceidratio, also with parentbased_ before it"),
+        ("OTEL_TRACES_SAMPLER", "y" * 9999, "always_on, always_off or traceidratio, also with parentbased_ before it"),
+        ("OTEL_TRACES_SAMPLER_ARG", "endpoint=http://me:secret@h:1", "a number from 0 to 1"),
+        ("OTEL_TRACES_SAMPLER_ARG", "2", "a number from 0 to 1"),
+        ("OTEL_TRACES_SAMPLER_ARG", "nan", "a number from 0 to 1"),
+        ("OTEL_TRACES_SAMPLER_ARG", "1e999", "a number from 0 to 1"),
+        ("OTEL_RESOURCE_ATTRIBUTES", "a=b,secret", "key=value pairs with commas between them"),
+        ("OTEL_RESOURCE_ATTRIBUTES", "=secret", "key=value pairs with commas between them"),
+        ("OTEL_METRICS_EXEMPLAR_FILTER", "sometimes", "always_on, always_off or trace_based"),
+        ("OTEL_SPAN_EVENT_COUNT_LIMIT", "-1", "a whole number, 0 or above"),
+        ("OTEL_LINK_ATTRIBUTE_COUNT_LIMIT", "\u0663", "a whole number, 0 or above"),
+        ("OTEL_SPAN_LINK_COUNT_LIMIT", "9" * 5000, f"a whole number below {sys.maxsize}"),
+    ],
+)
+def test_a_value_of_a_variable_of_others_is_ignored(variable: str, text: str, allowed: str) -> None:
+    """The default is used, and what is said of it shows no value."""
+    environ = {variable: text}
+    assert Config() == Config.from_env(environ)
+    assert {variable: f"it takes {allowed}; its default is used"} == ignored(environ)
+    assert settings({}) == settings(environ)
+
+
+@pytest.mark.parametrize("text", ["", "  "])
+def test_an_empty_variable_is_not_set(text: str) -> None:
+    """Whoever reads it."""
+    environ = dict.fromkeys([*PARSERS, *LIMITS], text)
+    assert (Config(), {}) == (Config.from_env(environ), ignored(environ))
+
+
+def test_readers_know_the_root_where_another_setting_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is the only one that they need."""
+    monkeypatch.setenv("HOME", "/home/of")
+    environ = {"OTEL_RL_ENABLED": "perhaps", "OTEL_RL_DIR": " ~/runs "}
+    assert (Path("/home/of/runs"), Path("otel_rl_runs")) == (root(environ), root({"OTEL_RL_DIR": " "}))
 
 
 def test_either_switch_turns_everything_off() -> None:

@@ -22,6 +22,20 @@ def test_a_new_root_is_the_owners_alone(tmp_path: Path) -> None:
     assert (tmp_path / "runs", 0o700) == (root, stat.S_IMODE(root.stat().st_mode))
 
 
+def test_where_nothing_can_be_written_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With what to set; readers find nothing there."""
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: [str(tmp_path / "nowhere")])
+    (tmp_path / "file").touch()
+    with pytest.raises(directories.NowhereError) as caught:
+        directories.usable_root(tmp_path / "file" / "runs")
+    assert (
+        f"nothing can be recorded: {tmp_path}/file/runs cannot be used (Not a directory), nor can any folder for "
+        "temporary files; set OTEL_RL_DIR to a directory that can be written"
+    ) == str(caught.value)
+    assert directories.redirected(tmp_path / "run") is None
+
+
 @pytest.mark.parametrize("planted", ["link", "open"])
 def test_a_fallback_that_somebody_else_made_is_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, planted: str

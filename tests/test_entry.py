@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import itertools
 import logging
+import multiprocessing
 import threading
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import opentelemetry.metrics._internal as metrics_api
 import pytest
+from opentelemetry import trace
 
 import otel_rl
 from otel_rl import entry, vocabulary
 from otel_rl.flusher import Flusher
 from otel_rl.integrations import MODULES, NEEDS, choice
 from otel_rl.journal.read import open_run
-from otel_rl.patching import Hook
+from otel_rl.patching import Attachment, Hook
 from otel_rl.runtime import state
 from tests.fixtures import RUN, Recording
 
@@ -251,6 +254,54 @@ def test_an_exit_leaves_the_journal_half_of_its_time(recording: Recording, monke
     with otel_rl.stage("last"):
         pass
     assert ("last", [30.0]) == (recording.spans()["last"].name, given)
+
+
+@pytest.mark.parametrize("broken", ["entry.use_memory_reader", "patching.Patches.attach", "entry._open_setup"])
+def test_an_instrument_that_fails_leaves_nothing_on(
+    stubbed: Recording, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    """Wherever it fails. The same call fails in the same way again, and works once its cause is gone."""
+
+    def look() -> tuple[Any, ...]:
+        shared = multiprocessing.current_process()._config  # type: ignore[attr-defined]
+        providers = trace._TRACER_PROVIDER, metrics_api._METER_PROVIDER
+        return pytest.fail, providers, threads(), set(shared), state.on, entry._parts.patches.applied[:]
+
+    integration(monkeypatch, "pytest", ">=1", (Hook(target="pytest:fail", stage="x"),))
+    choice.importlib.import_module("fake_integration").ATTACHMENTS = (Attachment("json", lambda _: tuple),)
+    before = look()
+    for _ in range(2):
+        with monkeypatch.context() as patched:
+            patched.setattr(f"otel_rl.{broken}", lambda *_, **__: 1 // 0)
+            with pytest.raises(ZeroDivisionError):
+                otel_rl.instrument(["fake"])
+        assert before == look()
+    otel_rl.instrument(["fake"])
+    assert (True, 1) == (state.on, len(entry._parts.patches.applied))
+
+
+def test_a_variable_of_others_is_said_in_one_line(
+    stubbed: Recording, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And recording goes on with the default."""
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER", "parentbased_jaeger_remote")
+    monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "team")
+    monkeypatch.setenv("OTEL_EXPERIMENTAL_RESOURCE_DETECTORS", "nosuch")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "10s")
+    monkeypatch.setenv("OTEL_RL_SIDECAR", "false")
+    stubbed.start()
+    sampler = "always_on, always_off or traceidratio, also with parentbased_ before it"
+    assert [
+        "otel_rl: OTEL_RESOURCE_ATTRIBUTES is ignored: it takes key=value pairs with commas between them; "
+        "its default is used",
+        f"otel_rl: OTEL_TRACES_SAMPLER is ignored: it takes {sampler}; its default is used",
+        "otel_rl: OTEL_EXPORTER_OTLP_TIMEOUT is ignored: it takes milliseconds, a whole number above 0; "
+        "its default is used",
+    ] == [record.getMessage() for record in caplog.records]
+    with otel_rl.step(1):
+        pass
+    assert "rl.loop" in stubbed.spans()
 
 
 # --- autoload ---------------------------------------------------------------------------------------------------------

@@ -471,7 +471,7 @@ def test_a_full_disk_is_said_once(recording: Recording, disk: Disk, caplog: pyte
         for _ in range(5):
             otel_rl.flush()
         disk.error = None
-    assert 1 == caplog.text.count("up to 64 MiB of records wait in memory and training goes on")
+    assert 1 == caplog.text.count("up to 64 MiB of records wait in memory; training goes on")
 
 
 def test_what_the_disk_refuses_to_the_end_goes_elsewhere(
@@ -497,11 +497,23 @@ def test_what_the_disk_refuses_to_the_end_goes_elsewhere(
     assert dict.fromkeys(COUNTED, in_journal(run)) == told(run)
 
 
+@pytest.mark.parametrize("fallback", ["full", "none"])
 def test_what_cannot_be_written_anywhere_is_said(
-    recording: Recording, disk: Disk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+    recording: Recording,
+    disk: Disk,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path,
+    fallback: str,
 ) -> None:
-    """How many records are lost."""
-    monkeypatch.setattr(directories, "fallback_root", lambda: tmp_path / "fallback")
+    """How many records are lost; also where there is no folder for temporary files."""
+
+    def fallback_root() -> Path:
+        if fallback == "none":
+            raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found")
+        return tmp_path / "fallback"
+
+    monkeypatch.setattr(directories, "fallback_root", fallback_root)
     disk.error = errno.ENOSPC
     with otel_rl.step(1), otel_rl.stage("tool"):
         pass
@@ -575,6 +587,28 @@ def test_a_root_that_cannot_be_used_is_said(
     otel_rl.uninstrument()
     assert f"this run is recorded in {tmp_path / 'fallback'}" in caplog.text
     assert "rl.loop" in {span.name for span in open_run(tmp_path / "fallback" / RUN).spans()}
+
+
+def test_a_system_that_is_read_only_is_said_once(
+    stubbed: Recording, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    """And training goes on; what was recorded is journaled once there is a place."""
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("OTEL_RL_DIR", str(tmp_path / "file" / "runs"))
+    monkeypatch.setattr(directories.tempfile, "tempdir", None)
+    monkeypatch.setattr(directories.tempfile, "_candidate_tempdir_list", lambda: [str(tmp_path / "nowhere")])
+    stubbed.start()
+    for number in range(3):
+        with otel_rl.step(number):
+            pass
+        assert not otel_rl.flush()
+    assert [
+        f"otel_rl: nothing can be recorded: {tmp_path}/file/runs cannot be used (Not a directory), nor can any folder "
+        "for temporary files; set OTEL_RL_DIR to a directory that can be written; training goes on"
+    ] == [record.getMessage() for record in caplog.records]
+    (tmp_path / "file").unlink()
+    otel_rl.uninstrument()
+    assert 3 == sum(span.name == "rl.loop" for span in open_run(tmp_path / "file" / "runs" / RUN).spans())
 
 
 def test_a_directory_without_permission_is_not_usable(

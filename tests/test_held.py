@@ -380,7 +380,7 @@ def test_a_disk_that_refuses_holds_nobody_up(
         assert not otel_rl.flush()
         assert expected(3) == told(dead(pending(rank_1), monkeypatch))
     assert "cannot hold" in str(rank_1.flusher._writer.stats.failure)  # type: ignore[union-attr]
-    assert 1 == caplog.text.count("up to 64 MiB of records wait in memory and training goes on")
+    assert 1 == caplog.text.count("up to 64 MiB of records wait in memory; training goes on")
     disk.error = None
     record(1, 6)
     otel_rl.flush()

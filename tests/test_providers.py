@@ -21,7 +21,9 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.util._once import Once
 
 import otel_rl
-from otel_rl import vocabulary
+from otel_rl import entry, vocabulary
+from otel_rl.config import LIMITS
+from otel_rl.guard import errors
 from otel_rl.providers import Ids, OurMeterProvider, OurTracerProvider
 from otel_rl.runtime import state
 from tests.fixtures import Recording, in_child, orphans
@@ -217,6 +219,60 @@ def test_spans_of_a_library_follow_the_steps_sampling(stubbed: Recording, monkey
     sampled = [s.attributes[vocabulary.ITERATION] for s in run.spans(None) if s.name == "rl.loop"]
     assert 0 < len(sampled) < 30
     assert sorted(f"http {number}" for number in sampled) == names
+
+
+@pytest.mark.parametrize("text", ["lots", "-1", "9" * 30])
+def test_a_limit_that_is_none_has_its_default(stubbed: Recording, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    """The SDK would raise for it, here or with each span; a limit that is one holds."""
+    monkeypatch.setenv("OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT", "3")
+    for name in LIMITS.keys() - {"OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT"}:
+        monkeypatch.setenv(name, text)
+    monkeypatch.setenv("OTEL_METRICS_EXEMPLAR_FILTER", text)
+    monkeypatch.setenv("OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT", "5")
+    stubbed.start()
+    metrics.get_meter("lib").create_counter("tokens").add(3)
+    said = {f"key {number}": "longer" for number in range(200)}
+    with trace.get_tracer("lib").start_as_current_span("theirs", attributes=said) as span:
+        for _ in range(200):
+            span.add_event("e", said)
+    run = stubbed.stop()
+    requests = [ExportTraceServiceRequest.FromString(frame.payload) for _, frame in run.frames("traces")]
+    scopes = [scope for request in requests for group in request.resource_spans for scope in group.scope_spans]
+    (found,) = [span for scope in scopes for span in scope.spans if span.name == "theirs"]
+    counts = len(found.attributes), len(found.events), len(found.events[0].attributes)
+    assert ((3, 128, 128), "longe") == (counts, found.attributes[0].value.string_value)
+    assert [3] == [point.value for point in run.points("tokens")]
+
+
+def test_without_the_sdk_our_own_stages_are_recorded(
+    stubbed: Recording, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With this variable it cannot be imported, which the program is told by one line."""
+    monkeypatch.setenv("OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT", "lots")
+    stubbed.start()
+    with otel_rl.step(1), trace.get_tracer("lib").start_as_current_span("theirs"):
+        pass
+    names = set(stubbed.spans())
+    assert ({"rl.loop"}, set()) == (names & {"rl.loop"}, names & {"theirs"})
+    assert [
+        "otel_rl: OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT is ignored: it takes a whole number, 0 or above; the OpenTelemetry "
+        "SDK cannot be imported, so spans and metrics of other libraries are not recorded"
+    ] == [record.getMessage() for record in caplog.records]
+
+
+@pytest.mark.guarded
+def test_a_reader_that_its_provider_refused_is_not_asked(
+    stubbed: Recording, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It would say at every collection that it has no provider."""
+    monkeypatch.setattr(OurMeterProvider, "__init__", lambda *_, **__: 1 // 0)
+    stubbed.start()
+    assert (True, None) == (isinstance(trace._TRACER_PROVIDER, OurTracerProvider), entry._parts.providers.reader)
+    with otel_rl.step(1):
+        pass
+    stubbed.stop()
+    assert {"stand in for a missing provider": 1} == errors
+    assert 1 == len(caplog.records)
 
 
 @pytest.mark.filterwarnings("ignore")

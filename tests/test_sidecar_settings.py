@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from otel_rl.config import ConfigurationError
-from otel_rl.sidecar.settings import Target, targets
+from otel_rl.sidecar.settings import Target, ignored, targets
 from tests.sink import make_certificates
 
 GENERAL = "OTEL_EXPORTER_OTLP_"
@@ -129,7 +129,7 @@ def test_what_is_not_said() -> None:
     [
         ("none", ["metrics", "logs"]),
         ("console", ["metrics", "logs"]),
-        ("otlp", ["traces", "metrics", "logs"]),
+        ("OTLP", ["traces", "metrics", "logs"]),
         ("console, otlp", ["traces", "metrics", "logs"]),
         ("", ["traces", "metrics", "logs"]),
     ],
@@ -161,8 +161,6 @@ PEM = f"-----BEGIN PRIVATE KEY-----\n{SECRET * 40}\n-----END PRIVATE KEY-----\n"
         ({"ENDPOINT": "unix:///socket"}, "ENDPOINT"),
         ({"ENDPOINT": "c:4318"}, "ENDPOINT"),
         ({"TRACES_ENDPOINT": "::"}, "TRACES_ENDPOINT"),
-        ({"PROTOCOL": "http/json"}, "PROTOCOL"),
-        ({"LOGS_PROTOCOL": "thrift"}, "LOGS_PROTOCOL"),
         ({"HEADERS": SECRET}, "HEADERS"),
         ({"HEADERS": f"={SECRET}"}, "HEADERS"),
         ({"HEADERS": f"a b={SECRET}"}, "HEADERS"),
@@ -170,11 +168,6 @@ PEM = f"-----BEGIN PRIVATE KEY-----\n{SECRET * 40}\n-----END PRIVATE KEY-----\n"
         ({"HEADERS": f"a={SECRET}ä"}, "HEADERS"),
         ({"HEADERS": f"a-bin={SECRET}"}, "HEADERS"),
         ({"METRICS_HEADERS": SECRET}, "METRICS_HEADERS"),
-        ({"TIMEOUT": "10s"}, "TIMEOUT"),
-        ({"TIMEOUT": "0"}, "TIMEOUT"),
-        ({"TIMEOUT": "-1"}, "TIMEOUT"),
-        ({"TRACES_TIMEOUT": "²"}, "TRACES_TIMEOUT"),
-        ({"COMPRESSION": "zstd"}, "COMPRESSION"),
         ({"CERTIFICATE": "/nowhere/ca"}, "CERTIFICATE"),
         ({"CLIENT_KEY": "/nowhere/key"}, "CLIENT_KEY"),
         ({"CLIENT_KEY": __file__}, "CLIENT_KEY"),
@@ -189,9 +182,6 @@ PEM = f"-----BEGIN PRIVATE KEY-----\n{SECRET * 40}\n-----END PRIVATE KEY-----\n"
         ({"CLIENT_KEY": PEM}, "CLIENT_KEY"),
         ({"CLIENT_KEY": SECRET}, "CLIENT_KEY"),
         ({"TRACES_CLIENT_KEY": SECRET}, "TRACES_CLIENT_KEY"),
-        ({"COMPRESSION": PEM}, "COMPRESSION"),
-        ({"PROTOCOL": PEM}, "PROTOCOL"),
-        ({"TIMEOUT": PEM}, "TIMEOUT"),
     ],
 )
 def test_a_value_that_is_not_possible(variables: Mapping[str, str], named: str) -> None:
@@ -199,6 +189,35 @@ def test_a_value_that_is_not_possible(variables: Mapping[str, str], named: str) 
     with pytest.raises(ConfigurationError, match=rf"^{GENERAL}{named}\b.* is not possible: ") as caught:
         read(**{"ENDPOINT": "http://c:4317", **variables})
     assert SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "allowed"),
+    [
+        ("PROTOCOL", "http/json", "grpc or http/protobuf"),
+        ("LOGS_PROTOCOL", PEM, "grpc or http/protobuf"),
+        ("TIMEOUT", "10s", "milliseconds, a whole number above 0"),
+        ("TIMEOUT", "0", "milliseconds, a whole number above 0"),
+        ("TRACES_TIMEOUT", "²", "milliseconds, a whole number above 0"),
+        ("METRICS_TIMEOUT", "-1", "milliseconds, a whole number above 0"),
+        ("COMPRESSION", "zstd", "gzip or none"),
+        ("TRACES_COMPRESSION", PEM, "gzip or none"),
+        ("INSECURE", "1", "true or false"),
+    ],
+)
+def test_how_to_send_has_a_default(variable: str, value: str, allowed: str) -> None:
+    """What is no value counts as not set, and is said; without an endpoint it is of no importance."""
+    environ = {GENERAL + variable: value}
+    sent = {GENERAL + "ENDPOINT": "http://c:4318", **environ}
+    assert targets({GENERAL + "ENDPOINT": "http://c:4318"}) == targets(sent)
+    expected = {GENERAL + variable: f"it takes {allowed}; its default is used"}
+    assert (expected, {}) == (ignored(sent), ignored(environ))
+
+
+def test_an_own_variable_that_is_ignored_leaves_the_general_one() -> None:
+    """As where it is not set; capitals are no mistake."""
+    found = read(ENDPOINT="http://c:4317", PROTOCOL="HTTP/Protobuf", COMPRESSION="GZIP", LOGS_PROTOCOL="thrift")
+    assert [("http/protobuf", True)] * 3 == [(target.protocol, target.gzip) for target in found.values()]
 
 
 @pytest.mark.parametrize(

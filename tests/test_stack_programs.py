@@ -38,6 +38,16 @@ def test_what_the_user_names_goes_before_path_before_what_was_built(tmp_path: Pa
         assert {"jaeger": expected} == find_all(environ)
 
 
+def test_a_folder_that_is_named_is_found_as_a_shell_would(
+    tmp_path: Path, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By ``~`` and by variables."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    jaeger, tempo = program(tmp_path / "mine", "jaeger"), program(tmp_path / "other", "tempo")
+    named = {"OTEL_RL_BACKENDS": "~/mine", "OTEL_RL_TEMPO": "$HOME/other/tempo"}
+    assert {"jaeger": jaeger, "tempo": tempo} == find_all(environ | named)
+
+
 def test_the_newest_build_is_taken(tmp_path: Path, environ: dict[str, str]) -> None:
     """A build that was broken off holds some of the programs; the others come from the one before."""
     builds = tmp_path / "cache/otel_rl/backends"

@@ -180,7 +180,7 @@ def _run_shadowed() -> None:
 def _is_off() -> bool:
     """Return whether the settings switch everything off."""
     enabled, disabled = (os.environ.get(name, "").strip().lower() for name in ("OTEL_RL_ENABLED", "OTEL_SDK_DISABLED"))
-    return enabled in ("false", "0", "no", "off") or disabled in ("true", "1", "yes", "on")
+    return enabled in ("false", "0", "no", "off") or disabled == "true"
 
 
 if __name__ == "sitecustomize":

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Event, Thread
 from typing import Final
 
-from otel_rl.config import Config
+from otel_rl.config import Config, ConfigurationError
 from otel_rl.guard import guard
 from otel_rl.identity import folder_name
 from otel_rl.journal.identity import WriterIdentity
-from otel_rl.sidecar.start import Keeper, make_keeper
+from otel_rl.sidecar.settings import targets
+from otel_rl.sidecar.start import Keeper
 from otel_rl.version import __version__
 
 LOOK_S: Final = 1.0
@@ -34,7 +35,7 @@ def sending(root: Path, run_id: str, config: Config) -> Iterator[Keeper | None]:
         run_id: the run's name, or nothing where it is not known.
         config: may forbid it.
     """
-    keeper = make_keeper(is_forbidden=False) if config.active and config.sidecar else None
+    keeper = _keeper() if config.active and config.sidecar else None
     over = Event()
     directory = root / folder_name(run_id)
     thread = Thread(target=_keep, args=(keeper, directory, over), name="otel_rl-sidecar", daemon=True)
@@ -47,6 +48,13 @@ def sending(root: Path, run_id: str, config: Config) -> Iterator[Keeper | None]:
         over.set()
         if thread.is_alive():
             thread.join(JOIN_S)
+
+
+def _keeper() -> Keeper | None:
+    """Return what keeps a sidecar alive; a setting with which nothing can be sent is the command's to say."""
+    with suppress(ConfigurationError), guard("see where to send"):
+        return Keeper() if targets() else None
+    return None
 
 
 def send_rest(keeper: Keeper | None, directories: Iterable[Path]) -> None:

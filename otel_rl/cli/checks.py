@@ -17,15 +17,15 @@ from typing import Final, Literal
 
 from google.protobuf.internal import api_implementation
 
-from otel_rl import requests
 from otel_rl import vocabulary as v
-from otel_rl.config import OF_COLLECTOR, may_be_key, settings, unknown_variables
+from otel_rl.config import LIMITS, OF_COLLECTOR, ignored, may_be_key, settings, unknown_variables
 from otel_rl.integrations import AUTO, MODULES
 from otel_rl.journal import encode
 from otel_rl.journal.frame import Signal
 from otel_rl.journal.read import Journal, Run
 from otel_rl.report.format import clock, count, plural, size
 from otel_rl.report.health import damage_rows, totals
+from otel_rl.sidecar import settings as sending
 from otel_rl.sidecar.settings import SIGNALS
 from otel_rl.version import __version__
 
@@ -41,8 +41,8 @@ USER_OF_ADDRESS: Final = re.compile(r"^(?!/[^/])([a-z][a-z0-9+.-]*://|//)?.*@", 
 QUERY_OF_ADDRESS: Final = re.compile(r"(//[^?]*\?).*", re.DOTALL)
 """It may be a signature. With an ``@`` in it nobody knows where a password ends and it begins."""
 PAIRS: Final = "OTEL_RESOURCE_ATTRIBUTES"
-READ_ELSEWHERE: Final = {"OTEL_PROPAGATORS"}
-"""Variables that integrations honour; they are no settings of otel_rl."""
+READ_ELSEWHERE: Final = {"OTEL_PROPAGATORS", "OTEL_PYTHON_TRACER_PROVIDER", "OTEL_PYTHON_METER_PROVIDER"}
+"""Variables that are honoured and are no settings: headers are not handed on, a provider of the program is let be."""
 NO_EFFECT: Final = "not honoured: has no effect on otel_rl"
 HIDDEN: Final = "set (hidden)"
 Mark = Literal["ok", "note", "wrong"]
@@ -124,19 +124,24 @@ def settings_rows() -> list[Finding]:
 
 
 def standard_variables(honoured: Collection[str]) -> list[Finding]:
-    """List the OTEL_ variables that are set and say which of them otel_rl honours.
+    """List the OTEL_ variables that are set and say of each what becomes of it: honoured, ignored or without effect.
 
     Args:
         honoured: variables that are read besides those of the settings.
     """
-    honoured = {row.variable for row in settings()} | READ_ELSEWHERE | set(honoured)
-    return [
-        Finding("ok", name, f"{shown(name, value)}  [honoured]")
-        if name in honoured
-        else Finding("note", name, f"set  [{NO_EFFECT}]")
-        for name, value in sorted(os.environ.items())
-        if name.startswith("OTEL_") and not name.startswith("OTEL_RL_")
-    ]
+    honoured = {row.variable for row in settings()} | set(LIMITS) | READ_ELSEWHERE | set(honoured)
+    without = ignored() | sending.ignored()
+    found = []
+    for name, value in sorted(os.environ.items()):
+        if not name.startswith("OTEL_") or name.startswith("OTEL_RL_"):
+            continue
+        if name in without:
+            found.append(Finding("note", name, f"{shown(name, value)}  [ignored: {without[name]}]"))
+        elif name in honoured:
+            found.append(Finding("ok", name, f"{shown(name, value)}  [honoured]"))
+        else:
+            found.append(Finding("note", name, f"set  [{NO_EFFECT}]"))
+    return found
 
 
 def shown(name: str, value: str) -> str:
@@ -150,7 +155,7 @@ def shown(name: str, value: str) -> str:
 
 
 def _pairs(value: str) -> list[tuple[str, str, str]]:
-    return [pair.partition("=") for pair in value.split(",")]
+    return [pair.partition("=") for pair in value.split(",") if pair.strip()]
 
 
 def protobuf() -> Finding:
@@ -164,6 +169,8 @@ def protobuf() -> Finding:
 
 def compiled() -> Finding:
     """Say what runs in C and, where no compiler was found when otel_rl was installed, in Python."""
+    from otel_rl import requests  # it imports OpenTelemetry's API, which the other commands do without
+
     slow = [what for what, module in (("span", encode.native), ("request", requests.native)) if module is None]
     if not slow:
         return Finding("ok", "compiled parts", "spans and requests in C")

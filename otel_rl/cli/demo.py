@@ -34,7 +34,8 @@ def demo(
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
         leave(f"the demo needs {', '.join(missing)}: pip install {' '.join(missing)}", FAILED)
-    root = absolute(directory or settings_to_train().directory)
+    config = settings_to_train()
+    root = absolute(directory or config.directory)
     console = stderr()
     console.print(f"Training a tiny model with TRL's GRPOTrainer on {ranks} CPU ranks; loading takes half a minute.")
     launch = new_launch(os.environ)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -24,7 +22,7 @@ from otel_rl.cli.checks import (
 )
 from otel_rl.cli.outcome import FAILED, RUN, absolute, opened, stdout
 from otel_rl.cli.shipping import HONOURED, sending, sent
-from otel_rl.config import Config
+from otel_rl.config import root
 from otel_rl.report.format import printable
 from otel_rl.report.style import GOOD, HEADING, NOTE, WARNING, plain_table
 
@@ -50,7 +48,7 @@ def doctor(
         "settings": settings_rows(),
         "OpenTelemetry variables": standard_variables(HONOURED),
         "sending": sending(),
-        "recording": [protobuf(), compiled(), *journal_root(absolute(Path(directory())))],
+        "recording": [protobuf(), compiled(), *journal_root(absolute(root()))],
     }
     if run is not None:
         found = opened(run)
@@ -64,11 +62,6 @@ def doctor(
         )
         raise typer.Exit(FAILED)
     console.print(Text("Nothing is wrong.", style=GOOD))
-
-
-def directory() -> str:
-    """Give the root of the runs as set, even where another setting is impossible."""
-    return os.environ.get("OTEL_RL_DIR", "").strip() or str(Config().directory)
 
 
 def _print(console: Console, title: str, findings: list[Finding]) -> None:

@@ -15,6 +15,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from otel_rl.cli import streams
 from otel_rl.cli.orphans import Orphans
 from otel_rl.cli.outcome import FAILED, RunName, complain, leave, opened, stderr
+from otel_rl.config import expanded_path
 from otel_rl.journal.read import Run
 from otel_rl.report.format import plural, size
 from otel_rl.report.health import damage_rows
@@ -37,7 +38,14 @@ def export(
         typer.Option("--to", help="`otlp-json`: one OTLP request a line, as the Collector's file exporter writes."),
     ] = Format.OTLP_JSON,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="File to write; `-` is standard output. Without it: that.")
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            parser=expanded_path,
+            metavar="PATH",
+            help="File to write; `-` is standard output. Without it: that.",
+        ),
     ] = None,
     close_open: Annotated[
         bool,

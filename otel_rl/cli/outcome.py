@@ -11,7 +11,7 @@ from typing import Annotated, Final, NoReturn
 import typer
 from rich.console import Console
 
-from otel_rl.config import Config, ConfigurationError
+from otel_rl.config import Config, ConfigurationError, expanded_path, root
 from otel_rl.integrations import check_names
 from otel_rl.journal.files import NAME
 from otel_rl.journal.read import JournalNotFound, Run
@@ -29,8 +29,11 @@ RunName = Annotated[str | None, typer.Argument(metavar="RUN", help=f"{RUN} Witho
 
 
 def _given(text: str) -> Path | None:
-    """Read a path; an empty one is none: a script's variable that is not set."""
-    return Path(text) if text else None
+    """Read a path; an empty one is none: a script's variable that is not set.
+
+    A shell leaves the ``~`` of ``--dir=~/runs`` to us.
+    """
+    return expanded_path(text) if text else None
 
 
 Directory = Annotated[
@@ -77,18 +80,10 @@ def reason(error: OSError | UnicodeError | MemoryError) -> str:
     return str(error)
 
 
-def settings(environ: Mapping[str, str] = os.environ) -> Config:
-    """Read the settings, or end the command with what is wrong with them."""
-    try:
-        return Config.from_env(environ)
-    except ConfigurationError as error:
-        leave(str(error), WRONG_USAGE)
-
-
 def settings_to_train(environ: Mapping[str, str] = os.environ) -> Config:
-    """Read the settings of a training, which would record nothing where an integration does not exist."""
-    config = settings(environ)
+    """Read the settings of a training, or end the command with what is wrong with them: nothing would be recorded."""
     try:
+        config = Config.from_env(environ)
         check_names(config.integrations, "OTEL_RL_INTEGRATIONS: ")
     except ConfigurationError as error:
         leave(str(error), WRONG_USAGE)
@@ -97,9 +92,8 @@ def settings_to_train(environ: Mapping[str, str] = os.environ) -> Config:
 
 def opened(name: str | None) -> Run:
     """Open the run that a person means, or end the command."""
-    root = absolute(settings().directory)
     try:
-        path = find_run(name, root)
+        path = find_run(name, absolute(root()))
         run = open_whole(path)
     except JournalNotFound as error:
         leave(str(error), NOT_FOUND)

@@ -19,7 +19,7 @@ from otel_rl.report.format import count, seconds, size
 from otel_rl.sidecar import owner
 from otel_rl.sidecar.follow import find_streams
 from otel_rl.sidecar.progress import load
-from otel_rl.sidecar.settings import PREFIX, SIGNALS, Target, targets
+from otel_rl.sidecar.settings import PREFIX, SIGNALS, Target, is_sent, targets
 
 LOST: Final = frozenset({"rejected", "refused", "damaged"})
 SUFFIXES: Final = (
@@ -69,7 +69,7 @@ def sent(run: Run) -> list[Finding]:
                 with suppress(OSError):  # that a file cannot be read is said of the records
                     first_ns = row.first_ns(stream)
                 oldest_ns = min(oldest_ns or first_ns, first_ns or oldest_ns)
-    if not counts and not retries and not targets_set():
+    if not counts and not retries and not is_sent():
         return []
     rows = [
         Finding("wrong" if name in LOST and number else "ok", f"{signal} {name.replace('_', ' ')}", count(number))
@@ -102,11 +102,6 @@ def _put_off(signal: str, retries: Counter[tuple[str, str]], failures: set[str])
     return Finding("wrong" if failures else "note", f"{signal} put off", f"{answers}{last}")
 
 
-def targets_set(environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether any variable says where to send."""
-    return any(name.startswith(PREFIX) and name.endswith("ENDPOINT") and environ[name].strip() for name in environ)
-
-
 def _sidecars(run: Run) -> list[Finding]:
     nodes = {journal.identity.boot_id: journal.identity.host for journal in run.journals}
     found = []
@@ -123,7 +118,7 @@ def _expected(environ: Mapping[str, str] = os.environ) -> frozenset[Signal]:
         found = targets(environ)
     except ConfigurationError:
         return frozenset(SIGNALS)
-    return frozenset(target.signal for target in found) if targets_set(environ) else frozenset(SIGNALS)
+    return frozenset(target.signal for target in found) if is_sent(environ) else frozenset(SIGNALS)
 
 
 def _target(target: Target, troubles: dict[Target, str]) -> Finding:

@@ -13,8 +13,8 @@ from typing import Annotated, Final, NoReturn
 import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-from otel_rl.cli.outcome import FAILED, RUN, WRONG_USAGE, RunName, absolute, complain, leave, opened, settings, stderr
-from otel_rl.config import ConfigurationError
+from otel_rl.cli.outcome import FAILED, RUN, WRONG_USAGE, RunName, absolute, complain, leave, opened, stderr
+from otel_rl.config import ConfigurationError, root
 from otel_rl.guard import errors
 from otel_rl.identity import folder_name
 from otel_rl.journal.frame import Signal
@@ -22,7 +22,7 @@ from otel_rl.journal.identity import WriterIdentity
 from otel_rl.sidecar import owner
 from otel_rl.sidecar.main import ANOTHER, TOUCH_S, Sidecar
 from otel_rl.sidecar.node import Node
-from otel_rl.sidecar.settings import Target, targets
+from otel_rl.sidecar.settings import Target, ignored, targets
 from otel_rl.version import __version__
 
 LONGEST_S: Final = 604_800.0
@@ -111,7 +111,7 @@ def _written_to(run: str) -> Path:
         leave(f"RUN is {given}: it takes the path of a run's directory", WRONG_USAGE)
     if not is_name and os.path.isdir(given):
         return given
-    place = absolute(settings().directory) if is_name else given.parent
+    place = absolute(root()) if is_name else given.parent
     directory = place / folder_name(given.name)
     return given if any(given.glob("*.otlp")) and not any(directory.glob("*.otlp")) else directory
 
@@ -189,4 +189,6 @@ def _targets() -> tuple[Target, ...]:
             "nothing says where to send: set OTEL_EXPORTER_OTLP_ENDPOINT, for example http://localhost:4317",
             WRONG_USAGE,
         )
+    for name, why in ignored().items():
+        complain(f"{name} is ignored: {why}")
     return found

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 from rich.text import Text
 
-from otel_rl.cli.outcome import FAILED, Directory, absolute, complain, settings, stderr, stdout
+from otel_rl.cli.outcome import FAILED, Directory, absolute, complain, stderr, stdout
+from otel_rl.config import root
 from otel_rl.report.format import printable, seconds
 from otel_rl.report.style import GOOD, NOTE, WARNING, plain_table
 
@@ -118,7 +119,7 @@ def status(directory: Directory = None) -> None:
 
 
 def _root(directory: Path | None) -> Path:
-    return absolute(directory or settings().directory)
+    return absolute(directory or root())
 
 
 def _print(rows: list[Row]) -> None:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal, TypeVar
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from otel_rl.config import ConfigurationError, may_be_key
+from otel_rl.config import ConfigurationError, may_be_key, not_possible, standard_boolean
 from otel_rl.journal.frame import Signal
 
+T = TypeVar("T")
 Protocol = Literal["grpc", "http/protobuf"]
 PREFIX: Final = "OTEL_EXPORTER_OTLP_"
 SIGNALS: Final[tuple[Signal, ...]] = ("traces", "metrics", "logs")
@@ -63,18 +65,67 @@ def targets(environ: Mapping[str, str] = os.environ) -> tuple[Target, ...]:
     """Read where each signal goes; none, where no endpoint is set.
 
     A signal whose ``OTEL_TRACES_EXPORTER`` (``METRICS``, ``LOGS``) is set to something without ``otlp`` is not sent.
+    What is ``ignored`` has its default. Without the right place, headers and certificates nothing can be sent.
 
     Raises:
-        ConfigurationError: a variable has a value that it cannot have.
+        ConfigurationError: a variable of these has a value that it cannot have.
     """
     found = []
     for signal in SIGNALS:
         chosen = environ.get(f"OTEL_{signal.upper()}_EXPORTER", "otlp").strip() or "otlp"
-        if "otlp" in [name.strip() for name in chosen.split(",")]:
+        if "otlp" in [name.strip().lower() for name in chosen.split(",")]:
             target = _target(signal, environ)
             if target is not None:
                 found.append(target)
     return tuple(found)
+
+
+def is_sent(environ: Mapping[str, str] = os.environ) -> bool:
+    """Return whether any variable says where to send."""
+    return any(name.startswith(PREFIX) and name.endswith("ENDPOINT") and environ[name].strip() for name in environ)
+
+
+def ignored(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return each variable of how to send whose value is ignored, with what it takes and what is done without it.
+
+    None counts where no endpoint is set: nothing is sent.
+    """
+    if not is_sent(environ):
+        return {}
+    own = ("", *(f"{signal.upper()}_" for signal in SIGNALS))
+    parsers = {f"{PREFIX}{signal}{name}": parse for name, parse in HOW.items() for signal in own}
+    wrong = not_possible(parsers, environ)
+    return {variable: f"it takes {allowed}; its default is used" for variable, allowed in wrong.items()}
+
+
+def _protocol(text: str) -> Protocol:
+    if text.lower() == "grpc":
+        return "grpc"
+    if text.lower() == "http/protobuf":
+        return "http/protobuf"
+    raise ValueError("grpc or http/protobuf")
+
+
+def _timeout_s(text: str) -> float:
+    milliseconds = float(text) if text.isascii() and text.isdigit() else 0.0  # no int: that refuses 5,000 digits
+    if not milliseconds:
+        raise ValueError("milliseconds, a whole number above 0")
+    return min(milliseconds / 1000, LONGEST_TIMEOUT_S)
+
+
+def _gzip(text: str) -> bool:
+    if text.lower() not in ("none", "gzip"):
+        raise ValueError("gzip or none")
+    return text.lower() == "gzip"
+
+
+HOW: Final[dict[str, Callable[[str], Any]]] = {
+    "PROTOCOL": _protocol,
+    "TIMEOUT": _timeout_s,
+    "COMPRESSION": _gzip,
+    "INSECURE": standard_boolean,
+}
+"""What has a default with which records can be sent."""
 
 
 def _target(signal: Signal, environ: Mapping[str, str]) -> Target | None:
@@ -95,7 +146,7 @@ def _target(signal: Signal, environ: Mapping[str, str]) -> Target | None:
             "a password's / and @ as %2F and %40"
         )
     if protocol == "grpc":
-        secure = parts.scheme == "https" or (not parts.scheme and not read.boolean("INSECURE"))
+        secure = parts.scheme == "https" or (not parts.scheme and not read.insecure())
         place = f"{_bracketed(host)}:{port or GRPC_PORT}"
     elif not parts.scheme:
         raise ConfigurationError(
@@ -175,8 +226,11 @@ class _Reader:
 
     def variable(self, name: str) -> str:
         """The variable that counts: the signal's own, if it is set."""
-        own = f"{PREFIX}{self._signal.upper()}_{name}"
+        own = self._own(name)
         return own if self._environ.get(own, "").strip() else PREFIX + name
+
+    def _own(self, name: str) -> str:
+        return f"{PREFIX}{self._signal.upper()}_{name}"
 
     def text(self, name: str) -> str:
         return self._environ.get(self.variable(name), "").strip()
@@ -189,12 +243,8 @@ class _Reader:
 
     def protocol(self, port: int | None) -> Protocol:
         """The protocol; where it is not said, that of the usual port: 4318 is HTTP."""
-        text = self.text("PROTOCOL") or ("http/protobuf" if port == HTTP_PORT else "grpc")
-        if text == "grpc":
-            return "grpc"
-        if text == "http/protobuf":
-            return "http/protobuf"
-        raise ConfigurationError(f"{self.shown('PROTOCOL')} is not possible: it takes grpc or http/protobuf")
+        usual: Protocol = "http/protobuf" if port == HTTP_PORT else "grpc"
+        return self._how("PROTOCOL", usual)
 
     def headers(self) -> tuple[tuple[str, str], ...]:
         pairs = [item.partition("=") for item in self.text("HEADERS").split(",") if item.strip()]
@@ -208,24 +258,23 @@ class _Reader:
 
     def timeout(self) -> float:
         """Milliseconds, as the specification says."""
-        text = self.text("TIMEOUT")
-        if not text:
-            return TIMEOUT_S
-        milliseconds = float(text) if text.isascii() and text.isdigit() else 0.0  # no int: that refuses 5,000 digits
-        if not milliseconds:
-            raise ConfigurationError(
-                f"{self.shown('TIMEOUT')} is not possible: it takes milliseconds, a whole number above 0"
-            )
-        return min(milliseconds / 1000, LONGEST_TIMEOUT_S)
+        return self._how("TIMEOUT", TIMEOUT_S)
 
     def gzip(self) -> bool:
-        text = self.text("COMPRESSION")
-        if text not in ("", "none", "gzip"):
-            raise ConfigurationError(f"{self.shown('COMPRESSION')} is not possible: it takes gzip or none")
-        return text == "gzip"
+        return self._how("COMPRESSION", default=False)
 
-    def boolean(self, name: str) -> bool:
-        return self.text(name).lower() == "true"
+    def insecure(self) -> bool:
+        return self._how("INSECURE", default=False)
+
+    def _how(self, name: str, default: T) -> T:
+        """Return what is set, by the signal's own variable or the general one; what is no value counts as not set."""
+        for variable in (self._own(name), PREFIX + name):
+            text = self._environ.get(variable, "").strip()
+            with suppress(ValueError):
+                if text:
+                    value: T = HOW[name](text)
+                    return value
+        return default
 
     def path(self, name: str) -> Path | None:
         text = self.text(name)

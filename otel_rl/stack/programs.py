@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from otel_rl.config import expanded
 from otel_rl.stack.problem import StackError
 
 NAMES: Final[dict[str, tuple[str, ...]]] = {
@@ -53,7 +54,7 @@ def _find(names: tuple[str, ...], environ: Mapping[str, str]) -> Path | None:
 
 def _folders(environ: Mapping[str, str]) -> list[str]:
     """List where to look: what the user names goes before what happens to be there, and the newest build first."""
-    named = environ.get(FOLDER, "").strip()
+    named = expanded(environ.get(FOLDER, "").strip())
     on_path = environ.get("PATH", os.defpath).split(os.pathsep)
     cache = Path(environ.get("XDG_CACHE_HOME", "").strip() or Path.home() / ".cache")
     built = sorted((cache / "otel_rl" / "backends").glob("*/bin"), key=_changed, reverse=True)
@@ -68,7 +69,7 @@ def _changed(folder: Path) -> float:
 
 
 def _tempo(environ: Mapping[str, str]) -> Path | None:
-    named = environ.get(TEMPO_PROGRAM, "").strip()
+    named = expanded(environ.get(TEMPO_PROGRAM, "").strip())
     program = shutil.which(named or TEMPO, path=environ.get("PATH", os.defpath))
     if named and program is None:
         raise StackError(f"{TEMPO_PROGRAM}={named} is no program that can be run: correct it, or unset it")
