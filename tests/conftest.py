@@ -11,6 +11,7 @@ import pytest
 from opentelemetry.context import Context, attach
 
 from otel_rl import entry, guard
+from otel_rl.current import CURRENT
 from tests.fixtures import rank_1, recording, stubbed
 
 __all__ = ["rank_1", "recording", "stubbed"]
@@ -46,6 +47,7 @@ def isolated(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tm
     monkeypatch.setattr(entry.flush, "__defaults__", (60.0,))
     guard.errors.clear()
     attach(Context())
+    CURRENT.set(None)
     yield
     flusher = entry._parts.flusher
     entry.uninstrument()

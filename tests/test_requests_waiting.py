@@ -12,11 +12,10 @@ from itertools import islice
 from typing import Any
 
 import pytest
-from opentelemetry.context import Context
 
 import otel_rl
 from otel_rl import requests, vocabulary
-from otel_rl.current import CURRENT, SPAN_KEY
+from otel_rl.current import CURRENT
 from otel_rl.requests import MOST_PIECES, Request, note
 from otel_rl.runtime import state
 from tests.fixtures import Recording
@@ -33,7 +32,7 @@ def way(*, is_native: bool, most: int = MOST_PIECES) -> Any:
     """Give ``note``, which lets so many pieces wait."""
     if not is_native:
         return requests._note
-    return requests.native.noter(state, CURRENT, SPAN_KEY, most, requests._note)  # type: ignore[union-attr]
+    return requests.native.noter(state, CURRENT, most, requests._note)  # type: ignore[union-attr]
 
 
 class Between(int):
@@ -297,12 +296,12 @@ def test_a_call_that_cannot_be_is_refused_as_any_function_does(
 
 
 @pytest.mark.parametrize("is_native", WAYS)
-def test_a_context_may_say_that_there_is_no_span(recording: Recording, is_native: bool) -> None:
-    """As one does that has none."""
+def test_without_a_current_stage_they_belong_to_the_step(recording: Recording, is_native: bool) -> None:
+    """As in a thread that has none."""
     note = way(is_native=is_native)
     with otel_rl.step(1) as step:
         note(given, 1)
-        token = CURRENT.set(Context({**CURRENT.get(), SPAN_KEY: None}))
+        token = CURRENT.set(None)
         note(given, 2)
         CURRENT.reset(token)
         assert [(given, step, [1]), (given, step, [2])] == list(parts(state.noted))
