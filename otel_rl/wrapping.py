@@ -16,7 +16,7 @@ from otel_rl.current import CURRENT, SPAN_KEY
 from otel_rl.guard import attempt, guard
 from otel_rl.records import Value
 from otel_rl.runtime import state
-from otel_rl.spans import Stage
+from otel_rl.spans import Stage, current_stage
 from otel_rl.watching import Begin, First, asked, watched
 
 Capture = Callable[[tuple[Any, ...], dict[str, Any], Any], dict[str, Value] | None]
@@ -111,8 +111,14 @@ def cover(replacement: Any, name: str) -> None:
 
 
 def _is_covered(replacement: Any, name: str, args: tuple[Any, ...]) -> bool:
-    hook, found = replacements.get(replacement), _found(args[0], name) if args else None
-    return found is not replacement and hook is not None and hook_of(found) is hook
+    hook = replacements.get(replacement)
+    if hook is None or not args:
+        return False
+    found = _found(args[0], name)
+    if found is not replacement:
+        return hook_of(found) is hook
+    stage = current_stage()  # an object of another class may call it for one whose call is recorded
+    return stage is not None and stage.name == hook.stage
 
 
 def _found(owner: Any, name: str) -> Any:
