@@ -51,8 +51,14 @@ def _trainer_made(args: Args, kwargs: Kwargs, result: Any) -> None:
 
 def _algorithm(trainer: type) -> str:
     """Name it by TRL's own trainer, which the program's may be derived from."""
-    own = (kind for kind in trainer.__mro__ if kind.__module__.partition(".")[0] == PACKAGE)
-    return next(own, trainer).__name__.removesuffix("Trainer")
+    own = (kind.__name__ for kind in trainer.__mro__ if kind.__module__.partition(".")[0] == PACKAGE)
+    return next((name for name in own if not name.startswith("_")), trainer.__name__).removesuffix("Trainer")
+
+
+def _begin_training(args: Args, kwargs: Kwargs) -> None:
+    """Tell it of a trainer whose constructor was not hooked: another library made its class anew from TRL's source."""
+    if state.learned.get("system") != PACKAGE:
+        _trainer_made(args, kwargs, None)
 
 
 # --- rollout ----------------------------------------------------------------------------------------------------------
@@ -351,6 +357,7 @@ def _hooks(module: str, trainer: str) -> tuple[Hook, ...]:
     at = f"trl.trainer.{module}:{trainer}"
     return (
         Hook(target=f"{at}.__init__", after=_trainer_made),
+        Hook(target=f"{at}.get_train_dataloader", before=_begin_training),
         Hook(target=f"{at}._prepare_inputs", after=_end_inputs, failed=_rollout_failed),
         Hook(
             target=f"{at}._generate",
