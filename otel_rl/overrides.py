@@ -51,7 +51,7 @@ class Overrides:
     def look_again(self) -> None:
         """Hook what another library has put in the place of hooked functions, where it takes the same arguments.
 
-        Cost: 1 ms. Where it takes others, this is said once, and counted as an error.
+        Cost: 0.6 ms. Where it takes others, this is said once, and counted as an error.
         """
         with guard("look for replaced functions"), self._patches.lock:
             self._look_at_targets()
@@ -81,7 +81,7 @@ class Overrides:
                 inspect.isclass(one) and issubclass(owner, one) for one in known
             )
             value = inspect.getattr_static(owner, name, None)
-            if not is_derived and hook_of(value) is None:
+            if value is not None and not is_derived and hook_of(value) is None:
                 self._renew(patch, owner, value)
 
     def _look_at_class(self, kind: type) -> None:
