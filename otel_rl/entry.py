@@ -134,7 +134,8 @@ def _switch_on(config: Config, modules: Iterable[ModuleType]) -> None:
     state.phase = Phase()
     state.open_setup = open_setup
     state.end_journal = _end_journal
-    state.follow = Overrides(_parts.patches).follow
+    overrides = Overrides(_parts.patches)
+    state.follow, state.look_again = overrides.follow, overrides.look_again
     use_memory_reader()
     tell_workers()
     _hook_process()

@@ -40,8 +40,6 @@ class Patch:
     replacement: Any
     inherited: bool
     """The owner had the attribute from a base class only."""
-    outermost: bool = False
-    """Only objects whose class finds the attribute in the owner first are hooked."""
 
 
 class Patches:
@@ -68,6 +66,10 @@ class Patches:
         """Attach now, or as soon as somebody imports the module."""
         self._wanted.add(attachment)
         wrapt.register_post_import_hook(functools.partial(self._attach, attachment), attachment.module)
+
+    def at_undo(self, detach: Callable[[], object]) -> None:
+        """Have something else undone too."""
+        self._detach.append(detach)
 
     def put(self, patch: Patch) -> None:
         """Put a replacement in its place."""

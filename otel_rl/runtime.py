@@ -258,8 +258,10 @@ class Runtime:
     exhausted: int = 0
     """The id of the out-of-memory error that passes through the open stages; it is logged by the innermost only."""
 
-    follow: Callable[[type], None] = _nothing
-    """Hooks what a class overrides of hooked methods."""
+    follow: Callable[[Any], None] = _nothing
+    """Hooks what an object and its class have in place of hooked methods."""
+    look_again: Callable[[], None] = _nothing
+    """Hooks what other libraries have put in place of hooked functions meanwhile."""
     is_compiling: Callable[[], bool] = _no
     """``torch.compiler.is_compiling`` once torch is there."""
     is_tracing: Callable[[], bool] = _no

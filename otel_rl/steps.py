@@ -23,6 +23,9 @@ from otel_rl.runtime import PHASES, Trace, state
 from otel_rl.spans import Stage
 from otel_rl.workers import hear_attempt, leave_place, take_place, tell_attempt
 
+LOOKS = 3
+"""How many steps of a loop look for functions that another library has replaced: it may do so when training begins."""
+
 
 class Tree:
     """The two spans that hold one trace of this rank: the root, which only rank 0 emits, and the rank's container."""
@@ -177,6 +180,8 @@ class Loop:
         self.last: Tree | None = None
         """The step that began last, open or not."""
         self.number = -1
+        self.looks = LOOKS
+        """How many more steps look for replaced functions when they begin."""
         self.left = 0
         """When the block of the open step ended (monotonic, ns); 0 while it goes on."""
         self.until = 0
@@ -201,6 +206,9 @@ class Loop:
             return
         if state.training.deferred:
             attempt("take", "what has come from a device", deferred.resolve)
+        if self.looks:
+            self.looks -= 1
+            state.look_again()
         now = monotonic_ns()
         if not state.identity.attempt_id:
             if state.comm.ask_again is not None:

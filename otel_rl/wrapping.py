@@ -7,14 +7,16 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from time import monotonic_ns
+from types import FunctionType
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from otel_rl.collective_calls import around_collective
 from otel_rl.current import CURRENT
 from otel_rl.guard import attempt, guard
 from otel_rl.records import Value
 from otel_rl.runtime import state
-from otel_rl.spans import Stage
+from otel_rl.spans import Stage, current_stage
 from otel_rl.watching import Begin, First, asked, watched
 
 Capture = Callable[[tuple[Any, ...], dict[str, Any], Any], dict[str, Value] | None]
@@ -23,6 +25,8 @@ Say = Callable[[tuple[Any, ...], dict[str, Any]], dict[str, Value]]
 """``(args, kwargs) -> attributes`` of the stage; runs guarded before the host's call."""
 Before = Callable[[tuple[Any, ...], dict[str, Any]], object]
 """``(args, kwargs)``; runs guarded before the host's call. For a ``stage``: its name, or None for no stage now."""
+Covered = Callable[[tuple[Any, ...]], bool]
+"""``(args)``: whether the call only passes, because another replacement of the same hook is around it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,10 +75,62 @@ class Hook:
         return len(names) == 1 and replace(self, target="") == replace(other, target="")
 
 
+replacements: WeakKeyDictionary[Any, Hook] = WeakKeyDictionary()
+"""The hook of each function that stands, or has stood, in the place of another one."""
+
+
 def wrap(hook: Hook, original: Any) -> Any:
     """Make the replacement of a function or a static or class method; a plain closure, so that Ray can pickle it."""
     if isinstance(original, (staticmethod, classmethod)):
         return type(original)(wrap(hook, original.__func__))
+    replacement = _replacement(hook, original)
+    replacements[replacement] = hook
+    return replacement
+
+
+def hook_of(value: Any) -> Hook | None:
+    """Return the hook of a function or method that is a replacement of ours, else None."""
+    function = getattr(value, "__func__", value)
+    return replacements.get(function) if type(function) is FunctionType else None
+
+
+def can_be_covered(replacement: Any) -> bool:
+    """Return whether ``cover`` has an effect on a replacement."""
+    return type(replacement) is FunctionType and "covered" in replacement.__code__.co_freevars
+
+
+def cover(replacement: Any, name: str) -> None:
+    """Let a replacement pass calls of which another replacement of its hook is around, or would be.
+
+    Decided by the object at each call: what it has under ``name`` is recorded, nothing that this calls in turn. The
+    replacements of most methods are never covered, and need not look.
+    """
+    if can_be_covered(replacement):
+        cells = dict(zip(replacement.__code__.co_freevars, replacement.__closure__, strict=True))
+        cells["covered"].cell_contents = functools.partial(_is_covered, replacement, name)
+
+
+def _is_covered(replacement: Any, name: str, args: tuple[Any, ...]) -> bool:
+    hook = replacements.get(replacement)
+    if hook is None or not args:
+        return False
+    found = _found(args[0], name)
+    if found is not replacement:
+        return hook_of(found) is hook
+    stage = current_stage()  # an object of another class may call it for one whose call is recorded
+    return stage is not None and stage.name == hook.stage
+
+
+def _found(owner: Any, name: str) -> Any:
+    """Return the function that an object has under a name, its own before those of its classes."""
+    for space in (owner, *type(owner).__mro__):
+        value = getattr(space, "__dict__", {}).get(name)
+        if value is not None:
+            return getattr(value, "__func__", value)
+    return None
+
+
+def _replacement(hook: Hook, original: Any) -> Any:
     if hook.collective is not None:
         return around_collective(hook.target, hook.collective, hook.before, original)
     if hook.watch is not None:
@@ -93,12 +149,17 @@ def wrap(hook: Hook, original: Any) -> Any:
 def _wrap_sync(hook: Hook, original: Callable[..., Any]) -> Callable[..., Any]:
     target, before, capture, after, during = hook.target, hook.before, hook.capture, hook.after, hook.during
     is_stage = hook.stage is not None
+    covered: Covered | None = None
 
     @functools.wraps(original)
     def around(*args: Any, **kwargs: Any) -> Any:
         if not state.on or (during and getattr(state.training, during) is None):
             return original(*args, **kwargs)
-        if state.is_tracing() or state.compiler._is_compiling_flag:
+        if (
+            state.is_tracing()
+            or state.compiler._is_compiling_flag
+            or (covered is not None and attempt("look at", target, covered, args))
+        ):
             return original(*args, **kwargs)
         span = None
         if is_stage:
@@ -173,10 +234,13 @@ def _wrap_behind(
 def _wrap_async(hook: Hook, original: Callable[..., Any]) -> Callable[..., Any]:
     target, capture, after, during = hook.target, hook.capture, hook.after, hook.during
     begins = hook.stage is not None or hook.before is not None
+    covered: Covered | None = None
 
     @functools.wraps(original)
     async def around(*args: Any, **kwargs: Any) -> Any:
         if not state.on or (during and getattr(state.training, during) is None):
+            return await original(*args, **kwargs)
+        if covered is not None and attempt("look at", target, covered, args):
             return await original(*args, **kwargs)
         span = attempt("begin", target, _begin, hook, args, kwargs) if begins else None
         try:

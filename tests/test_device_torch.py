@@ -13,7 +13,6 @@ import pytest
 import otel_rl
 from otel_rl import comm_buffers
 from otel_rl import vocabulary as v
-from otel_rl.current import CURRENT
 from otel_rl.integrations import torch as integration
 from otel_rl.patching import Attachment
 from otel_rl.probes.device import DeviceInUse
@@ -154,9 +153,7 @@ def test_a_device_that_the_process_does_not_use_is_left_alone(recording: Recordi
     leave = integration._know_device("cuda", cuda)
     recording.tick(11)
     checkpoint = otel_rl.stage("checkpoint").__enter__()
-    assert checkpoint.token is not None
-    CURRENT.reset(checkpoint.token)
-    checkpoint.token = None
+    checkpoint.leave()
 
     def save() -> None:
         with otel_rl.stage("save"):

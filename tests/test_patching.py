@@ -167,7 +167,7 @@ def test_overrides_are_hooked_once_and_restored(package: str, recording: Recordi
     between, last, thing = own.between(), own.last(), module.Thing()
     overrides = Overrides(patches)
     for kind in (own.last, own.between, own.last, module.Thing):
-        overrides.follow(kind)
+        overrides.follow(kind())
     with otel_rl.step(1):
         assert (thing, 5) == thing.method(5)
         assert ("between", (between, 5)) == between.method(5)

@@ -116,6 +116,24 @@ def test_a_framework_that_never_trained(recording: Recording) -> None:
     assert expected == sentence(recording.stop().path)
 
 
+@pytest.mark.parametrize("system", ["", "trl"])
+@pytest.mark.parametrize("is_alive", [False, True])
+def test_a_training_without_steps_is_not_denied(
+    recording: Recording, monkeypatch: pytest.MonkeyPatch, system: str, is_alive: bool
+) -> None:
+    """What says that it trained is here; another library may have replaced the method in which steps begin."""
+    monkeypatch.setattr(Journal, "alive", lambda journal: is_alive)
+    if system:
+        state.identify(system=system)
+    with otel_rl.stage("train.optimizer"):
+        recording.tick(5)
+    expected = (
+        f"{system or 'The program'} trained, but no step was recorded: nothing told otel_rl where one begins. "
+        f"{HOW_TO_BEGIN} `otel-rl doctor RUN` names methods of a trainer that another library has replaced."
+    )
+    assert expected == sentence(recording.stop().path)
+
+
 @pytest.mark.usefixtures("_dead")
 def test_an_evaluation_alone_is_no_training_that_did_not_begin(recording: Recording) -> None:
     """Nor does its header miss a tear-down, which belongs to a training."""

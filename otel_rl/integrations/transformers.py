@@ -32,6 +32,11 @@ HEARD_LIMIT = 256
 """Answers that are kept; a trainer needs one for each of its 16 events."""
 
 
+def _asked_to_train(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Look for what has replaced methods of the trainer since it was made, also the one that is the loop."""
+    state.follow(args[0])
+
+
 def _begin_loop(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     if _is_inner():
         state.training.inner += 1
@@ -83,8 +88,11 @@ def _loop_failed(args: tuple[Any, ...], kwargs: dict[str, Any], error: BaseExcep
 
 def _begin_step(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     deferred.resolve()
-    if state.training.loop is not None and not state.training.inner:
-        state.training.loop.begin(args[0].state.global_step + 1)
+    if state.training.inner:
+        return
+    if state.training.loop is None or state.training.loop.is_over:  # a loop that another library has replaced
+        _begin_loop(args, kwargs)
+    state.training.loop.begin(args[0].state.global_step + 1)
 
 
 def _begin_outside(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -128,7 +136,7 @@ def _keep_measured(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -
 def _trainer_made(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """The first sign that this process trains: its set-up is worth a trace from now on."""
     state.open_setup()
-    state.follow(type(args[0]))
+    state.follow(args[0])
     state.identify(system=state.learned.get("system", "transformers"))  # what a parent trains with is no matter
 
 
@@ -155,6 +163,7 @@ def _event_stage(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
 
 HOOKS = (
     Hook(target="transformers.trainer:Trainer.__init__", before=_trainer_made),
+    Hook(target="transformers.trainer:Trainer.train", before=_asked_to_train),
     Hook(
         target="transformers.trainer:Trainer._inner_training_loop",
         before=_begin_loop,

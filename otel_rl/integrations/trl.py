@@ -51,8 +51,14 @@ def _trainer_made(args: Args, kwargs: Kwargs, result: Any) -> None:
 
 def _algorithm(trainer: type) -> str:
     """Name it by TRL's own trainer, which the program's may be derived from."""
-    own = (kind for kind in trainer.__mro__ if kind.__module__.partition(".")[0] == PACKAGE)
-    return next(own, trainer).__name__.removesuffix("Trainer")
+    own = (kind.__name__ for kind in trainer.__mro__ if kind.__module__.partition(".")[0] == PACKAGE)
+    return next((name for name in own if not name.startswith("_")), trainer.__name__).removesuffix("Trainer")
+
+
+def _begin_training(args: Args, kwargs: Kwargs) -> None:
+    """Tell it of a trainer whose constructor was not hooked: another library made its class anew from TRL's source."""
+    if state.learned.get("system") != PACKAGE:
+        _trainer_made(args, kwargs, None)
 
 
 # --- rollout ----------------------------------------------------------------------------------------------------------
@@ -149,17 +155,31 @@ def _rollout_failed(args: Args, kwargs: Kwargs, error: BaseException) -> None:
 
 
 def _logprob_stage(args: Args, kwargs: Kwargs) -> str | None:
-    """The same method serves old, reference and training log-probabilities; the last are part of the forward."""
+    """The same method serves old, reference and training log-probabilities; the last are part of the forward.
+
+    Where another library's function computes the loss, and is not hooked, they are the forward.
+    """
     stage = current_stage()
     if stage is not None and stage.name == vocabulary.FORWARD:
         return None
     end_between()
-    return vocabulary.LOGPROB
+    return vocabulary.FORWARD if _is_of_loss() else vocabulary.LOGPROB
+
+
+def _is_of_loss() -> bool:
+    """Return whether log-probabilities are those of a loss: TRL computes others without gradients, while it scores."""
+    import torch
+
+    return torch.is_grad_enabled() or bool(state.training.evaluating and not state.training.mode)
 
 
 def _say_logprob(args: Args, kwargs: Kwargs) -> dict[str, Value]:
     trainer, model, input_ids = args[0], args[1], args[2]
     mode, shape = mode_of(trainer), input_ids.shape
+    if _is_of_loss():
+        of_loss: dict[str, Value] = {vocabulary.MODE: mode, vocabulary.TRAIN_BATCH_SIZE: shape[0]}
+        _consume(of_loss, mode)
+        return of_loss
     said: dict[str, Value] = {
         vocabulary.MODE: mode,
         vocabulary.LOGPROB_KIND: "ref" if _is_reference(trainer, model) else "old",
@@ -194,8 +214,9 @@ def _say_unmasked(known: dict[str, Value], mask: Any) -> Late:
 def _logprob_made(args: Args, kwargs: Kwargs, result: Any) -> None:
     stage = current_stage()
     said = (stage and stage.attributes) or {}
-    if said.get(vocabulary.MODE) == TRAIN:
-        is_reference = said[vocabulary.LOGPROB_KIND] == "ref"
+    kind = said.get(vocabulary.LOGPROB_KIND)
+    if said.get(vocabulary.MODE) == TRAIN and kind is not None:
+        is_reference = kind == "ref"
         attempt("observe", "log-probabilities", trl_model.see_logprobs, args[0], args, kwargs, is_reference)
 
 
@@ -362,6 +383,7 @@ def _hooks(module: str, trainer: str) -> tuple[Hook, ...]:
     at = f"trl.trainer.{module}:{trainer}"
     return (
         Hook(target=f"{at}.__init__", after=_trainer_made),
+        Hook(target=f"{at}.get_train_dataloader", before=_begin_training),
         Hook(target=f"{at}._prepare_inputs", after=_end_inputs, failed=_rollout_failed),
         Hook(
             target=f"{at}._generate",

@@ -17,6 +17,9 @@ HOW_TO_BEGIN: Final = (
     "or where your own loop says `with otel_rl.step(number):`."
 )
 
+TRAINED: Final = frozenset((v.TRAIN, v.BACKWARD, v.CLIP, v.OPTIMIZER))
+"""Stages of a training alone."""
+
 
 def nothing(run: Run, found: Collected, opened: Sequence[OpenView], *, is_counted: bool) -> Verdict:
     """Say why no step is finished.
@@ -27,7 +30,14 @@ def nothing(run: Run, found: Collected, opened: Sequence[OpenView], *, is_counte
         opened: their open stages.
         is_counted: whether a step left its time among the metrics.
     """
-    sentence = _unread(run) or _unfinished(run, found, opened) or _unbegun(run, found, is_counted, _ending(run, opened))
+    ending = _ending(run, opened)
+    sentence = (
+        _unread(run)
+        or _unfinished(run, found, opened)
+        or _unspanned(run, is_counted)
+        or _untold(found, ending)
+        or _unbegun(run, found, ending)
+    )
     return Verdict(kind="nothing", sentence=sentence, stage=None, share=None, rank=None, ratio=None, long_step=None)
 
 
@@ -68,8 +78,8 @@ def _ending(run: Run, opened: Sequence[OpenView]) -> str:
     return "the process was killed" if is_cut and not run.alive() else ""
 
 
-def _unbegun(run: Run, found: Collected, is_counted: bool, ending: str) -> str:
-    """Say why no step is among the spans."""
+def _unspanned(run: Run, is_counted: bool) -> str:
+    """Say why steps have numbers but no spans; empty where none has numbers."""
     if is_counted and run.damage:
         return "The steps' numbers are here, but no step's spans: some files could not be read, as listed below."
     if is_counted:
@@ -77,6 +87,24 @@ def _unbegun(run: Run, found: Collected, is_counted: bool, ending: str) -> str:
             "The steps' numbers are here, but no step's spans: none was sampled (OTEL_TRACES_SAMPLER), "
             "or they were removed to keep the journal below OTEL_RL_JOURNAL_MAX_BYTES."
         )
+    return ""
+
+
+def _untold(found: Collected, ending: str) -> str:
+    """Say that a training is here, but not its steps; empty where none is."""
+    if TRAINED.isdisjoint(found.longest_ns):
+        return ""
+    systems = [str(one[v.SYSTEM]) for one in found.resources.values() if one.get(v.SYSTEM)]
+    who = systems[-1] if systems else "The program"
+    ended = f" {ending[0].upper()}{ending[1:]}." if ending else ""
+    return (
+        f"{who} trained, but no step was recorded: nothing told otel_rl where one begins. {HOW_TO_BEGIN} "
+        f"`otel-rl doctor RUN` names methods of a trainer that another library has replaced.{ended}"
+    )
+
+
+def _unbegun(run: Run, found: Collected, ending: str) -> str:
+    """Say why no step began."""
     systems = [str(one[v.SYSTEM]) for one in found.resources.values() if one.get(v.SYSTEM)]
     if run.alive():
         return f"No step has begun yet. {HOW_TO_BEGIN}"

@@ -23,7 +23,7 @@ from opentelemetry.context import get_current
 
 import otel_rl
 from otel_rl import vocabulary as v
-from otel_rl.current import SPAN_KEY
+from otel_rl.current import CURRENT, SPAN_KEY
 from otel_rl.guard import errors
 from otel_rl.runtime import state
 from tests.programs.launch import HERE, launcher, run
@@ -239,8 +239,9 @@ def test_a_step_of_an_optimizer_that_raises_ends_with_the_step_of_the_training(
 
     with suppress(ValueError):
         train()
-    assert (True, []) == (
-        get_current().get(SPAN_KEY) is None,
+    assert (None, None, []) == (
+        get_current().get(SPAN_KEY),
+        CURRENT.get(),
         [one.name for one in state.open if one.name == v.OPTIMIZER],
     )
     (step,) = recorded().steps().values()

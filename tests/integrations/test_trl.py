@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections import Counter
 from typing import Any
 
@@ -12,6 +13,7 @@ pytest.importorskip("trl")
 
 from otel_rl import vocabulary as v
 from otel_rl.integrations.trl_metrics import CANONICAL, PER_RANK
+from otel_rl.report.build import build_report
 from tests.programs.launch import Trained, Trainings
 from tests.programs.recorded import Node, Recorded, outside, overlapping
 
@@ -373,6 +375,43 @@ def test_what_a_derived_trainer_overrides_belongs_to_the_stage(trainings: Traini
         assert 2 * slept_s <= (found[v.FORWARD].span.end_ns - found[v.FORWARD].span.start_ns) / 1e9
         assert slept_s <= (found[v.SAMPLE].span.end_ns - found[v.SAMPLE].span.start_ns) / 1e9
         assert TOKENS <= set(found[v.FORWARD].attributes)
+
+
+@pytest.mark.parametrize("trainer", ["grpo", "rloo"])
+def test_methods_that_another_library_replaces_are_the_same_stages(trainings: Trainings, trainer: str) -> None:
+    """Before the trainer is made or after, of its class or its own; and everything else is as without otel_rl."""
+    job = {"trainer": trainer, "config": {"max_steps": 2}, "play": "train_replaced"}
+    plain = trainings.train(f"plain-replaced-{trainer}", **job, otel=False)
+    result = trainings.train(f"replaced-{trainer}", **job)
+    as_it_is = trainings.train(f"not-replaced-{trainer}", trainer=trainer, config={"max_steps": 2})
+    for what in ("rollouts", "parameters", "random", "steps", "errors"):
+        assert plain.truth[what] == result.truth[what]
+    recorded, expected = Recorded(result.runs), Recorded(as_it_is.runs)
+    assert ([], {}) == (recorded.orphans, recorded.errors())
+    outlines = [{number: step.outline() for number, step in one.steps().items()} for one in (expected, recorded)]
+    assert outlines[0] == outlines[1]
+    assert {1, 2} == set(outlines[0])
+    for name in (v.SAMPLES, v.TRAIN_TOKENS):
+        assert expected.total(name) == recorded.total(name) > 0
+
+
+def test_a_loss_that_is_not_hooked_has_no_old_log_probabilities(trainings: Trainings) -> None:
+    """Those that it computes are the forward, also of an evaluation; the rollout's own are as they are."""
+    config = {"max_steps": 2, "eval_strategy": "steps", "eval_steps": 2}
+    recorded = Recorded(trainings.train("loss", config=config, play="train_unhooked", unhooked="compute_loss").runs)
+    (error,) = recorded.errors()
+    assert "GRPOTrainer.compute_loss: " in error
+    found = Counter(node.label for node in recorded.nodes if node.name in (v.SAMPLE, v.LOGPROB, v.FORWARD))
+    assert {v.SAMPLE: 6, "rl.logprob ref": 6, v.FORWARD: 6} == dict(found)
+
+
+def test_a_training_whose_steps_are_not_told_is_not_denied(trainings: Trainings) -> None:
+    """The report says what is missing, and which method was replaced."""
+    result = trainings.train("untold", config={"max_steps": 2}, play="train_unhooked", unhooked="get_batch_samples")
+    report = build_report(Recorded(result.runs).run, time.time_ns())
+    assert report.verdict.sentence.startswith("trl trained, but no step was recorded: ")
+    (error,) = [loss for loss in report.losses if loss.what == "error"]
+    assert "Trainer.get_batch_samples: " in error.reason
 
 
 CLOCKED = ("step_time", "epoch", "step", "runtime", "samples_per_second", "steps_per_second")

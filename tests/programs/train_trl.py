@@ -284,6 +284,48 @@ def exhausted(job: dict[str, Any]) -> None:
     make(job, max_steps=1).train()
 
 
+def rewritten(kind: Any, name: str, swapped: tuple[str, str] = ("", "")) -> None:
+    """Write a method anew from its source, as libraries do that make training faster; or with two arguments swapped."""
+    import inspect
+    import textwrap
+
+    source = textwrap.dedent(inspect.getsource(getattr(kind, name)))
+    if all(swapped):
+        source = source.replace(swapped[0], "_swapped").replace(swapped[1], swapped[0]).replace("_swapped", swapped[1])
+    space = dict(vars(sys.modules[kind.__module__]))
+    exec("from __future__ import annotations\n" + source, space)
+    setattr(kind, name, space[name])
+
+
+def train_replaced(job: dict[str, Any]) -> None:
+    """Train with methods that other libraries replace: before the trainer is made, behind that, and of it alone."""
+    import transformers
+    import trl
+
+    kind = getattr(trl, f"{job.get('trainer', 'grpo').upper()}Trainer")
+    rewritten(kind, "_generate")
+    rewritten(transformers.Trainer, "_inner_training_loop")
+    TRUTH["trainer"] = trainer = make(job)
+    rewritten(transformers.Trainer, "get_batch_samples")
+    former = kind._calculate_rewards
+    kind._calculate_rewards = lambda self, *args, **kwargs: former(self, *args, **{**kwargs})
+    own = trainer.compute_loss
+    trainer.compute_loss = lambda *args, **kwargs: own(*args, **{**kwargs})
+    trainer.train()
+
+
+def train_unhooked(job: dict[str, Any]) -> None:
+    """Train with methods in the place of hooked ones that take other arguments."""
+    import transformers
+    import trl
+
+    if job["unhooked"] == "get_batch_samples":
+        rewritten(transformers.Trainer, "get_batch_samples", ("epoch_iterator", "num_batches"))
+    else:
+        trl.GRPOTrainer.compute_loss = lambda self, inputs, model, *_, **__: self._compute_loss(inputs, model)
+    train(job)
+
+
 def corrupted(job: dict[str, Any]) -> None:
     """Move the tokens of the second micro-batch by one, behind the rollout's back."""
     trainer = make(job)
