@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 
-from otel_rl.report.format import count, listed, number, percent, plural, printable, seconds, shorten, size, times
+from otel_rl.report.fitting import shorten
+from otel_rl.report.format import count, listed, number, percent, plural, printable, seconds, size, times
 
 
 def test_durations_have_the_unit_that_fits() -> None:

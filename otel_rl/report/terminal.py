@@ -11,6 +11,7 @@ from rich.text import Text
 from otel_rl.report.balance_table import balance_table
 from otel_rl.report.clocks import clock_lines
 from otel_rl.report.comm_table import comm_table
+from otel_rl.report.fitting import shorten
 from otel_rl.report.format import clock, count, plural, printable, seconds
 from otel_rl.report.goodput_table import goodput_table
 from otel_rl.report.model import Report
@@ -63,14 +64,14 @@ def document(report: Report, width: int) -> RenderableType:
         balance_table(report, width),
         rank_table(report, width),
         comm_table(report, width),
-        goodput_table(report),
+        goodput_table(report, width),
         flops_table(report),
         request_table(report),
-        series_table(report, width),
-        numbers_table(report, width),
+        series_table(report),
+        numbers_table(report),
         work_table(report),
         memory_table(report),
-        parts_table(report, width),
+        parts_table(report),
         _trust(report),
     ]
     parts: list[RenderableType] = []
@@ -97,8 +98,7 @@ def _header(report: Report, width: int) -> Text:
     state, style = STATES[report.state] if report.attempts else ("nothing recorded", WARNING)
     if report.state == "unknown" and report.verdict.kind == "nothing":
         state, style = "ended", NOTE  # who makes no step has nothing to tear down
-    title = Text(f"otel_rl  {report.run}", style="bold")
-    title.truncate(max(1, width - len(state) - 2), overflow="ellipsis")
+    title = Text(shorten(f"otel_rl  {report.run}", max(1, width - len(state) - 2)), style="bold")
     title.append(" " * max(2, width - title.cell_len - len(state)))
     title.append(state, style=style)
     system = f"{report.system} {report.system_version}".strip()
