@@ -25,7 +25,8 @@ def balance_table(report: Report, width: int) -> RenderableType | None:
     if not rows:
         return None
     ranks = sorted({Rank(one.role, one.rank) for row in rows for one in row.own})
-    shown = sorted(rows, key=lambda row: row.straggler is None)[:MOST_ROWS]  # in the order of the stage table
+    places = sorted(range(len(rows)), key=lambda place: rows[place].straggler is None)[:MOST_ROWS]
+    shown = [rows[place] for place in sorted(places)]
     table = _full(report, shown, ranks) if len(ranks) <= MOST_RANKS else None
     if table is None or not table.fits(width):
         table = _short(report, shown)

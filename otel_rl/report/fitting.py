@@ -20,6 +20,8 @@ GAP: Final = 2
 """Cells between two columns."""
 LEAST_NAME: Final = 16
 """A name that is longer is not made shorter than this."""
+SHORTEST_NAME: Final = 3
+"""Where even that is too long, and no column is left that could go, it is made as short as this."""
 LEAST_PICTURE: Final = 8
 ELLIPSIS: Final = "…"
 MOST_RANKS: Final = 16
@@ -137,9 +139,13 @@ def _total(widths: Iterable[int]) -> int:
 def _widths(columns: Sequence[_Column], width: int) -> list[int]:
     """Divide a width: what is left goes to the names, the shortest first, then to the pictures."""
     widths = [column.least for column in columns]
-    left = max(0, width - _total(widths))
+    left = width - _total(widths)
     names = [place for place, column in enumerate(columns) if column.kind == "name"]
     names.sort(key=lambda place: columns[place].whole)
+    for place in reversed(names):  # nothing else is left that could go
+        widths[place] += max(left, SHORTEST_NAME - widths[place]) if left < 0 else 0
+        left = width - _total(widths)
+    left = max(0, left)
     for index, place in enumerate(names):
         added = min(left // (len(names) - index), columns[place].whole - widths[place])
         widths[place] += added
