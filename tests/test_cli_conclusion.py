@@ -15,7 +15,7 @@ from otel_rl.cli import conclusion
 from otel_rl.cli.conclusion import conclude
 from otel_rl.guard import errors
 from otel_rl.journal.read import Run, open_run
-from otel_rl.report.build import build_report
+from otel_rl.report.build import build_report, read_points
 from tests.runs import Plan, write_run
 
 
@@ -66,6 +66,20 @@ def test_a_report_that_takes_too_long_is_cut_to_its_head(
     assert times.startswith("started ")
     command = f"otel-rl report '{path}'"
     assert ["", f"otel-rl: the report takes longer than 0 s; to see all of it, run: {command}"] == rest
+
+
+def test_a_head_needs_no_numbers(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    hang: Callable[[], list[Run]],
+) -> None:
+    """They may take too long to read, too."""
+    path = write_run(tmp_path, Plan(steps=5))
+    monkeypatch.setattr(conclusion, "read_points", lambda run: [hang(), read_points(run)][1])
+    conclude(lambda: [open_run(path)], tmp_path, quiet=False)
+    first, name, times, *rest = capsys.readouterr().err.splitlines()
+    assert ("", "otel_rl  healthy", True, 2) == (first, name, times.startswith("started "), len(rest))
 
 
 @pytest.mark.parametrize("quiet", [False, True])

@@ -18,7 +18,7 @@ from otel_rl.cli.outcome import complain, fallback_lines, stderr
 from otel_rl.cli.shipping import refusals
 from otel_rl.guard import guard
 from otel_rl.journal.read import Run
-from otel_rl.report.build import build_report, read_points
+from otel_rl.report.build import Points, build_report, no_points, read_points
 from otel_rl.report.head import head
 from otel_rl.report.terminal import render
 
@@ -60,12 +60,9 @@ class Conclusion:
                 )
 
     def _show(self, run: Run, console: Console) -> None:
+        self.head = _head(run, no_points(run), console)
         points = read_points(run)
-        with console.capture() as shown:
-            console.print()
-            console.print(head(run, points), highlight=False)
-            console.print()
-        self.head = shown.get()
+        self.head = _head(run, points, console)
         report = build_report(run, time.time_ns(), points)
         with console.capture() as shown:
             console.print()
@@ -90,6 +87,14 @@ class Conclusion:
         elif self.path is None and not self.lines:
             command = f"OTEL_RL_DIR={shlex.quote(str(root))} otel-rl report"
             complain(f"{root} cannot be read in {LIMIT_S:.0f} s; to see what was recorded, run: {command}")
+
+
+def _head(run: Run, points: Points, console: Console) -> str:
+    with console.capture() as shown:
+        console.print()
+        console.print(head(run, points), highlight=False)
+        console.print()
+    return shown.get()
 
 
 def conclude(find: Callable[[], list[Run]], root: Path, *, quiet: bool) -> None:

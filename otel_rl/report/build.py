@@ -63,7 +63,7 @@ def build_report(run: Run, now_ns: int, points: Points | None = None) -> Report:
     opened = run.open_stages()
     found = collect(run.closed_spans({*KEYS, *MEMORY_KEYS}))
     _add_open(found, opened)
-    alive = {journal.identity.writer for journal in run.journals if journal.alive()}
+    alive = _living({journal.identity.writer for journal in run.journals if journal.alive()}, found)
     _add_now(found, alive, now_ns, monotonic_ns() - began_ns)
     begin_ns, end_ns = _bounds(found.attempts.values())
     _leave_out_helpers(found)
@@ -147,11 +147,14 @@ class Points:
         return self.stepped.total()
 
 
+def no_points(run: Run) -> Points:
+    """Return what is known of a run before any point is read."""
+    return Points(begin_ns=min((one.identity.created_ns for one in run.journals if one.identity.created_ns), default=0))
+
+
 def read_points(run: Run) -> Points:
     """Sort the points in one pass."""
-    points = Points(
-        begin_ns=min((one.identity.created_ns for one in run.journals if one.identity.created_ns), default=0)
-    )
+    points = no_points(run)
     for point in run.points(_is_read):
         if point.name in NAMES:
             points.numbers.see(point)
@@ -199,6 +202,16 @@ def _add_open(found: Collected, opened: Sequence[OpenView]) -> None:
             end_ns = max(view.start_ns, view.last_ns)
             found.widen(attempt, Bounds(view.start_ns - set_ns, end_ns - set_ns))
         found.know(view.resource, view.journal.identity)
+
+
+def _living(alive: set[str], found: Collected) -> set[str]:
+    """Leave out the workers that may outlive their attempt: it is over once its ranks have recorded their tear-down.
+
+    A worker that was ended cannot close its journal, and counts as living for a minute where nobody can look it up.
+    """
+    over = {phase.attempt for phase in found.phases if phase.name == v.TEARDOWN}
+    helpers = [found.writers[attempt] for attempt in over if not found.writers[attempt] & alive & found.holders]
+    return alive.difference(*helpers)
 
 
 def _add_now(found: Collected, alive: set[str], now_ns: int, read_ns: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Final, Literal
 
 from rich.cells import cell_len
@@ -97,7 +98,7 @@ class FittingTable:
     def row(self, *cells: str | Text | Draw, style: StyleType = "") -> None:
         """Add a row; texts are taken literally."""
         for column, cell in zip(self._columns, cells, strict=True):
-            column.cells.append(cell)
+            column.cells.append(lru_cache(maxsize=1)(cell) if callable(cell) else cell)  # drawn once, then measured
         self._styles.append(style)
 
     def fits(self, width: int) -> bool:

@@ -34,6 +34,8 @@ STATES: Final = {
     "unknown": ("ended, no tear-down recorded", WARNING),
 }
 RECORDS: Final = {"traces": "span", "metrics": "metric point", "logs": "log record"}
+MOST_DAMAGED: Final = 16
+"""Journals with damage that are listed."""
 FAILURE_ROWS: Final = 16
 """Failures that are listed, the last ones."""
 
@@ -174,7 +176,9 @@ def _trust(report: Report) -> Text | None:
     ]
     lines += [
         f"{row.writer}: {count(row.bytes)} bytes unreadable in {plural(row.places, 'place')} ({row.reason})"
-        for row in report.damage
+        for row in report.damage[:MOST_DAMAGED]
     ]
+    if len(report.damage) > MOST_DAMAGED:
+        lines.append(f"and {plural(len(report.damage) - MOST_DAMAGED, 'journal')} more with unreadable bytes")
     lines += clock_lines(report)
     return Text("\n".join(lines), style=WARNING) if lines else None
