@@ -50,10 +50,12 @@ class Conclusion:
             self.lines.append(f"recorded in {runs[0].path}")
         else:
             self.path = runs[0].path
-            self._show(runs[0], stderr())
         self.lines += [f"also recorded in {other.path}" for other in runs[1:]]
         for run in runs:
             self.lines += fallback_lines(run)
+        if self.path is not None:
+            self._show(runs[0], stderr())
+        for run in runs:
             if answers := refusals(run):
                 self.lines.append(
                     f"not all of it could be sent so far: {answers}; `otel-rl doctor {run.path}` says what waits"

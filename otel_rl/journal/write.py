@@ -229,9 +229,12 @@ class Writer:
         self._held.close()
 
     def _end(self, segment: Segment) -> None:
-        """Mark a segment as the last one of a closed journal, where that fits below the cap and onto the disk."""
+        """Mark a segment as the last one of a closed journal, where that fits below the cap and onto the disk.
+
+        A sidecar sends its own journal until it ends, so it leaves nothing behind that nobody reads.
+        """
         size = sum(one.size for one in self._segments()) + self._held.total_bytes + len(frame.END)
-        if segment.frames and size <= self._max_bytes:
+        if segment.frames and size <= self._max_bytes and not self.identity.is_sidecar:
             with suppress(OSError):  # the journal then counts as closed once its heartbeat has run out
                 segment.append(frame.END, 0)
                 self._bytes += len(frame.END)
