@@ -10,15 +10,22 @@ from pathlib import Path
 from typing import Final
 
 from otel_rl.config import settings as all_settings
+from otel_rl.metrics import MAX_SERIES
 from otel_rl.vocabulary import ROWS, Attribute, Event, Metric, Stage
 
-PREAMBLE: Final = """\
+PREAMBLE: Final = f"""\
 # What otel_rl emits
 
 Made from `otel_rl/vocabulary/` and `config.py` by `python -m otel_rl.catalogue`; do not edit by hand.
 
-Units are UCUM: `s` seconds, `By` bytes, `1` a ratio or a plain number, `{token}` a count of tokens. Sources other than
-`otel_rl` are names that exist elsewhere and mean the same here.
+Units are UCUM: `s` seconds, `By` bytes, `1` a ratio or a plain number, `{{token}}` a count of tokens. Sources other
+than `otel_rl` are names that exist elsewhere and mean the same here.
+
+Name your own stages, metrics and attributes by kinds of work, never by samples: `otel_rl.stage("reward", sample=17)`,
+not `otel_rl.stage("reward sample 17")`; `otel_rl.record("accuracy", 0.5)`, not one metric for each problem. Every name
+makes series of its own in a metrics backend. Of one metric a process keeps the first {MAX_SERIES:,} sets of attributes
+(names of stages are among them) and drops the others (`too_many_series`); the report only counts what takes less than
+0.1 % of the step time. What tells samples apart is the value of a span's attribute, not its key.
 """
 ATTRIBUTE_PLACES: Final = {
     "resource": ("Resource", "Of every span, metric point and log record of a process."),

@@ -90,7 +90,7 @@ def test_a_reader_that_leaves_ends_it_quietly(tmp_path: Path) -> None:
 @pytest.fixture
 def dead(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every reader take this process for dead."""
-    monkeypatch.setattr("otel_rl.journal.identity.WriterIdentity.is_alive", lambda identity, touched_s: False)
+    monkeypatch.setattr("otel_rl.journal.identity.WriterIdentity.is_alive", lambda *_: False)
 
 
 def leave_open(recording: Recording, number: int) -> Path:

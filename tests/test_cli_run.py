@@ -20,7 +20,8 @@ from typer.testing import CliRunner
 from otel_rl.cli import app, beside
 from otel_rl.cli.beside import sending
 from otel_rl.cli.child import FORWARDED, run_child
-from otel_rl.cli.run import child_environment, conclude, recorded_since
+from otel_rl.cli.conclusion import conclude
+from otel_rl.cli.run import child_environment, recorded_since
 from otel_rl.config import Config
 from otel_rl.guard import errors
 from otel_rl.journal.identity import WriterIdentity
@@ -335,7 +336,7 @@ def test_the_exit_code_survives_a_failing_report(
 ) -> None:
     """Whatever goes wrong after the command has ended."""
 
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise error
 
     monkeypatch.setattr(sys.modules["otel_rl.cli.run"], "conclude", fail)
@@ -366,7 +367,7 @@ def test_a_run_that_went_elsewhere_is_found(
     lost = write_run(fallback, Plan(steps=1, run_id="lost"))
     found = recorded_since(tmp_path / "absent", 0)
     assert [lost] == [run.path for run in found]
-    conclude(found, quiet=True)
+    conclude(lambda: found, tmp_path, quiet=True)
     reason = "is in the folder for temporary files: the directory of its runs could not be written"
     assert f"otel-rl: recorded in {lost}\notel-rl: {lost} {reason}\n" == capsys.readouterr().err
 
@@ -403,14 +404,14 @@ def test_it_has_the_records_sent(tmp_path: Path, stays: str, options: list[str])
 def test_what_the_other_side_does_not_take_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A dead endpoint is named once, with its signals, and nothing where the records were taken."""
     path = write_run(tmp_path)
-    conclude([open_run(path)], quiet=True)
+    conclude(lambda: [open_run(path)], tmp_path, quiet=True)
     assert "could be sent" not in capsys.readouterr().err
     name = next(path.glob("*.traces.*")).name.partition(".")[0]
     progress = load(path, name)
     for kind in ("traces", "logs"):
         progress[kind].put_off("later", "gRPC UNAVAILABLE")
     save(path, name, {kind: row.row() for kind, row in progress.items()})
-    conclude([open_run(path)], quiet=True)
+    conclude(lambda: [open_run(path)], tmp_path, quiet=True)
     told = f"not all of it could be sent so far: gRPC UNAVAILABLE (logs, traces); `otel-rl doctor {path}`"
     assert told in capsys.readouterr().err
 

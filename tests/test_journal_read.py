@@ -536,6 +536,24 @@ def test_a_heartbeat_that_stops(tmp_path: Path) -> None:
     assert not journal.alive()
 
 
+def test_the_end_of_a_process_that_cannot_be_looked_up(tmp_path: Path) -> None:
+    """Its last frame says that it closed its journal; one that was killed lives until its heartbeat runs out."""
+    finished, killed = (replace(DEAD, writer=f"trainer-{rank}-1-0000000{rank}", boot_id="") for rank in (0, 1))
+    for identity in (finished, killed):
+        journal = Journaled(tmp_path / "run", identity)
+        journal.spans(1)
+        journal.opened(2)
+        if identity is finished:
+            journal.writer.close()
+    states = {one.identity.writer: one.alive() for one in open_run(tmp_path / "run").journals}
+    assert {finished.writer: False, killed.writer: True} == states
+    joined = tmp_path / "joined.otlp"
+    joined.write_bytes(b"".join(path.read_bytes() for path in sorted((tmp_path / "run").iterdir())))
+    run = open_run(joined)
+    assert states == {one.identity.writer: one.alive() for one in run.journals}
+    assert ([], [1, 1]) == (run.damage, ids(run))
+
+
 def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
     """A sparse file of 200 GB is damage in a moment; the journal beside it is read."""
     journal = Journaled(tmp_path)

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from otel_rl.journal import acknowledged, frame
+from otel_rl.journal.files import ends_closed
 from otel_rl.journal.frame import Damage, Frame, Signal
 from otel_rl.journal.identity import WriterIdentity, _processes_below, start_time
 from otel_rl.journal.read import open_run
@@ -36,8 +37,8 @@ def writer(
 
 
 def items(path: Path) -> list[Frame | Damage]:
-    """Read all of a segment but the writer's frame, which must come first."""
-    first, *rest = frame.scan(path.read_bytes())
+    """Read all of a segment but the writer's frames: the first one, and that of a closed journal."""
+    first, *rest = frame.scan(path.read_bytes().removesuffix(frame.END))
     assert isinstance(first, Frame)
     assert WriterIdentity.from_json(first.payload) == IDENTITY
     return rest
@@ -612,6 +613,57 @@ def test_a_platform_without_proc(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     identity = WriterIdentity.current("trainer", 0)
     assert ("", "", 0, os.getpid()) == (identity.boot_id, identity.pid_namespace, identity.start_time, identity.pid)
     assert (False, True) == (identity.is_alive(0), identity.is_alive(1e11))
+
+
+def test_a_process_that_is_hidden(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """/proc can hide the processes of others: one that is there and not shown is judged by its files."""
+    identity = replace(WriterIdentity.current("trainer", 0), pid=1 << 22)
+    errors = iter([PermissionError(), ProcessLookupError(), PermissionError()])
+
+    def kill(pid: int, number: int) -> None:
+        assert (1 << 22, 0) == (pid, number)
+        raise next(errors)
+
+    monkeypatch.setattr(os, "kill", kill)
+    assert [True, False, False] == [
+        identity.is_alive(1e11),
+        identity.is_alive(1e11),
+        identity.is_alive(1e11, lambda: True),
+    ]
+
+
+@pytest.mark.parametrize("signal", ["traces", "logs"])
+def test_a_closed_journal_says_so_at_its_end(tmp_path: Path, signal: Signal) -> None:
+    """Once, behind the last records; not in a segment that others follow."""
+    journal = writer(tmp_path, segment_bytes=1200)
+    for _ in range(3):
+        journal.append(signal, b"x" * 400, 1, 1, 1)
+    paths = sorted((tmp_path / "runs" / "run").iterdir())
+    assert [False, False] == [ends_closed(path) for path in paths]
+    journal.close()
+    assert [False, True] == [ends_closed(path) for path in paths]
+    assert sum(path.stat().st_size for path in paths) == journal.stats.bytes
+    assert [b"x" * 400] * 3 == payloads(tmp_path, signal)
+
+
+def test_a_full_disk_cannot_mark_a_journal_as_closed(tmp_path: Path, disk: Callable[..., Disk]) -> None:
+    """The records stay, and the heartbeat runs out."""
+    journal = writer(tmp_path)
+    journal.append("traces", b"x", 1, 1, 1)
+    disk(10)
+    journal.close()
+    (path,) = (tmp_path / "runs" / "run").iterdir()
+    assert ([b"x"], False, journal.stats.bytes) == (payloads(tmp_path), ends_closed(path), path.stat().st_size)
+
+
+@pytest.mark.parametrize("missing", [0, 1])
+def test_the_mark_of_a_closed_journal_is_below_the_cap(tmp_path: Path, missing: int) -> None:
+    """No record is removed for it."""
+    journal = writer(tmp_path, max_bytes=1000)
+    journal.append("traces", b"x" * (1000 - OVERHEAD - frame.HEADER_BYTES - len(frame.END) + missing), 1, 1, 1)
+    (path,) = (tmp_path / "runs" / "run").iterdir()
+    journal.close()
+    assert (bool(missing), 1) == (not ends_closed(path), len(payloads(tmp_path)))
 
 
 def test_a_directory_that_was_removed_is_made_anew_at_once(tmp_path: Path) -> None:

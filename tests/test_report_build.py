@@ -340,6 +340,16 @@ def test_a_worker_that_outlives_its_rank_does_not_let_the_run_go_on(tmp_path: Pa
     assert ["alive", "killed", "alive"] == states
 
 
+def test_a_worker_that_outlives_the_tear_down_does_not_let_the_run_go_on(tmp_path: Path, healthy: Report) -> None:
+    """Whether it lives is not known for a minute where nobody can look it up."""
+    elsewhere = replace(ALIVE, boot_id="another")
+    worker = Peer(tmp_path / "healthy", 1, attempt="a" * 32, clock_ms=SETUP_MS, identity=elsewhere)
+    worker.open("judge")
+    report = build_report(open_run(tmp_path / "healthy"), NOW_NS)
+    assert [True] == [one.is_alive for one in report.open_stages]
+    assert ("finished", healthy.end_ns) == (report.state, report.end_ns)
+
+
 def test_who_is_killed_behind_a_step_that_raised_is_killed(tmp_path: Path) -> None:
     """Though its container has ended: there is no tear-down."""
     rank = Peer(tmp_path / "killed", 0, attempt="a" * 32, clock_ms=SETUP_MS, identity=DEAD)

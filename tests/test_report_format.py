@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from otel_rl.report.format import count, listed, number, percent, plural, printable, seconds, shorten, size, times
+from otel_rl.report.format import count, listed, number, percent, plural, printable, seconds, size, times
 
 
 def test_durations_have_the_unit_that_fits() -> None:
@@ -47,8 +47,3 @@ def test_names_are_listed_up_to_a_number() -> None:
     names = ["a", "b", "c", "d", "e"]
     expected = ["", "a", "a and b", "a, b and c", "a, b, c and d", "a, b, c and 2 more"]
     assert expected == [listed(names[:length]) for length in range(6)]
-
-
-def test_long_names_lose_their_middle() -> None:
-    """Their end tells them apart."""
-    assert ["layer", "la…2", "l…2"] == [shorten("layer", 5), shorten("layer.2", 4), shorten("layer.2", 3)]

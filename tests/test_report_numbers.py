@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 
 import otel_rl
+from otel_rl import vocabulary as v
 from otel_rl.report.build import build_report
 from otel_rl.report.model import Report, Series
 from otel_rl.report.terminal import render
@@ -74,3 +75,23 @@ def test_many_numbers_are_not_listed_whole(report: Report) -> None:
     names = [line.split()[0] for line in lines if line.startswith("layers.")]
     assert [f".{number:02}" for number in range(12)] == [name[-3:] for name in names]
     assert 80 >= max(map(len, lines[:-1]))  # the last is the path
+
+
+def test_of_many_numbers_those_with_most_values_are_listed(report: Report) -> None:
+    """A number of each step is not lost among those of single samples."""
+    before, mine = report.numbers
+    many = [replace(before, name=f"accuracy/problem-{number}") for number in range(3000)]
+    lines = shown(replace(report, numbers=[*many, replace(mine, name="zz")]), 80).splitlines()
+    assert "and 2,989 more, which --json has" in lines
+    assert (11, 1) == tuple(sum(line.startswith(name) for line in lines) for name in ("accuracy/", "zz "))
+
+
+def test_rewards_of_many_functions_do_not_hide_the_loss(report: Report) -> None:
+    """What is no part of something else comes first."""
+    loss = replace(report.numbers[1], name=v.LOSS)
+    parts = [replace(loss, name=v.REWARD_SCORE, qualifiers={v.REWARD_FUNCTION: f"task {place}"}) for place in range(60)]
+    lines = shown(replace(report, series=[*parts, replace(loss, name=v.REWARD_SCORE), loss]), 80).splitlines()
+    assert "and 22 more, which --json has" in lines
+    assert (1, 38, 1) == tuple(
+        sum(line.startswith(name) for line in lines) for name in ("reward ", "  reward ", "loss ")
+    )

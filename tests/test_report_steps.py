@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -121,3 +122,30 @@ def test_all_collectives_under_no_stage_count() -> None:
     steps = averaged([10.0] * 9, comm=Comm(40, 8 * MS))
     expected = CommRow(stage=v.COMM, ranks=[RankComm(role="trainer", rank=0, count=40.0, time_s=0.008)])
     assert [expected] == comm_rows(steps, stage_rows(steps))
+
+
+def test_a_stage_is_looked_up_in_its_own_steps_only() -> None:
+    """A run may have as many stages as samples: to look for each in every step takes hours."""
+    looked_up: list[tuple[str, ...]] = []
+
+    class Watched(dict[tuple[str, ...], Slice]):
+        def __getitem__(self, path: tuple[str, ...]) -> Slice:
+            looked_up.append(path)
+            return super().__getitem__(path)
+
+        def __contains__(self, path: object) -> bool:
+            raise AssertionError(path)
+
+    one = Slice((MS,), MS, MS, NOTHING, False, False)
+    steps = [
+        replace(
+            record(0, Step(number * MS, (number + 1) * MS, "train", number), {}),
+            slices=Watched({(f"sample {number}",): one}),  # type: ignore[arg-type]
+        )
+        for number in range(100)
+    ]
+    rows = stage_rows(average(steps))
+    assert [f"sample {number}" for number in range(2, 100)] == sorted(
+        (row.stage for row in rows if row.stage != v.OTHER), key=lambda name: int(name.split()[1])
+    )
+    assert 98 == len(looked_up)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,13 +11,14 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from rich.cells import cell_len
 from rich.console import Console
 
 from otel_rl import vocabulary as v
 from otel_rl.journal.read import open_run
 from otel_rl.report.build import build_report
 from otel_rl.report.efficiency_model import SlowCommunication
-from otel_rl.report.model import Rank, Report
+from otel_rl.report.model import Rank, RankSeconds, Report
 from otel_rl.report.terminal import render
 from tests.peers import Did, Peer
 from tests.runs import BEGIN_NS, Plan, write_run
@@ -257,6 +259,149 @@ def test_ranks_whose_journals_are_elsewhere_are_told(tmp_path: Path) -> None:
         Peer(tmp_path, rank, 8).step(1, [Did(v.REWARD, 5)])
     part = build_report(open_run(tmp_path), BEGIN_NS)
     assert (6, 2, True) == (len(part.ranks), part.missing_ranks, "6 of 8 ranks · " in _text(part))
+
+
+NAMES = ["reward_correctness_of_digit", "x" * 44, "y" * 72, "報酬関数" * 12, "\N{PARTY POPPER}" * 30]
+LONGEST_S = 359_999.0
+"""`99 h 59 min`: no duration is written longer."""
+
+
+def largest(report: Report, name: str) -> Report:
+    """Give every label a long name, and every number the most digits that it can have."""
+    stages = [
+        replace(row, stage=row.stage if row.stage == v.OTHER else f"{name}{place}", calls=123_456_789, share=1.0,
+                inside=None if row.inside is None else f"{name}0", median_s=LONGEST_S, p95_s=LONGEST_S,
+                total_s=LONGEST_S)
+        for place, row in enumerate(report.stages)
+    ]  # fmt: skip
+    balance = [
+        replace(row, stage=name, own=[replace(one, own_s=LONGEST_S) for one in row.own]) for row in report.balance
+    ]
+    comm = [
+        replace(row, stage=name, ranks=[replace(one, count=1234.5, time_s=LONGEST_S) for one in row.ranks])
+        for row in report.comm
+    ]
+    times = [
+        replace(row, active_s=LONGEST_S, wait_s=LONGEST_S, transfer_s=LONGEST_S, idle_s=LONGEST_S, other_s=LONGEST_S)
+        for row in report.efficiency.ranks
+    ]
+    series = [
+        replace(row, first=-1.234e-100, last=-1.234e-100, low=-1.234e-100, high=1.234e100, nonfinite=12_345)
+        for row in report.series
+    ]
+    return replace(
+        report,
+        run=name,
+        stages=stages,
+        balance=balance,
+        comm=comm,
+        series=series,
+        numbers=[replace(row, name=name) for row in series],
+        efficiency=replace(report.efficiency, ranks=times),
+        memory=[replace(row, stage=name, bytes=(1 << 50) - 1) for row in report.memory],
+        work=[replace(row, prompt_tokens=10**12, response_tokens=10**12) for row in report.work],
+    )
+
+
+@pytest.mark.parametrize("plan", ["many ranks", "device"])
+def test_names_are_shortened_and_numbers_are_not(tmp_path: Path, plan: str) -> None:
+    """In every table: a column of numbers is whole, or left out."""
+    report = build_report(open_run(write_run(tmp_path, PLANS[plan])), BEGIN_NS + 60_000_000_000)
+    for name, width in itertools.product(NAMES, (60, 80, 120)):
+        out = io.StringIO()
+        render(largest(report, name), Console(file=out, width=width))
+        _check_labels(out.getvalue().splitlines()[:-1], name, width)  # the last is the path
+
+
+def _check_labels(lines: list[str], name: str, width: int) -> None:
+    """Look for what is cut or too wide."""
+    assert width >= max(map(cell_len, lines))
+    cells = [cell for line in lines for cell in line.split() if "…" in cell]
+    assert cells or width == 120
+    assert [] == [cell for cell in cells if not set(cell) & set(name)]
+    table = lines[next(place for place, line in enumerate(lines) if line.startswith("stage ")) :]
+    heads, (row, *_) = table[0].split()[1:], table[1:]
+    whole = ["100 %", "123,456,789", "99 h 59 min", "99 h 59 min", "99 h 59 min"][: len(heads)]
+    assert row.endswith("  ".join(whole))
+
+
+def with_stages(report: Report, shares: list[float], inside: str | None = None) -> list[str]:
+    """Render a report with stages of these shares as lines."""
+    row = replace(report.stages[0], stage="rollout", share=0.9, inside=None)
+    parent = replace(row, stage=v.REWARD, share=0.5)
+    more = [replace(row, stage=f"sample {place}", share=share, inside=inside) for place, share in enumerate(shares)]
+    stages = [row, *([parent] if inside else []), *more, replace(row, stage=v.OTHER, share=0.0)]
+    lines = _text(replace(report, stages=stages)).splitlines()
+    first = next(place for place, line in enumerate(lines) if line.startswith("stage "))
+    return lines[first + 1 : first + lines[first:].index("")]
+
+
+@pytest.mark.parametrize("inside", [None, v.REWARD])
+@pytest.mark.parametrize(
+    ("shares", "rows", "said"),
+    [
+        ([0.002] * 10 + [0.0005] * 2990, 10, "and 2,990 more below 0.1 %, together 149 %"),
+        ([0.002] * 10 + [0.0005] * 8, 18, None),
+        ([0.0] * 9, 0, "and 9 more below 0.1 %, together 0.0 %"),
+        ([0.01] * 39 + [0.003, 0.002], 39, "and 2 more, each at most 0.3 %, together 0.5 %"),
+    ],
+)
+def test_small_stages_are_counted(
+    tmp_path: Path, inside: str | None, shares: list[float], rows: int, said: str | None
+) -> None:
+    """Also rewards of single samples; a few small ones are shown, and more than a screen never is."""
+    report = build_report(open_run(write_run(tmp_path)), BEGIN_NS)
+    if said and "each" in said and inside:
+        shares = shares[1:]  # the row of the stage around them
+        rows -= 1
+    lines = with_stages(report, shares, inside)
+    assert rows == sum(line.strip().startswith("sample ") for line in lines)
+    assert [said] * (said is not None) == [line for line in lines if line.startswith("and ")]
+    assert any(line.startswith(v.OTHER) for line in lines)
+
+
+def test_what_is_in_a_counted_stage_is_counted_with_it(tmp_path: Path) -> None:
+    """Its own share is in that of the stage around it."""
+    report = build_report(open_run(write_run(tmp_path)), BEGIN_NS)
+    row = replace(report.stages[0], stage="rollout", share=0.9, inside=None)
+    small = [replace(row, stage=f"sample {place}", share=0.0005) for place in range(10)]
+    nested = [replace(row, stage="judge", share=0.0004, inside=one.stage) for one in small]
+    rewards = [replace(row, stage=v.REWARD, share=0.0009), replace(row, stage="digits", share=0.0009, inside=v.REWARD)]
+    lines = _text(replace(report, stages=[row, *rewards, *small])).splitlines()
+    assert "and 12 more below 0.1 %, together 0.6 %" in lines
+    lines = _text(replace(report, stages=[row, *small, *nested])).splitlines()
+    assert "and 10 more below 0.1 %, together 0.5 %" in lines
+
+
+def test_a_thousand_ranks_are_not_listed_whole(tmp_path: Path) -> None:
+    """Each table has the ones that matter, and says how many it leaves out."""
+    report = build_report(open_run(write_run(tmp_path, PLANS["device"])), BEGIN_NS)
+    fullest = {3, 500, 999}
+    memory = [
+        replace(report.memory[0], rank=rank, bytes=2000 + (rank in fullest), kind=kind)
+        for rank in range(1000)
+        for kind in ("host rss", "device allocated")
+    ]
+    parts = [replace(report.memory_parts[0], rank=rank, reserved_bytes=rank) for rank in range(1000)]
+    work = [replace(report.work[0], rank=rank, train_tokens=rank) for rank in range(1000)]
+    own = [RankSeconds("trainer", rank, 1.0) for rank in range(1000)]
+    balance = [
+        replace(report.balance[0], stage=f"stage {place}", own=own, is_comparable=True, straggler=None)
+        for place in range(50)
+    ]
+    slow = [replace(one, stage="reward", straggler=Rank("trainer", 7), ratio=2.0) for one in balance[:1]]
+    comm = [replace(report.comm[0], stage=f"comm {place}") for place in range(50)]
+    big = replace(report, memory=memory, memory_parts=parts, work=work, balance=[*balance, *slow], comm=comm)
+    lines = _text(big).splitlines()
+    assert ["and 1,968 more, which --json has", "and 984 more, which --json has", "and 984 more, which --json has"] == [
+        line for line in sorted(lines) if line.startswith("and ") and line.endswith("has")
+    ]
+    assert ["and 10 more stages", "and 11 more stages"] == sorted(
+        line for line in lines if line.endswith("more stages")
+    )
+    assert fullest <= {int(line.split()[1]) for line in lines if "host rss" in line}
+    assert any(line.startswith("reward ") and "rank 7" in line for line in lines)
+    assert 250 > len(lines)
 
 
 def _text(report: Report) -> str:

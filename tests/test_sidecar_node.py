@@ -329,6 +329,25 @@ def test_a_clock_that_jumps_kills_nobody(tmp_path: Path, monkeypatch: pytest.Mon
         node.stop()
 
 
+def test_a_writer_that_cannot_be_looked_up_says_that_it_ended(tmp_path: Path) -> None:
+    """By its last frame, also of another node; one that was killed lives until its heartbeat runs out."""
+    ranks = [
+        Rank(tmp_path, replace(ALIVE, writer=f"trainer-{number}", **place))
+        for number, place in enumerate(({"pid_namespace": "pid:[1]"}, {"boot_id": "another"}))
+    ]
+    with sink("grpc") as server:
+        node = make(tmp_path, server)
+        for rank in ranks:
+            rank.write(1)
+        node._scan()
+        assert [True, True] == [node.is_alive(rank.identity.writer) for rank in ranks]
+        for rank in ranks:
+            rank.writer.close()
+        node._scan()
+        assert [False, False] == [node.is_alive(rank.identity.writer) for rank in ranks]
+        node.stop()
+
+
 def test_a_writer_that_was_only_paused_is_not_harmed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A container that stood still for a minute: what was closed stays so, all else arrives, its next end is closed."""
     rank = Rank(tmp_path, replace(ALIVE, pid_namespace="pid:[1]"))

@@ -41,7 +41,7 @@ def sending(root: Path, run_id: str, config: Config) -> Iterator[Keeper | None]:
     thread = Thread(target=_keep, args=(keeper, directory, over), name="otel_rl-sidecar", daemon=True)
     if keeper is not None and run_id:
         with guard("start the thread that keeps the sidecar alive"):  # out of threads: what is left goes at the end
-            _start(thread)
+            start_without_signals(thread)
     try:
         yield keeper
     finally:
@@ -77,7 +77,7 @@ def _me() -> WriterIdentity:
     return WriterIdentity.current("run", 0, __version__)
 
 
-def _start(thread: Thread) -> None:
+def start_without_signals(thread: Thread) -> None:
     """Start a thread that takes no signal: the command's are waited for elsewhere, and would end this process."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:

@@ -14,8 +14,9 @@ from typing import Annotated, Final
 import typer
 
 from otel_rl.cli.child import run_child
+from otel_rl.cli.conclusion import Conclusion
 from otel_rl.cli.outcome import FAILED, NOT_FOUND, Directory, absolute, leave, settings_to_train, stderr
-from otel_rl.cli.run import conclude, new_launch, recorded_since
+from otel_rl.cli.run import new_launch, recorded_since
 from otel_rl.config import LAUNCH
 from otel_rl.report.format import printable
 
@@ -45,7 +46,9 @@ def demo(
     with TemporaryDirectory(prefix="otel_rl_demo_", ignore_cleanup_errors=True) as scratch:
         code = run_child([*demo_command(ranks, steps), f"--workdir={scratch}"], environ)
     runs = recorded_since(root, started_ns, launch)
-    conclude(runs, quiet=False)
+    found = Conclusion(quiet=False)
+    found.look(lambda: runs)
+    found.say()
     if code:
         leave(f"the demo's training ended with exit code {code}", FAILED)
     if not runs:

@@ -97,7 +97,8 @@ def opened(name: str | None) -> Run:
         run = open_whole(path)
     except JournalNotFound as error:
         leave(str(error), NOT_FOUND)
-    say_fallback(run)
+    for line in fallback_lines(run):
+        complain(line)
     if NAME.fullmatch(path.name) and path.is_file():
         complain(f"{path} is one file of a run, and what the others hold is not read; give {path.parent} for all of it")
     return run
@@ -111,10 +112,9 @@ def absolute(path: Path) -> Path:
         return path
 
 
-def say_fallback(run: Run) -> None:
-    """Say that a run, or a part of it, is not where runs are kept, if so."""
-    if is_fallback(run.path):
-        complain(f"{run.path} is in the folder for temporary files: the directory of its runs could not be written")
+def fallback_lines(run: Run) -> list[str]:
+    """Return what to say of a run that is not where runs are kept, as a whole or in part."""
+    said = f"{run.path} is in the folder for temporary files: the directory of its runs could not be written"
     folders = {segment.path.parent for journal in run.journals for segment in journal.segments}
-    for folder in sorted(folders - {run.path, run.path.parent}):
-        complain(f"a part of it is in {folder}: its disk took no more")
+    parts = sorted(folders - {run.path, run.path.parent})
+    return [said] * is_fallback(run.path) + [f"a part of it is in {folder}: its disk took no more" for folder in parts]

@@ -14,16 +14,15 @@ import typer
 
 from otel_rl.cli.beside import send_rest, sending
 from otel_rl.cli.child import run_child
-from otel_rl.cli.outcome import Directory, absolute, complain, leave, say_fallback, settings_to_train, stderr
-from otel_rl.cli.shipping import refusals
+from otel_rl.cli.conclusion import conclude
+from otel_rl.cli.outcome import Directory, absolute, complain, leave, settings_to_train
 from otel_rl.config import LAUNCH
 from otel_rl.guard import guard
 from otel_rl.identity import folder_name
 from otel_rl.journal.identity import WriterIdentity
 from otel_rl.journal.read import JournalNotFound, Run
-from otel_rl.report.build import build_report
 from otel_rl.report.locate import is_run, last_written, open_whole, recency, recorded_below, roots
-from otel_rl.report.terminal import render
+from otel_rl.sidecar.start import Keeper
 
 CANNOT_EXECUTE = 126
 COMMAND_NOT_FOUND = 127
@@ -54,7 +53,8 @@ def run(
     """Run a training command and record it, its child processes and its ranks.
 
     Nothing in the command has to change: `otel-rl run -- torchrun --nproc-per-node 2 train.py`. Its output, its exit
-    code and its signals stay its own; when it has ended, the report of the run goes to standard error.
+    code and its signals stay its own; when it has ended, the report of the run goes to standard error: only its head
+    where all of it takes longer than 5 s.
 
     SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2 and SIGCONT are passed on. What the terminal sends (Ctrl-C)
     reaches the command once; what `kill` sends to the whole process group reaches it twice.
@@ -86,10 +86,14 @@ def run(
     except OSError as error:
         leave(f"cannot start {command[0]!r}: {error.strerror}{_how(command)}", CANNOT_EXECUTE)
     with suppress(KeyboardInterrupt, SystemExit), guard("show what was recorded"):  # a broken pipe makes rich leave
-        runs = recorded_since(root, started_ns, launch)
-        send_rest(keeper, [run.path for run in runs])
-        conclude(runs, quiet)
+        conclude(lambda: _sent_on(recorded_since(root, started_ns, launch), keeper), root, quiet=quiet)
     raise typer.Exit(code)
+
+
+def _sent_on(runs: list[Run], keeper: Keeper | None) -> list[Run]:
+    """See to it that what is left of the runs is sent, and give them back."""
+    send_rest(keeper, [run.path for run in runs])
+    return runs
 
 
 def _how(command: list[str]) -> str:
@@ -146,23 +150,3 @@ def _is_unmarked(run: Run, started_ns: int) -> bool:
 
 def _recorders(run: Run) -> Iterator[WriterIdentity]:
     return (journal.identity for journal in run.journals if not journal.identity.is_sidecar)
-
-
-def conclude(runs: list[Run], quiet: bool) -> None:
-    """Print the verdict and where the run lies, on standard error."""
-    if not runs:
-        complain("nothing was recorded; `otel-rl doctor` says what can be")
-        return
-    if not quiet:
-        console = stderr()
-        console.print()
-        render(build_report(runs[0], time.time_ns()), console)
-    else:
-        complain(f"recorded in {runs[0].path}")
-    for other in runs[1:]:
-        complain(f"also recorded in {other.path}")
-    for run in runs:
-        say_fallback(run)
-        answers = refusals(run)
-        if answers:
-            complain(f"not all of it could be sent so far: {answers}; `otel-rl doctor {run.path}` says what waits")

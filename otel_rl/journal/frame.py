@@ -22,7 +22,8 @@ Signal = Literal["traces", "metrics", "logs"]
 MAGIC: Final = b"OTRL"
 VERSION: Final = 1
 WRITER: Final = 0
-"""Frame type of the writer's identity (JSON), the first frame of every segment; the others hold OTLP requests."""
+"""Frame type of the writer's identity (JSON), the first frame of every segment; the others hold OTLP requests. The last
+frame of a closed journal, ``END``, is of this type, too, and has no payload."""
 TYPES: Final[dict[Signal, int]] = {"traces": 1, "metrics": 2, "logs": 3}
 SIGNALS: Final[dict[int, Signal]] = {number: signal for signal, number in TYPES.items()}
 
@@ -158,3 +159,7 @@ def _reason(data: bytes, offset: int, end: int, header: _Header | None) -> str:
 
 def _clamp(number: int, limit: int) -> int:
     return min(max(number, 0), limit)
+
+
+END: Final = pack(WRITER, b"", 0, 0, 0)
+"""The last frame of a journal that its writer closed."""

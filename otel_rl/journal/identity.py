@@ -10,6 +10,7 @@ import os
 import re
 import socket
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from functools import lru_cache
 from typing import Any, Final
@@ -87,16 +88,23 @@ class WriterIdentity:
         known: dict[str, Any] = {k: v for k, v in values.items() if k in names and type(v) is kinds.get(k, str)}
         return cls(**known)
 
-    def is_alive(self, touched_s: float) -> bool:
-        """Say whether the writing process lives.
+    def is_alive(self, touched_s: float, is_closed: Callable[[], bool] = lambda: False) -> bool:
+        """Return whether the writing process lives.
+
+        Where the process cannot be looked up (another host, another pid namespace, no /proc, or one that hides the
+        processes of others), its files decide.
 
         Args:
-            touched_s: when its files were last modified, s since 1970; decides where the process cannot be looked up
-                (another host, another pid namespace, a platform without /proc).
+            touched_s: when its files were last modified, s since 1970.
+            is_closed: reads whether it closed its journal.
         """
         is_told = bool(self.boot_id and self.pid_namespace and self.start_time)
         if is_told and (self.boot_id, self.pid_namespace) == (_boot_id(), _pid_namespace()):
-            return start_time(self.pid) == self.start_time
+            found = start_time(self.pid)
+            if found is not None or not _is_hidden(self.pid):
+                return found == self.start_time
+        if is_closed():
+            return False
         if time.time() - touched_s < STALE_S:
             return True
         return is_told and self.boot_id == _boot_id() and self._is_stopped_below()
@@ -117,6 +125,19 @@ def start_time(pid: int) -> int | None:
     if len(words) <= _START_TIME or words[0] in "ZXx":
         return None
     return int(words[_START_TIME])
+
+
+def _is_hidden(pid: int) -> bool:
+    """Return whether there is a process that is not shown to us: /proc can hide those of other users (``hidepid``)."""
+    if _read(f"{_PROC}/{pid}/stat"):
+        return False
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def _innermost(pid: int) -> int:

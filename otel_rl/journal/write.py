@@ -9,6 +9,7 @@ import errno
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -213,6 +214,7 @@ class Writer:
         for waiting in self._pending.clear():
             self._dropped[waiting.signal, "unwritten"] += waiting.records
         for segment in self._current.values():
+            self._end(segment)
             segment.close()
         self._current.clear()
         self._held.close()
@@ -225,6 +227,17 @@ class Writer:
             segment.abandon()
         self._current.clear()
         self._held.close()
+
+    def _end(self, segment: Segment) -> None:
+        """Mark a segment as the last one of a closed journal, where that fits below the cap and onto the disk.
+
+        A sidecar sends its own journal until it ends, so it leaves nothing behind that nobody reads.
+        """
+        size = sum(one.size for one in self._segments()) + self._held.total_bytes + len(frame.END)
+        if segment.frames and size <= self._max_bytes and not self.identity.is_sidecar:
+            with suppress(OSError):  # the journal then counts as closed once its heartbeat has run out
+                segment.append(frame.END, 0)
+                self._bytes += len(frame.END)
 
     def _write_pending(self) -> str | None:
         """Write what waits; say why it could not all be written."""

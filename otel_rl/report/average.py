@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from otel_rl.analysis.stages import Path, Slice
 from otel_rl.analysis.steps import tile, warmup
@@ -13,7 +15,7 @@ from otel_rl.report.collect import StepKey, StepRecord
 from otel_rl.report.model import Rank, StepTimes
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Averaged:
     """Finished steps of all ranks, and those of them that averages use."""
 
@@ -32,7 +34,7 @@ class Averaged:
         """Mean step time; 0 without any step."""
         return self.time_ns / len(self.steady) if self.steady else 0.0
 
-    @property
+    @cached_property
     def time_ns(self) -> int:
         """Sum of the averaged step times of all ranks."""
         return sum(record.step.time_ns for record in self.steady)
@@ -47,9 +49,18 @@ class Averaged:
 
     def slices(self, path: Path) -> Iterator[tuple[StepRecord, Slice]]:
         """Give one stage in every averaged step that has it."""
-        for record in self.steady:
-            if path in record.slices:
-                yield record, record.slices[path]
+        for place in self._places.get(path, ()):
+            record = self.steady[place]
+            yield record, record.slices[path]
+
+    @cached_property
+    def _places(self) -> dict[Path, array[int]]:
+        """In which steps each stage is: a run may have as many stages as samples, each of them in one step."""
+        places: defaultdict[Path, array[int]] = defaultdict(lambda: array("I"))
+        for place, record in enumerate(self.steady):
+            for path in record.slices:
+                places[path].append(place)
+        return dict(places)
 
 
 def average(records: Iterable[StepRecord]) -> Averaged:

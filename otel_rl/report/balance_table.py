@@ -6,16 +6,16 @@ from statistics import median
 from typing import Final
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from otel_rl.analysis.balance import STRAGGLER_RATIO
+from otel_rl.report.fitting import LEAST_NAME, MOST_RANKS, FittingTable, more, shorten
 from otel_rl.report.format import seconds
 from otel_rl.report.model import BalanceRow, Rank, RankSeconds, Report
-from otel_rl.report.style import NOTE, RANK_COLUMN, WARNING, plain_table, rank_name
+from otel_rl.report.style import NOTE, WARNING, rank_name
 
-RESERVED: Final = 50
-"""Width of the other columns."""
+MOST_ROWS: Final = 40
+"""Stages that are listed, those with a slow rank first; JSON has all."""
 MARK: Final = " *"
 
 
@@ -25,9 +25,13 @@ def balance_table(report: Report, width: int) -> RenderableType | None:
     if not rows:
         return None
     ranks = sorted({Rank(one.role, one.rank) for row in rows for one in row.own})
-    fits = len(ranks) * RANK_COLUMN + RESERVED <= width
-    table = _full(report, rows, ranks) if fits else _short(report, rows)
-    return Group(table, *(Text(note, style=NOTE) for note in _notes(report, rows)))
+    places = sorted(range(len(rows)), key=lambda place: rows[place].straggler is None)[:MOST_ROWS]
+    shown = [rows[place] for place in sorted(places)]
+    table = _full(report, shown, ranks) if len(ranks) <= MOST_RANKS else None
+    if table is None or not table.fits(width):
+        table = _short(report, shown)
+    lines = [more(len(rows) - len(shown), " stages")] if len(shown) < len(rows) else []
+    return Group(table, *lines, *(Text(note, style=NOTE) for note in _notes(report, rows)))
 
 
 def _notes(report: Report, rows: list[BalanceRow]) -> list[str]:
@@ -42,29 +46,27 @@ def _notes(report: Report, rows: list[BalanceRow]) -> list[str]:
     return notes
 
 
-def _full(report: Report, rows: list[BalanceRow], ranks: list[Rank]) -> Table:
-    table = plain_table()
-    table.add_column("own time", no_wrap=True)
-    for rank in ranks:
-        table.add_column(Text(rank_name(report, rank.role, rank.rank)), justify="right", no_wrap=True)
-    table.add_column("slowest", no_wrap=True)
+def _full(report: Report, rows: list[BalanceRow], ranks: list[Rank]) -> FittingTable:
+    table = FittingTable()
+    table.name("own time")
+    table.numbers(*(rank_name(report, rank.role, rank.rank) for rank in ranks))
+    table.fact("slowest")
     for row in rows:
         own = {Rank(one.role, one.rank): one.own_s for one in row.own}
         cells = [_cell(own.get(rank), rank in (row.straggler, *row.tied)) for rank in ranks]
-        table.add_row(_name(row), *cells, _slowest(report, row))
+        table.row(_name(row), *cells, _slowest(report, row))
     return table
 
 
-def _short(report: Report, rows: list[BalanceRow]) -> Table:
-    table = plain_table()
-    table.add_column("own time", no_wrap=True)
-    for name in ("fastest", "median", "longest"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("slowest", no_wrap=True)
+def _short(report: Report, rows: list[BalanceRow]) -> FittingTable:
+    table = FittingTable()
+    table.name("own time")
+    table.numbers("fastest", "median", "longest")
+    table.fact("slowest")
     for row in rows:
         own = sorted(one.own_s for one in row.own)
         cells = [_cell(own[0]), _cell(median(own)), _cell(own[-1], row.straggler is not None)]
-        table.add_row(_name(row), *cells, _slowest(report, row))
+        table.row(_name(row), *cells, _slowest(report, row))
     return table
 
 
@@ -81,7 +83,7 @@ def _slowest(report: Report, row: BalanceRow) -> Text:
         return Text("-", style=NOTE)
     if row.straggler is None:
         return Text(_not_slow(report, row), style=NOTE)
-    name = rank_name(report, row.straggler.role, row.straggler.rank)
+    name = shorten(rank_name(report, row.straggler.role, row.straggler.rank), LEAST_NAME)
     if row.tied:
         name = f"{name} and {row.tied[0].rank}" if len(row.tied) == 1 else f"{len(row.tied) + 1} ranks"
     how = "at times" if row.ratio is None else f"{row.ratio:.1f}x the others"
@@ -97,4 +99,4 @@ def _not_slow(report: Report, row: BalanceRow) -> str:
 
 def _only(report: Report, row: BalanceRow) -> str:
     busy: list[RankSeconds] = [one for one in row.own if one.own_s > 0]
-    return f"only {rank_name(report, busy[0].role, busy[0].rank)}" if len(busy) == 1 else "-"
+    return f"only {shorten(rank_name(report, busy[0].role, busy[0].rank), LEAST_NAME)}" if len(busy) == 1 else "-"

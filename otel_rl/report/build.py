@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from time import monotonic_ns
@@ -10,6 +11,7 @@ from typing import Final
 from otel_rl import vocabulary as v
 from otel_rl.journal.read import OpenStage as OpenView
 from otel_rl.journal.read import Run
+from otel_rl.records import Attributes
 from otel_rl.report.all_ranks import work_of_all
 from otel_rl.report.average import Averaged, average, step_times
 from otel_rl.report.awaited import awaited
@@ -30,7 +32,7 @@ from otel_rl.report.model_rows import NAMES as FLOPS_NAMES
 from otel_rl.report.model_rows import FlopsPoints, ledger
 from otel_rl.report.nothing import nothing
 from otel_rl.report.pending import pending
-from otel_rl.report.pieces import KEYS, Work, begun_ns, clock_set_ns, is_container, text
+from otel_rl.report.pieces import KEYS, Work, begun_ns, clock_set_ns, is_container, rank_of, text
 from otel_rl.report.request_model import Tail
 from otel_rl.report.request_rows import NAMES as REQUEST_NAMES
 from otel_rl.report.request_rows import RequestPoints
@@ -43,23 +45,25 @@ READ: Final = frozenset((*NAMES, *REQUEST_NAMES, *FLOPS_NAMES, *MEMORY_NAMES, *C
 """The metrics of ours that a report is made of."""
 
 
-def build_report(run: Run, now_ns: int) -> Report:
+def build_report(run: Run, now_ns: int, points: Points | None = None) -> Report:
     """Read a run and say what it shows.
 
     Args:
         run: an open run; it may be running.
         now_ns: the present, ns since 1970: how long what lives, and its open stages, last so far.
+        points: of the run, where they were read before.
 
     Cost: three passes over the spans, one over metrics and logs; keeps 2 KB of each step of a rank, and 12 bytes of
     each point of a series.
     """
     began_ns = monotonic_ns()
     run = run.with_held()
-    points = _points(run)  # before the spans, as a step journals them behind those: of a run that goes on each is there
+    # before the spans, as a step journals them behind those: of a run that goes on each is there
+    points = points or read_points(run)
     opened = run.open_stages()
     found = collect(run.closed_spans({*KEYS, *MEMORY_KEYS}))
     _add_open(found, opened)
-    alive = {journal.identity.writer for journal in run.journals if journal.alive()}
+    alive = _living({journal.identity.writer for journal in run.journals if journal.alive()}, found)
     _add_now(found, alive, now_ns, monotonic_ns() - began_ns)
     begin_ns, end_ns = _bounds(found.attempts.values())
     _leave_out_helpers(found)
@@ -121,7 +125,7 @@ def build_report(run: Run, now_ns: int) -> Report:
 
 
 @dataclass(slots=True)
-class _Points:
+class Points:
     """The points of a run that a report is made of."""
 
     numbers: Numbers = field(default_factory=Numbers)
@@ -129,13 +133,28 @@ class _Points:
     requests: RequestPoints = field(default_factory=RequestPoints)
     memory: Parts = field(default_factory=Parts)
     flops: FlopsPoints = field(default_factory=FlopsPoints)
-    steps: int = 0
-    """How many steps of all ranks left their time."""
+    stepped: Counter[Rank] = field(default_factory=Counter)
+    """How many steps of each rank left their time."""
+    resource: Attributes = field(default_factory=dict)
+    """Of the last of these steps."""
+    begin_ns: int = 0
+    end_ns: int = 0
+    """When the first process began to write, and the time of the last of these steps."""
+
+    @property
+    def steps(self) -> int:
+        """How many steps of all ranks left their time."""
+        return self.stepped.total()
 
 
-def _points(run: Run) -> _Points:
+def no_points(run: Run) -> Points:
+    """Return what is known of a run before any point is read."""
+    return Points(begin_ns=min((one.identity.created_ns for one in run.journals if one.identity.created_ns), default=0))
+
+
+def read_points(run: Run) -> Points:
     """Sort the points in one pass."""
-    points = _Points()
+    points = no_points(run)
     for point in run.points(_is_read):
         if point.name in NAMES:
             points.numbers.see(point)
@@ -149,7 +168,9 @@ def _points(run: Run) -> _Points:
             points.counts.see(point)
         elif is_own(point):
             points.numbers.see(point)
-        points.steps += point.name == v.STEP_TIME
+        if point.name == v.STEP_TIME:
+            points.stepped[rank_of(point.resource)] += 1
+            points.resource, points.end_ns = point.resource, max(points.end_ns, point.time_ns)
     return points
 
 
@@ -181,6 +202,16 @@ def _add_open(found: Collected, opened: Sequence[OpenView]) -> None:
             end_ns = max(view.start_ns, view.last_ns)
             found.widen(attempt, Bounds(view.start_ns - set_ns, end_ns - set_ns))
         found.know(view.resource, view.journal.identity)
+
+
+def _living(alive: set[str], found: Collected) -> set[str]:
+    """Leave out the workers that may outlive their attempt: it is over once its ranks have recorded their tear-down.
+
+    A worker that was ended cannot close its journal, and counts as living for a minute where nobody can look it up.
+    """
+    over = {phase.attempt for phase in found.phases if phase.name == v.TEARDOWN}
+    helpers = [found.writers[attempt] for attempt in over if not found.writers[attempt] & alive & found.holders]
+    return alive.difference(*helpers)
 
 
 def _add_now(found: Collected, alive: set[str], now_ns: int, read_ns: int) -> None:

@@ -82,14 +82,6 @@ def listed(names: Sequence[str], most: int = 3) -> str:
     return " and ".join(filter(None, (", ".join(shown[:-1]), *shown[-1:])))
 
 
-def shorten(text: str, width: int) -> str:
-    """Cut a text in its middle: of many long names the end tells them apart."""
-    if len(text) <= width:
-        return text
-    tail = (width - 1) // 2
-    return f"{text[: width - 1 - tail]}…{text[len(text) - tail :]}"
-
-
 def clock(time_ns: int) -> str:
     """Write a point in time on this machine's clock, with its date."""
     return datetime.fromtimestamp(time_ns / 1e9).strftime("%Y-%m-%d %H:%M:%S")

@@ -9,10 +9,11 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from otel_rl.report.computed_model import SCOPES, RankFlops
+from otel_rl.report.fitting import FittingTable, more
 from otel_rl.report.format import listed, percent, plural
 from otel_rl.report.model import Report
 from otel_rl.report.model_rows import by_fault
-from otel_rl.report.style import NOTE, WARNING, plain_table, rank_name
+from otel_rl.report.style import NOTE, WARNING, rank_name
 
 UNITS: Final = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"))
 MOST_ROWS: Final = 32
@@ -29,17 +30,17 @@ def flops_table(report: Report) -> RenderableType | None:
     parts: list[RenderableType] = []
     if rows:
         scopes = [scope for scope in SCOPES if any(row.scope == scope for row in rows)]
-        table = plain_table()
-        table.add_column("FLOP/s", no_wrap=True)
-        for scope in scopes:
-            table.add_column(scope, justify="right", no_wrap=True)
+        table = FittingTable()
+        table.name("FLOP/s")
+        table.numbers(*scopes)
         by_rank: dict[tuple[str, int], dict[str, RankFlops]] = {}
         for row in rows:
             by_rank.setdefault((row.role, row.rank), {})[row.scope] = row
         slowest = sorted(by_rank, key=lambda rank: min(row.per_second for row in by_rank[rank].values()))[:MOST_ROWS]
         for rank in sorted(slowest):
-            table.add_row(rank_name(report, *rank), *(_cell(by_rank[rank].get(scope)) for scope in scopes))
-        parts += [table, Text(_note(rows), style=NOTE)]
+            table.row(rank_name(report, *rank), *(_cell(by_rank[rank].get(scope)) for scope in scopes))
+        left = len(by_rank) - len(slowest)
+        parts += [table, *([more(left, ", which --json has")] if left else []), Text(_note(rows), style=NOTE)]
     return Group(*parts, *(Text(note[:1].upper() + note[1:] + ".", style=NOTE) for note in notes))
 
 

@@ -8,10 +8,11 @@ from typing import Final, NamedTuple
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from otel_rl.report.fitting import MOST_RANKS, FittingTable, more
 from otel_rl.report.format import percent, size
 from otel_rl.report.memory_model import MemoryParts
 from otel_rl.report.model import Report
-from otel_rl.report.style import NOTE, plain_table, rank_name
+from otel_rl.report.style import NOTE, rank_name
 
 
 class Part(NamedTuple):
@@ -43,29 +44,20 @@ PARTS_NOTE: Final = (
     "torch, by whatever process), activations of a micro-batch, kv (keys and values\n"
     "in an engine's cache), comm (an estimate)."
 )
-GAP: Final = 2
-"""Columns between two of the table."""
 
 
-def parts_table(report: Report, width: int) -> RenderableType | None:
-    """Show what each device held; the last columns are left out where the terminal is too narrow.
-
-    None without a device.
-    """
-    rows = report.memory_parts
-    names = [rank_name(report, row.role, row.rank) for row in rows]
+def parts_table(report: Report) -> RenderableType | None:
+    """Show what each device held, of many the fullest ones; None without a device."""
+    rows = sorted(report.memory_parts, key=lambda row: -row.reserved_bytes)[:MOST_RANKS]
+    rows.sort(key=lambda row: (row.role, row.rank))
     known = [part for part in PARTS if any(part.read(row) is not None for row in rows)]
     if not known:
         return None
-    table = plain_table()
-    table.add_column("device", no_wrap=True)
-    left = width - max(len(text) for text in ("device", *names))
-    shown = []
-    for part in known:
-        left -= GAP + max(len(text) for text in (part.name, *map(part.cell, rows)))
-        if left >= 0:
-            shown.append(part)
-            table.add_column(part.name, justify="right", no_wrap=True)
-    for name, row in zip(names, rows, strict=True):
-        table.add_row(name, *(part.cell(row) for part in shown))
-    return Group(table, Text(PARTS_NOTE, style=NOTE))
+    table = FittingTable()
+    table.name("device")
+    table.numbers(*(part.name for part in known))
+    for row in rows:
+        table.row(rank_name(report, row.role, row.rank), *(part.cell(row) for part in known))
+    left = len(report.memory_parts) - len(rows)
+    lines = [more(left, ", which --json has")] if left else []
+    return Group(table, *lines, Text(PARTS_NOTE, style=NOTE))

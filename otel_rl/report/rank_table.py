@@ -10,12 +10,13 @@ from rich.text import Text
 
 from otel_rl import vocabulary as v
 from otel_rl.report.efficiency_model import UNTOLD, BubbleRow, RankTime
+from otel_rl.report.fitting import MOST_RANKS, FittingTable
 from otel_rl.report.format import count, percent, plural, seconds
 from otel_rl.report.model import Report
-from otel_rl.report.style import NOTE, WARNING, plain_table, rank_name
+from otel_rl.report.style import NOTE, WARNING, rank_name
 
-MOST_RANKS: Final = 16
-"""Of more ranks those are shown that waited least: for them the others wait."""
+MOST_SLOW: Final = 16
+"""Lines about slow ranks; JSON has all."""
 COLUMNS: Final[tuple[tuple[str, Callable[[RankTime], float | None], Callable[[float], str]], ...]] = (
     ("pp", lambda row: row.pipeline, "{:.0f}".format),
     ("active", lambda row: row.active_s, seconds),
@@ -30,8 +31,6 @@ COLUMNS: Final[tuple[tuple[str, Callable[[RankTime], float | None], Callable[[fl
 """Heading, number, how it is written. A column without any number, or of zeros only, is left out; the last ones also
 where the terminal is too narrow."""
 HEADING: Final = "mean step"
-WIDTH: Final = 9
-"""Of a column with its padding."""
 BOUNDS: Final = {"wait": ">=", "transfer": "<="}
 """What is written before numbers that are not known exactly."""
 NOTES: Final = {
@@ -57,24 +56,21 @@ def rank_table(report: Report, width: int) -> RenderableType | None:
 
 
 def _times(report: Report, rows: list[RankTime], width: int) -> RenderableType:
+    # of many ranks those that waited least: for them the others wait
     shown = sorted(sorted(rows, key=lambda row: row.wait_s)[:MOST_RANKS], key=lambda row: (row.role, row.rank))
-    names = [rank_name(report, row.role, row.rank) for row in shown]
-    is_exact = all(row.is_wait_exact for row in rows)
-    left = width - max(map(len, (HEADING, *names))) - (0 if is_exact else sum(map(len, BOUNDS.values())))
-    columns = [column for column in COLUMNS if any(column[1](row) for row in rows)][: max(1, left // WIDTH)]
-    table = plain_table()
-    table.add_column(HEADING, no_wrap=True)
-    for name, _, _ in columns:
-        table.add_column(name, justify="right", no_wrap=True)
-    for name, row in zip(names, shown, strict=True):
+    columns = [column for column in COLUMNS if any(column[1](row) for row in rows)]
+    table = FittingTable()
+    table.name(HEADING)
+    table.numbers(*(name for name, _, _ in columns))
+    for row in shown:
         bounds = {} if row.is_wait_exact else BOUNDS
         cells = [
             f"{bounds.get(head, '')}{'-' if (value := read(row)) is None else write(value)}"
             for head, read, write in columns
         ]
-        table.add_row(name, *cells)
-    notes = [NOTES[name] for name, _, _ in columns if name in NOTES]
-    if not is_exact:
+        table.row(rank_name(report, row.role, row.rank), *cells)
+    notes = [NOTES[name] for name in table.heads(width) if name in NOTES]
+    if not all(row.is_wait_exact for row in rows):
         notes.append(f">=, <=: {UNTOLD}")
     if len(shown) < len(rows):
         notes.insert(0, f"{plural(len(rows) - len(shown), 'rank')} that waited longer left out")
@@ -87,8 +83,10 @@ def _slow(report: Report) -> list[str]:
     lines = [
         f"{rank_name(report, row.role, row.rank)} costs {seconds(row.cost_s)} per step in {row.stage}, "
         f"{percent(row.share)} of the {row.of_step}: slow in {count(row.slow_steps)} of {plural(row.steps, 'step')}"
-        for row in times.stragglers
+        for row in times.stragglers[:MOST_SLOW]
     ]
+    if len(times.stragglers) > MOST_SLOW:
+        lines.append(f"and {count(len(times.stragglers) - MOST_SLOW)} more are slow, which --json has")
     lines += [
         f"Collectives {'under no stage' if row.stage == v.COMM else f'inside {row.stage}'} take "
         f"{seconds(row.transfer_s)} per step, {percent(row.share)}, on every rank{times.of_stage(row.pipeline)} alike: "

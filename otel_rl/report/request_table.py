@@ -8,10 +8,11 @@ from typing import Final
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from otel_rl.report.fitting import FittingTable
 from otel_rl.report.format import count, listed, percent, plural, seconds
 from otel_rl.report.model import Report
 from otel_rl.report.request_model import Quantiles, RequestRow, Requests
-from otel_rl.report.style import NOTE, WARNING, plain_table
+from otel_rl.report.style import NOTE, WARNING
 
 SHOWN: Final = 4
 """Engines that are shown, those with most requests; JSON has all."""
@@ -60,10 +61,9 @@ def _is_queue_position(row: RequestRow) -> bool:
 
 
 def _table(row: RequestRow) -> RenderableType:
-    table = plain_table()
-    table.add_column("requests", no_wrap=True)
-    for head in ("median", "p99", "longest"):
-        table.add_column(head, justify="right", no_wrap=True)
+    table = FittingTable()
+    table.name("requests")
+    table.numbers("median", "p99", "longest")
     times = {
         "TTFT": row.ttft_s,
         "queue": row.queue_s,
@@ -77,9 +77,9 @@ def _table(row: RequestRow) -> RenderableType:
         "cached tokens": row.cached_tokens,
     }
     for name, found in times.items():
-        _add(table.add_row, name, found, seconds)
+        _add(table.row, name, found, seconds)
     for name, found in tokens.items():
-        _add(table.add_row, name, found, count)
+        _add(table.row, name, found, count)
     return Group(Text(_head(row), overflow="fold"), table)
 
 

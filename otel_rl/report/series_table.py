@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 from rich.console import Group, RenderableType
-from rich.text import Text
 
 from otel_rl import vocabulary as v
 from otel_rl.analysis.trend import sparkline
-from otel_rl.report.format import number, shorten
+from otel_rl.report.fitting import FittingTable, more
+from otel_rl.report.format import count, number
 from otel_rl.report.model import Report, Series
-from otel_rl.report.style import BAR, NOTE, WARNING, plain_table
+from otel_rl.report.style import BAR, WARNING
 
 TITLES: Final = {
     v.REWARD_SCORE: "reward",
@@ -30,52 +31,45 @@ TITLES: Final = {
     v.LEARNING_RATE: "learning rate",
 }
 """What people call the series."""
-GAP: Final = 2
-"""Columns between two cells."""
-LEAST_LINE: Final = 8
-"""Width of the pictures at least."""
 LONGEST_LINE: Final = 48
+MOST_ROWS: Final = 40
+"""Lines over the steps that are shown; a framework may have a reward for each task."""
 OWN_ROWS: Final = 12
 """Numbers of the training's own that are listed; JSON has them all."""
 Number = tuple[str, tuple[float | None, ...], Series]
 """What a line is called, its numbers, and what its picture shows."""
 
 
-def series_table(report: Report, width: int) -> RenderableType | None:
+def series_table(report: Report) -> RenderableType | None:
     """Show how reward, loss and stability went, one line each; None where nothing was recorded."""
-    rows = sorted((series for series in report.series if _is_shown(series)), key=_order)
-    lines = [(_title(one), (one.first, one.last, one.low, one.high), one) for one in rows]
-    return _table(("over the steps", "first", "last", "min", "max"), lines, width) if lines else None
+    rows = [series for series in report.series if _is_shown(series)]
+    shown = sorted(sorted(rows, key=_is_part)[:MOST_ROWS], key=_order)
+    lines = [(_title(one), (one.first, one.last, one.low, one.high), one) for one in shown]
+    return _table(("over the steps", "first", "last", "min", "max"), lines, len(rows) - len(shown))
 
 
-def numbers_table(report: Report, width: int) -> RenderableType | None:
-    """Show the numbers that the training recorded by itself, one line each; None where there is none."""
-    lines = [(one.name, (one.last, one.mean, one.low, one.high), one) for one in report.numbers[:OWN_ROWS]]
+def numbers_table(report: Report) -> RenderableType | None:
+    """Show the numbers that the training recorded by itself, of many those with most values; None without any."""
+    most = sorted(report.numbers, key=lambda one: -len(one.values))[:OWN_ROWS]
+    shown = sorted(most, key=lambda one: one.name)
+    lines = [(one.name, (one.last, one.mean, one.low, one.high), one) for one in shown]
+    return _table(("your numbers", "last", "mean", "min", "max"), lines, len(report.numbers) - len(shown))
+
+
+def _table(heads: tuple[str, ...], lines: Sequence[Number], left: int) -> RenderableType | None:
+    """Lay lines out, and say how many more there are; the pictures take the width that is left."""
     if not lines:
         return None
-    table = _table(("your numbers", "last", "mean", "min", "max"), lines, width)
-    left_out = len(report.numbers) - len(lines)
-    return Group(table, Text(f"and {left_out} more, which --json has", style=NOTE)) if left_out else table
-
-
-def _table(heads: tuple[str, ...], lines: Sequence[Number], width: int) -> RenderableType:
-    """Lay lines out; the pictures take the width that is left, names are shortened where none is."""
-    texts = [tuple(map(number, numbers)) for _, numbers, _ in lines]
-    bad = [f"{series.nonfinite} NaN/Inf" if series.nonfinite else "" for _, _, series in lines]
-    taken = [max(map(len, column)) for column in zip(heads[1:], *texts, strict=True)] + [max(map(len, bad))]
-    room = width - sum(taken) - GAP * (len(taken) + 1)
-    names = [shorten(name, max(len(heads[0]), room - LEAST_LINE)) for name, _, _ in lines]
-    line_width = min(LONGEST_LINE, max(LEAST_LINE, room - max(map(len, (heads[0], *names)))))
-    table = plain_table()
-    table.add_column(heads[0], no_wrap=True)
-    for head in heads[1:]:
-        table.add_column(head, justify="right", no_wrap=True)
-    for _ in range(2):
-        table.add_column("", no_wrap=True)
-    for name, cells, warning, (_, _, series) in zip(names, texts, bad, lines, strict=True):
+    table = FittingTable()
+    table.name(heads[0])
+    table.numbers(*heads[1:])
+    table.picture(LONGEST_LINE, BAR)
+    table.fact("", WARNING)
+    for name, numbers, series in lines:
         values = [math.nan if value is None else value for value in series.values]
-        table.add_row(name, *cells, Text(sparkline(values, line_width), style=BAR), Text(warning, style=WARNING))
-    return table
+        bad = f"{count(series.nonfinite)} NaN/Inf" if series.nonfinite else ""
+        table.row(name, *map(number, numbers), partial(sparkline, values), bad)
+    return Group(table, more(left, ", which --json has")) if left else table
 
 
 def _is_shown(series: Series) -> bool:
@@ -87,6 +81,11 @@ def _is_shown(series: Series) -> bool:
 
 def _is_evaluation(series: Series) -> bool:
     return series.qualifiers.get(v.MODE) == "eval"
+
+
+def _is_part(series: Series) -> bool:
+    """Whether a series is of one function or task, of which there may be many."""
+    return v.REWARD_FUNCTION in series.qualifiers
 
 
 def _order(series: Series) -> tuple[int, bool, int]:

@@ -16,8 +16,6 @@ NOTE: Final = "dim"
 GOOD: Final = "green"
 WARNING: Final = "yellow"
 BAR: Final = "cyan"
-RANK_COLUMN: Final = 10
-"""Width of one rank's column with its padding."""
 
 
 class PlainTable(Table):

@@ -11,6 +11,7 @@ from rich.text import Text
 from otel_rl.report.balance_table import balance_table
 from otel_rl.report.clocks import clock_lines
 from otel_rl.report.comm_table import comm_table
+from otel_rl.report.fitting import shorten
 from otel_rl.report.format import clock, count, plural, printable, seconds
 from otel_rl.report.goodput_table import goodput_table
 from otel_rl.report.model import Report
@@ -33,6 +34,8 @@ STATES: Final = {
     "unknown": ("ended, no tear-down recorded", WARNING),
 }
 RECORDS: Final = {"traces": "span", "metrics": "metric point", "logs": "log record"}
+MOST_DAMAGED: Final = 16
+"""Journals with damage that are listed."""
 FAILURE_ROWS: Final = 16
 """Failures that are listed, the last ones."""
 
@@ -63,14 +66,14 @@ def document(report: Report, width: int) -> RenderableType:
         balance_table(report, width),
         rank_table(report, width),
         comm_table(report, width),
-        goodput_table(report),
+        goodput_table(report, width),
         flops_table(report),
         request_table(report),
-        series_table(report, width),
-        numbers_table(report, width),
+        series_table(report),
+        numbers_table(report),
         work_table(report),
         memory_table(report),
-        parts_table(report, width),
+        parts_table(report),
         _trust(report),
     ]
     parts: list[RenderableType] = []
@@ -97,8 +100,7 @@ def _header(report: Report, width: int) -> Text:
     state, style = STATES[report.state] if report.attempts else ("nothing recorded", WARNING)
     if report.state == "unknown" and report.verdict.kind == "nothing":
         state, style = "ended", NOTE  # who makes no step has nothing to tear down
-    title = Text(f"otel_rl  {report.run}", style="bold")
-    title.truncate(max(1, width - len(state) - 2), overflow="ellipsis")
+    title = Text(shorten(f"otel_rl  {report.run}", max(1, width - len(state) - 2)), style="bold")
     title.append(" " * max(2, width - title.cell_len - len(state)))
     title.append(state, style=style)
     system = f"{report.system} {report.system_version}".strip()
@@ -174,7 +176,9 @@ def _trust(report: Report) -> Text | None:
     ]
     lines += [
         f"{row.writer}: {count(row.bytes)} bytes unreadable in {plural(row.places, 'place')} ({row.reason})"
-        for row in report.damage
+        for row in report.damage[:MOST_DAMAGED]
     ]
+    if len(report.damage) > MOST_DAMAGED:
+        lines.append(f"and {plural(len(report.damage) - MOST_DAMAGED, 'journal')} more with unreadable bytes")
     lines += clock_lines(report)
     return Text("\n".join(lines), style=WARNING) if lines else None

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from otel_rl.report.fitting import MOST_RANKS, FittingTable, more
 from otel_rl.report.format import count, number, size
-from otel_rl.report.model import Rate, Report, Wall, WorkRow
-from otel_rl.report.style import NOTE, plain_table, rank_name
+from otel_rl.report.model import MemoryPeak, Rate, Report, Wall, WorkRow
+from otel_rl.report.style import NOTE, rank_name
 
 WORK_NOTE: Final = "As generated for training; padding and trained tok. (those the loss uses) of all forwards."
 ENVIRONMENT_NOTE: Final = "env.: tokens that tools or an environment wrote into the responses."
@@ -33,8 +34,7 @@ def work_table(report: Report) -> RenderableType | None:
     """Show what each rank generated and trained on; None where nothing was counted."""
     if not any(row.samples or row.train_tokens or row.response_tokens for row in report.work):
         return None
-    table = plain_table()
-    table.add_column("with spans" if report.unseen_steps else "in all steps", no_wrap=True)
+    table = FittingTable()
     columns: dict[str, Callable[[WorkRow], int | None]] = {
         "samples": lambda row: row.samples,
         "prompt tok.": lambda row: row.prompt_tokens,
@@ -46,31 +46,46 @@ def work_table(report: Report) -> RenderableType | None:
     has_environment = any(row.environment_tokens for row in report.work)
     if not has_environment:
         del columns["env."]
-    for name in columns:
-        table.add_column(name, justify="right", no_wrap=True)
-    for row in report.work:
+    table.name("with spans" if report.unseen_steps else "in all steps")
+    table.numbers(*columns)
+    most = sorted(report.work, key=lambda row: -row.train_tokens)[:MOST_RANKS]
+    for row in sorted(most, key=lambda row: (row.role, row.rank)):
         numbers = [value_of(row) for value_of in columns.values()]
         cells = ["-" if value is None else count(value) for value in numbers]
-        table.add_row(rank_name(report, row.role, row.rank), *cells)
+        table.row(rank_name(report, row.role, row.rank), *cells)
     note = f"{WORK_NOTE} {ENVIRONMENT_NOTE}" if has_environment else WORK_NOTE
-    return Group(table, Text(note, style=NOTE))
+    return Group(table, *_more(len(report.work) - len(most)), Text(note, style=NOTE))
 
 
 def memory_table(report: Report) -> RenderableType | None:
     """Show the highest memory of each rank and the stage that last raised it."""
     if not report.memory:
         return None
-    table = plain_table()
-    table.add_column("memory", no_wrap=True)
-    table.add_column("kind", no_wrap=True)
-    table.add_column("peak", justify="right", no_wrap=True)
-    table.add_column("last raised by")
-    for row in report.memory:
+    table = FittingTable()
+    table.name("memory")
+    table.fact("kind")
+    table.numbers("peak")
+    table.name("last raised by")
+    rows = _highest(report.memory)
+    for row in rows:
         where = f", step {row.iteration}" if row.iteration is not None else ""
-        table.add_row(
+        table.row(
             rank_name(report, row.role, row.rank),
             row.kind,
             f"{'' if row.is_exact else '>= '}{size(row.bytes)}",
             f"{row.stage}{where}",
         )
-    return table
+    return Group(table, *_more(len(report.memory) - len(rows)))
+
+
+def _highest(rows: Sequence[MemoryPeak]) -> list[MemoryPeak]:
+    """Choose the highest peaks of each kind, in the order in which they are given."""
+    shown: set[int] = set()
+    for kind in {row.kind for row in rows}:
+        places = [place for place, row in enumerate(rows) if row.kind == kind]
+        shown.update(sorted(places, key=lambda place: -rows[place].bytes)[:MOST_RANKS])
+    return [rows[place] for place in sorted(shown)]
+
+
+def _more(left: int) -> list[Text]:
+    return [more(left, ", which --json has")] if left else []

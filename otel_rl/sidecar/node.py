@@ -12,6 +12,7 @@ from time import monotonic, time_ns
 from typing import Any, Final
 
 from otel_rl.guard import guard
+from otel_rl.journal.files import ends_closed
 from otel_rl.journal.frame import Signal
 from otel_rl.journal.identity import WriterIdentity
 from otel_rl.sidecar.client import connect
@@ -199,7 +200,10 @@ class Node:
             self._touched[writer] = modified, clock - max(now - modified, 0.0)
         elif before[0] != modified:
             self._touched[writer] = modified, clock
-        return self.writers[writer].is_alive(now - (clock - self._touched[writer][1]))
+        ends = [path for path in newest if path]
+        return self.writers[writer].is_alive(
+            now - (clock - self._touched[writer][1]), lambda: any(map(ends_closed, ends))
+        )
 
     def _revive(self, writer: str) -> None:
         """See to it that what a living writer leaves open one day is closed, also where we took it for dead before."""
@@ -256,7 +260,7 @@ class Node:
         if writer in self.writers:
             return writer not in self._dead
         newest = self.found[writer, "traces"].newest if (writer, "traces") in self.found else None
-        return newest is not None and self.strangers[writer].is_alive(_modified(newest))
+        return newest is not None and self.strangers[writer].is_alive(_modified(newest), lambda: ends_closed(newest))
 
     @property
     def waiting(self) -> int:

@@ -1,0 +1,74 @@
+"""Tables of every width."""
+
+from __future__ import annotations
+
+import io
+from functools import partial
+
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
+from rich.text import Text
+
+from otel_rl.report.fitting import FittingTable, shorten
+
+
+def table(*names: str) -> FittingTable:
+    """Make a table of everything."""
+    made = FittingTable()
+    made.name("stage")
+    made.picture(10, "cyan")
+    made.numbers("share", "median", "total")
+    made.fact("slowest")
+    for name in names:
+        made.row(name, partial(str.__mul__, "#"), "100 %", "99 h 59 min", Text("1,234 d"), "[/x] 1")
+    return made
+
+
+def shown(made: FittingTable, width: int) -> list[str]:
+    """Render a table as plain text."""
+    out = io.StringIO()
+    Console(file=out, width=width).print(made)
+    return [line.rstrip() for line in out.getvalue().splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("width", "expected"),
+    [
+        (120, "reward_of_the_correct_answer  ##########  100 %  99 h 59 min  1,234 d  [/x] 1"),
+        (70, "reward_of_t…ect_answer  ########  100 %  99 h 59 min  1,234 d  [/x] 1"),
+        (62, "reward_of_th…rect_answer  100 %  99 h 59 min  1,234 d  [/x] 1"),
+        (40, "reward_of_th…rect_answer  100 %  [/x] 1"),
+        (20, "rewar…nswer  [/x] 1"),
+    ],
+)
+def test_what_does_not_fit(width: int, expected: str) -> None:
+    """Names lose their middle, pictures go, then the last numbers; nothing else is cut."""
+    lines = shown(table("reward_of_the_correct_answer"), width)
+    assert (2, expected) == (len(lines), lines[1])
+
+
+@pytest.mark.parametrize(
+    "name", ["x" * 72, "報酬関数" * 18, "\N{PARTY POPPER}" * 40, "e\N{COMBINING ACUTE ACCENT}" * 99]
+)
+@pytest.mark.parametrize("width", range(60, 121, 7))
+def test_wide_names(name: str, width: int) -> None:
+    """A character may take two cells, or none: the numbers stand in their columns all the same."""
+    head, row = shown(table(name), width)
+    assert width >= cell_len(row)
+    assert "…" in row
+    assert row.endswith("  100 %  99 h 59 min  1,234 d  [/x] 1")
+    assert cell_len(head.partition("share")[0]) == cell_len(row.partition("100 %")[0])
+
+
+def test_long_names_lose_their_middle() -> None:
+    """Their end tells them apart."""
+    assert ["layer", "la…2", "l…2"] == [shorten("layer", 5), shorten("layer.2", 4), shorten("layer.2", 3)]
+    assert ["日…本", "\N{PARTY POPPER}…"] == [shorten("日本日本", 5), shorten("\N{PARTY POPPER}" * 4, 4)]
+
+
+def test_the_columns_that_fit_are_known() -> None:
+    """What is said below a table is about these."""
+    made = table("reward")
+    assert (True, ["stage", "", "share", "median", "total", "slowest"]) == (made.fits(80), made.heads(80))
+    assert (False, ["stage", "share", "slowest"]) == (made.fits(30), made.heads(30))
