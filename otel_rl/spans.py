@@ -168,10 +168,10 @@ class Stage(Span):
             token = self.token
             if token is not None:
                 self.token = None
-                try:
+                try:  # noqa: SIM105  suppress() takes 0.35 us
                     CURRENT.reset(token)
                 except ValueError:  # in another task or thread than it began in there is nothing to restore
-                    errors["end a stage where it began"] += 1
+                    pass
             if self.ended or self not in state.open:  # also while another thread ends it, as an exit does
                 return
             self.ended = end if end > self.began else self.began

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from contextlib import suppress
 from contextvars import Token
 from threading import get_ident
 from time import monotonic_ns
@@ -71,10 +72,8 @@ class Tree:
         """Be current no more, but stay open."""
         token, self.token = self.token, None
         if token is not None:
-            try:
+            with suppress(ValueError):  # in another task or thread than it began in there is nothing to restore
                 CURRENT.reset(token)
-            except ValueError:  # in another task or thread than it began in there is nothing to restore
-                errors["leave a step where it began"] += 1
         if state.container is self.container:
             state.container = None
 
@@ -252,6 +251,10 @@ class Loop:
         """When the open step ended if no other follows: with its block or the last stage behind; now if one goes on."""
         goes_on = state.behind is not None and any(map(self.is_behind, state.open.copy()))
         return (0 if goes_on else self.until or self.left) or monotonic_ns()
+
+    def open_elsewhere(self) -> Tree | None:
+        """Return the open step if another thread is inside its block."""
+        return None if self.left or self.thread == get_ident() else self.tree
 
     def close(self, now: int, error: BaseException | None = None, peak: int = 0) -> Reading | None:
         """End the open step's spans, and give the memory at its end.

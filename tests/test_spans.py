@@ -549,7 +549,6 @@ def test_overlapping_tasks_have_stages_of_their_own(recording: Recording) -> Non
     assert (expected,) == step_of(recording.trees()).below
 
 
-@pytest.mark.guarded
 def test_a_stage_may_end_in_another_task(recording: Recording) -> None:
     """It is recorded with its true end; only the context of where it began cannot be restored from there."""
 
@@ -564,7 +563,6 @@ def test_a_stage_may_end_in_another_task(recording: Recording) -> None:
     with otel_rl.step(1):
         asyncio.run(main())
     assert (Tree("rl.reward", 0, 3),) == step_of(recording.trees()).below
-    assert {"end a stage where it began": 1} == guard.errors
 
 
 @pytest.mark.medium

@@ -15,7 +15,7 @@ from otel_rl.report.average import Averaged, average, step_times
 from otel_rl.report.awaited import awaited
 from otel_rl.report.balance_rows import balance_rows
 from otel_rl.report.clocks import clock_rows
-from otel_rl.report.collect import Bounds, Collected, collect
+from otel_rl.report.collect import Bounds, Collected, StepRecord, collect
 from otel_rl.report.comm_rows import comm_rows
 from otel_rl.report.efficiency import efficiency
 from otel_rl.report.efficiency_model import Efficiency
@@ -252,14 +252,29 @@ def _state(attempt: str, found: Collected, opened: Iterable[OpenView], alive: se
     has_teardown = any(phase.attempt == attempt and phase.name == v.TEARDOWN for phase in found.phases)
     if is_killed:
         return "killed"  # at most a worker outlives it
-    last = {record.rank: record.key for record in found.steps if record.attempt == attempt}
-    if any((failure.attempt, failure.loop, failure.step) == last.get(failure.rank) for failure in found.failures):
+    last = {record.rank: record for record in found.steps if record.attempt == attempt}
+    if _has_failed(attempt, found, last.values()):
         return "failed"
-    if any(phase.attempt == attempt and phase.is_failed for phase in found.phases):
-        return "failed"  # of an exception between two steps, or in set-up
     if left and not has_teardown:
         return "killed"  # behind an exception or the tear-down it is what a worker was in that was ended with them
+    if any(record.is_open and not _is_torn_down(record, found) for record in last.values()):
+        return "interrupted"
     return "finished" if has_teardown else "unknown"
+
+
+def _has_failed(attempt: str, found: Collected, last: Iterable[StepRecord]) -> bool:
+    """Whether an exception ended an attempt: in the last step of a rank, between two steps, or in set-up."""
+    keys = {record.rank: record.key for record in last}
+    steps = ((failure.attempt, failure.loop, failure.step) == keys.get(failure.rank) for failure in found.failures)
+    return any(steps) or any(phase.attempt == attempt and phase.is_failed for phase in found.phases)
+
+
+def _is_torn_down(record: StepRecord, found: Collected) -> bool:
+    """Whether a rank's tear-down followed a step."""
+    return any(
+        (phase.attempt, phase.rank) == (record.attempt, record.rank) and phase.begin_ns >= record.step.begin_ns
+        for phase in found.phases
+    )
 
 
 def _missing_ranks(found: Collected, ranks: Sequence[Rank]) -> int:

@@ -93,8 +93,10 @@ class Phase:
     """The root or a container of a set-up or a tear-down."""
 
     attempt: str
+    rank: Rank
     trace: bytes
     name: str
+    begin_ns: int
     duration_ns: int
     is_failed: bool = False
     """An exception ended it, and the program."""
@@ -283,9 +285,14 @@ class _Collector:
 
 
 def _phase(span: SpanView) -> Phase:
-    is_failed = span.status_code == ERROR
     return Phase(
-        text(span.resource, v.ATTEMPT_ID), span.trace_id, span.name, max(0, span.end_ns - span.start_ns), is_failed
+        attempt=text(span.resource, v.ATTEMPT_ID),
+        rank=rank_of(span.resource),
+        trace=span.trace_id,
+        name=span.name,
+        begin_ns=span.start_ns,
+        duration_ns=max(0, span.end_ns - span.start_ns),
+        is_failed=span.status_code == ERROR,
     )
 
 

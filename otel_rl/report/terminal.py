@@ -30,6 +30,7 @@ STATES: Final = {
     "finished": ("finished", GOOD),
     "failed": ("failed", WARNING),
     "killed": ("killed", WARNING),
+    "interrupted": ("interrupted", WARNING),
     "unknown": ("ended, no tear-down recorded", WARNING),
 }
 RECORDS: Final = {"traces": "span", "metrics": "metric point", "logs": "log record"}
@@ -126,7 +127,7 @@ def _unseen(report: Report) -> Text | None:
 
 
 def _failures(report: Report) -> Text | None:
-    """Say which exceptions ended steps."""
+    """Say what ended steps early."""
     before = len(report.failures) - FAILURE_ROWS
     lines = [Text(f"and {plural(before, 'failure')} before these:", style=NOTE)] if before > 0 else []
     for failure in report.failures[-FAILURE_ROWS:]:
@@ -134,6 +135,9 @@ def _failures(report: Report) -> Text | None:
         where = f"inside {failure.stage}, step {failure.step}{attempt_name(report, failure.attempt)}"
         what = f"{who} failed with {failure.error} {where}"
         lines.append(Text(what, style=WARNING))
+    if report.state == "interrupted":
+        text = "The program exited while another thread was inside a step, which is in no average."
+        lines.append(Text(text, style=WARNING))
     return Text("\n").join(lines) if lines else None
 
 
