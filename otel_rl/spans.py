@@ -359,6 +359,8 @@ _NO_STAGE = cast("Stage", NoStage())
 def stage(name: str, /, **attributes: Any) -> Stage:
     """Open a stage of the current step: ``with otel_rl.stage("reward", batch_size=64) as span:``, or a decorator.
 
+    Around the ``yield`` of a generator it stays open, and what the caller does meanwhile is inside it.
+
     Args:
         name: a name of the vocabulary without its ``rl.`` (``"reward"`` opens ``rl.reward``), or one of your own.
         attributes: keyword ``k`` becomes the attribute ``rl.k``; any value is taken.
@@ -399,13 +401,17 @@ _KEYS = _Keys()
 def current_stage() -> Stage | None:
     """Return the innermost open stage of this thread or task, else the container of this rank."""
     span = CURRENT.get().get(SPAN_KEY)
+    if span.__class__ is Stage and (span.ended or span.trace is None):
+        span = _around(span)
     return span if span.__class__ is Stage else cast("Stage | None", state.container)
 
 
 def _stage_of(parent: Any) -> Stage:
     """Find or make the stage that stands for a parent that is none of ours, or that has ended."""
-    if isinstance(parent, Stage) and parent.trace and not _is_container(parent):
-        return parent
+    if isinstance(parent, Stage):
+        found = _around(parent)
+        if found is not None:
+            return found
     with guard("find the parent of a stage"):
         context = None if parent is None or isinstance(parent, Stage) else parent.get_span_context()
         if context is not None and context.is_valid:
@@ -413,6 +419,20 @@ def _stage_of(parent: Any) -> Stage:
         if state.container is None:
             state.open_setup()
     return state.container or _stand_in(random_bits(128), 0, sampled=True)
+
+
+def _around(stage: Stage) -> Stage | None:
+    """Return the nearest stage that is open, from one outwards; None if none is but the container of the step.
+
+    A stage that has ended is still current where a generator was suspended in it and another thread or task ended
+    that, or where what was around the generator's stage ended first.
+    """
+    if stage.trace is None or _is_container(stage):
+        return None
+    if not stage.ended or not stage.trace.step:  # in the trace of a user's span that one stays the parent
+        return stage
+    around = (one for one in state.open.copy() if isinstance(one, Stage) and one.span_id == stage.parent_id)
+    return next(around, None)
 
 
 def _is_container(stage: Stage) -> bool:
