@@ -24,12 +24,11 @@ from otel_rl.no_stage import NoStage
 from otel_rl.probes.memory import FRESH_NS, Reading
 from otel_rl.records import SpanEvent, SpanLink, Value
 from otel_rl.runtime import QUEUE_LIMIT, Trace, state
-from otel_rl.values import NUMBERS, clean, clean_all, clean_key
+from otel_rl.values import KEYS, NUMBERS, clean, clean_all, clean_key
 from otel_rl.vocabulary import SHORT_NAMES
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-MAX_KEYS = 1024
 MAX_KEPT = 1024
 """Attributes, events and links that an open stage keeps; the encoder keeps 128 of them and counts the others."""
 SAMPLED = TraceFlags(TraceFlags.SAMPLED)
@@ -359,8 +358,6 @@ _NO_STAGE = cast("Stage", NoStage())
 def stage(name: str, /, **attributes: Any) -> Stage:
     """Open a stage of the current step: ``with otel_rl.stage("reward", batch_size=64) as span:``, or a decorator.
 
-    Around the ``yield`` of a generator it stays open, and what the caller does meanwhile is inside it.
-
     Args:
         name: a name of the vocabulary without its ``rl.`` (``"reward"`` opens ``rl.reward``), or one of your own.
         attributes: keyword ``k`` becomes the attribute ``rl.k``; any value is taken.
@@ -381,21 +378,10 @@ def stage(name: str, /, **attributes: Any) -> Stage:
         name = clean_key(name)
     values: dict[str, Any] | None = None
     if attributes:
-        values = {_KEYS[k]: v if type(v) in NUMBERS else clean(v) for k, v in attributes.items()}
+        values = {KEYS[k]: v if type(v) in NUMBERS else clean(v) for k, v in attributes.items()}
         if None in values.values():
             values = {key: value for key, value in values.items() if value is not None}
     return Stage(SHORT_NAMES.get(name, name) or "unnamed", values)
-
-
-class _Keys(dict[str, str]):
-    def __missing__(self, key: str) -> str:
-        if len(self) < MAX_KEYS:
-            self[key] = f"rl.{key}"
-        return f"rl.{key}"
-
-
-_KEYS = _Keys()
-"""Keyword to attribute key; a dict, because a call costs more than all else that ``stage`` does with an attribute."""
 
 
 def current_stage() -> Stage | None:
@@ -422,17 +408,12 @@ def _stage_of(parent: Any) -> Stage:
 
 
 def _around(stage: Stage) -> Stage | None:
-    """Return the nearest stage that is open, from one outwards; None if none is but the container of the step.
-
-    A stage that has ended is still current where a generator was suspended in it and another thread or task ended
-    that, or where what was around the generator's stage ended first.
-    """
+    """Return the nearest open stage: a generator may leave one current that has ended. None: the container is."""
     if stage.trace is None or _is_container(stage):
         return None
     if not stage.ended or not stage.trace.step:  # in the trace of a user's span that one stays the parent
         return stage
-    around = (one for one in state.open.copy() if isinstance(one, Stage) and one.span_id == stage.parent_id)
-    return next(around, None)
+    return next((one for one in state.open.copy() if isinstance(one, Stage) and one.span_id == stage.parent_id), None)
 
 
 def _is_container(stage: Stage) -> bool:

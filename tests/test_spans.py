@@ -26,7 +26,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import Status, StatusCode
 
 import otel_rl
-from otel_rl import guard, spans, vocabulary
+from otel_rl import guard, spans, values, vocabulary
 from otel_rl.probes import device, device_time, exposed, memory, peaks
 from otel_rl.probes.device import DeviceInUse
 from otel_rl.probes.memory import Device
@@ -768,11 +768,11 @@ def test_keywords_become_attributes() -> None:
 
 def test_keys_are_kept_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """Programs that make up keywords do not fill the memory."""
-    monkeypatch.setattr(spans, "MAX_KEYS", 3)
-    monkeypatch.setattr(spans, "_KEYS", spans._Keys())
+    monkeypatch.setattr(values, "MAX_KEYS", 3)
+    monkeypatch.setattr(spans, "KEYS", values.Keys())
     for i in range(10):
         assert {f"rl.k{i}": 1} == otel_rl.stage("x", **{f"k{i}": 1}).attributes
-    assert 3 == len(spans._KEYS)
+    assert 3 == len(spans.KEYS)
 
 
 # --- hostile arguments ------------------------------------------------------------------------------------------------
