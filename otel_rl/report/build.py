@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from time import monotonic_ns
@@ -25,7 +26,7 @@ from otel_rl.report.long_step import set_aside
 from otel_rl.report.memory import KEYS as MEMORY_KEYS
 from otel_rl.report.memory_parts import NAMES as MEMORY_NAMES
 from otel_rl.report.memory_parts import Parts
-from otel_rl.report.model import FORMAT, Attempt, Rank, Rate, Report, StageRow, State, Verdict, WorkRow
+from otel_rl.report.model import FORMAT, Attempt, Rank, Rate, Report, StageRow, State, Training, Verdict, WorkRow
 from otel_rl.report.model_rows import NAMES as FLOPS_NAMES
 from otel_rl.report.model_rows import FlopsPoints, ledger
 from otel_rl.report.nothing import nothing
@@ -86,6 +87,7 @@ def build_report(run: Run, now_ns: int) -> Report:
         system_version=text(resource, v.SYSTEM_VERSION),
         algorithm=text(resource, v.ALGORITHM),
         model=text(resource, v.MODEL_NAME),
+        trainings=_trainings(found, averaged),
         begin_ns=begin_ns,
         end_ns=end_ns,
         duration_s=(end_ns - begin_ns) / 1e9,
@@ -241,6 +243,20 @@ def _attempts(found: Collected, averaged: Averaged, opened: Sequence[OpenView], 
             setup_s=_setup_s(attempt, found),
         )
         for attempt, bounds in found.attempts.items()
+    ]
+
+
+def _trainings(found: Collected, averaged: Averaged) -> list[Training]:
+    """Tell apart what the loops of the last attempt train."""
+    last = next(reversed(found.attempts), "")
+    loops: dict[tuple[str, str], dict[str, None]] = {}
+    for record in found.steps:
+        if record.attempt == last:
+            loops.setdefault((record.algorithm, record.model), {})[record.step.loop] = None
+    steps = Counter(loop for attempt, loop, _ in {record.key for record in averaged.finished} if attempt == last)
+    return [
+        Training(algorithm=algorithm, model=model, loops=list(names), steps=sum(steps[name] for name in names))
+        for (algorithm, model), names in loops.items()
     ]
 
 

@@ -81,6 +81,10 @@ class StepRecord:
     """Its writer died in it, as far as is recorded; spans of steps that ended before it may be missing."""
     clock_set_ns: int = 0
     """By how much its process's wall clock had been set when it began; `step` is by the clock that nobody set."""
+    restart_of: str = ""
+    """The loop of its process that its own loop restarted."""
+    algorithm: str = ""
+    model: str = ""
 
     @property
     def key(self) -> StepKey:
@@ -342,6 +346,9 @@ def _step(
         samples=shares_samples(container.resource),
         is_open=is_open,
         clock_set_ns=clock_set_ns(container),
+        restart_of=text(container.attributes, v.LOOP_RESTART_OF),
+        algorithm=text(container.attributes, v.ALGORITHM) or text(container.resource, v.ALGORITHM),
+        model=text(container.attributes, v.MODEL_NAME) or text(container.resource, v.MODEL_NAME),
     )
 
 

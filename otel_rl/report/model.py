@@ -56,6 +56,18 @@ class Attempt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Training:
+    """What loops of the last attempt train by one algorithm."""
+
+    algorithm: str
+    """Empty when unknown."""
+    model: str
+    loops: list[str]
+    steps: int
+    """Finished ones."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
     """An exception that ended a step on one rank."""
 
@@ -327,7 +339,10 @@ class Report:
     """The training framework; empty when unknown."""
     system_version: str
     algorithm: str
+    """Of the first training."""
     model: str
+    trainings: list[Training]
+    """In order of time; one for each algorithm and model."""
     begin_ns: int
     end_ns: int
     duration_s: float

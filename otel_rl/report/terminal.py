@@ -11,7 +11,7 @@ from rich.text import Text
 from otel_rl.report.balance_table import balance_table
 from otel_rl.report.clocks import clock_lines
 from otel_rl.report.comm_table import comm_table
-from otel_rl.report.format import clock, count, plural, printable, seconds
+from otel_rl.report.format import clock, count, listed, plural, printable, seconds
 from otel_rl.report.goodput_table import goodput_table
 from otel_rl.report.model import Report
 from otel_rl.report.model_table import flops_table, ledger_lines
@@ -105,12 +105,14 @@ def _header(report: Report, width: int) -> Text:
     system = f"{report.system} {report.system_version}".strip()
     read, all_ranks = len(report.ranks), len(report.ranks) + report.missing_ranks
     ranks = f"{f'{read} of ' if read < all_ranks else ''}{plural(all_ranks, 'rank')}" if read else ""
-    facts = [system, report.algorithm, report.model, ranks, _steps(report)]
+    trained = [listed(list(dict.fromkeys(filter(None, names)))) for names in _trained(report)]
+    facts = [system, *trained, ranks, _steps(report)]
     setup = report.attempts[-1].setup_s if report.attempts else None
     lasted = {"alive": "running for", "killed": "lasted at least"}.get(report.state, "lasted")
     times = [f"started {clock(report.begin_ns)}", f"{lasted} {seconds(report.duration_s)}"] if report.begin_ns else []
     times += [f"set-up {seconds(setup)}"] if setup is not None else []
     lines = [" · ".join(fact for fact in facts if fact), " · ".join(times), *rate_lines(report)]
+    lines += [_trainings(report)] if len(report.trainings) > 1 else []
     lines += [_attempts(report)] if len(report.attempts) > 1 else []
     return Text("\n").join([title, *(Text(line) for line in lines if line)])
 
@@ -153,6 +155,21 @@ def _steps(report: Report) -> str:
 def _attempts(report: Report) -> str:
     parts = [f"{STATES[attempt.state][0]} after {plural(attempt.steps, 'step')}" for attempt in report.attempts]
     return f"{len(report.attempts)} attempts: {', then '.join(parts)}"
+
+
+def _trained(report: Report) -> tuple[list[str], list[str]]:
+    """List the algorithms and the models of a run."""
+    if not report.trainings:
+        return [report.algorithm], [report.model]
+    return [one.algorithm for one in report.trainings], [one.model for one in report.trainings]
+
+
+def _trainings(report: Report) -> str:
+    parts = [
+        f"{' of '.join(filter(None, (one.algorithm, one.model))) or 'unknown'} for {plural(one.steps, 'step')}"
+        for one in report.trainings
+    ]
+    return f"{len(report.trainings)} trainings: {', then '.join(parts)}"
 
 
 def _sentence(report: Report) -> Text:
