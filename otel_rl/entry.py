@@ -255,9 +255,10 @@ def _finish() -> None:
     with guard("finish"):
         loop = state.training.loop
         has_failed = loop is not None and loop.last is not None and loop.last.container.status is not None
+        if loop is not None and loop.thread != threading.get_ident():
+            state.on = False  # it begins no further step meanwhile
         elsewhere = None if loop is None else loop.open_elsewhere()
         if elsewhere is not None:
-            state.on = False  # that thread begins no further step meanwhile
             _truncate(kept=(elsewhere.root, elsewhere.container))
             elsewhere.container.set_attribute(vocabulary.TRUNCATED, True)
             loop.close(monotonic_ns(), _uncaught() or SystemExit())  # without tear-down: the loop is not over

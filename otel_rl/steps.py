@@ -6,6 +6,7 @@ import operator
 from collections.abc import Callable, Hashable
 from contextlib import suppress
 from contextvars import Token
+from threading import enumerate as enumerate_threads
 from threading import get_ident
 from time import monotonic_ns
 from types import TracebackType
@@ -274,12 +275,17 @@ class Loop:
 
     def over(self) -> int:
         """When the open step ended if no other follows: with its block or the last stage behind; now if one goes on."""
-        goes_on = state.behind is not None and any(map(self.is_behind, state.open.copy()))
-        return (0 if goes_on else self.until or self.left) or monotonic_ns()
+        return (0 if self.goes_on_behind() else self.until or self.left) or monotonic_ns()
+
+    def goes_on_behind(self) -> bool:
+        """Whether a stage goes on that began behind the block of the last step."""
+        return state.behind is not None and any(map(self.is_behind, state.open.copy()))
 
     def open_elsewhere(self) -> Tree | None:
-        """Return the open step if another thread is inside its block."""
-        return None if self.left or self.thread == get_ident() else self.tree
+        """Return the open step if another thread goes on with it."""
+        is_alive = any(thread.ident == self.thread for thread in enumerate_threads())
+        goes_on = not self.left or (is_alive and self.goes_on_behind())
+        return self.tree if goes_on and self.thread != get_ident() else None
 
     def close(self, now: int, error: BaseException | None = None, peak: int = 0) -> Reading | None:
         """End the open step's spans, and give the memory at its end.
