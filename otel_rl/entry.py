@@ -274,19 +274,31 @@ def _finish() -> None:
     with guard("finish"):
         loop = state.training.loop
         has_failed = loop is not None and loop.last is not None and loop.last.container.status is not None
-        if loop is not None:
+        if loop is not None and loop.thread != threading.get_ident():
+            state.on = False  # it begins no further step meanwhile
+        elsewhere = None if loop is None else loop.open_elsewhere()
+        if elsewhere is not None:
+            _truncate(kept=(elsewhere.root, elsewhere.container))
+            elsewhere.container.set_attribute(vocabulary.TRUNCATED, True)
+            loop.close(monotonic_ns(), _uncaught() or SystemExit())  # without tear-down: the loop is not over
+        elif loop is not None:
             loop.end()
         if state.awake:
             report_alone()
         state.phase.close(monotonic_ns(), None if has_failed else _uncaught())
-        for left in state.open.copy():
-            if isinstance(left, Stage):  # of a thread that still runs, or that nobody ended
-                left.set_attribute(vocabulary.TRUNCATED, True)
-                left.close(monotonic_ns())
+        _truncate()
         _parts.collected_at = -inf  # what others counted since the last time must not be lost
     if _parts.flusher is not None and _parts.flusher.pid == os.getpid():
         with guard("close the journal"):
             _parts.flusher.stop(max(EXIT_LIMIT_S - (monotonic() - began), EXIT_LIMIT_S / 2))
+
+
+def _truncate(kept: tuple[object, ...] = ()) -> None:
+    """End the stages of threads that still run, and those that nobody ended."""
+    for left in state.open.copy():
+        if isinstance(left, Stage) and left not in kept:
+            left.set_attribute(vocabulary.TRUNCATED, True)
+            left.close(monotonic_ns())
 
 
 def _uncaught() -> BaseException | None:

@@ -9,6 +9,7 @@ import socket
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from otel_rl import ids, vocabulary
 from otel_rl.config import Config
@@ -105,6 +106,20 @@ def found_attempt(identity: Identity) -> Identity:
     """Make the attempt id, and the run's name where the user gave none."""
     attempt = ids.attempt_id()
     return replace(identity, attempt_id=attempt, run_id=identity.run_id or new_run_id(attempt))
+
+
+def training_of(trainer: Any) -> dict[str, str]:
+    """Name algorithm and model of a trainer of TRL, from which the program's may be derived.
+
+    A model's folder is named by its last part only.
+    """
+    own = [kind.__name__ for kind in type(trainer).__mro__ if kind.__module__.partition(".")[0] == "trl"]
+    if not own:
+        return {}
+    name = next((name for name in own if not name.startswith("_")), own[0])
+    config = getattr(getattr(trainer, "model", None), "config", None)
+    model = os.path.basename(str(getattr(config, "_name_or_path", "") or ""))
+    return {"algorithm": name.removesuffix("Trainer"), "model_name": model}
 
 
 def new_run_id(attempt: str) -> str:

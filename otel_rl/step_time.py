@@ -190,7 +190,8 @@ class StepTime:
         self._rows[trace] = None
         foreign = self._foreign.pop(trace.trace_id, None) or Ended()
         rows = ended.rows + foreign.rows
-        is_step = v.ITERATION in (container.attributes or {})
+        attributes = container.attributes or {}
+        is_step = v.ITERATION in attributes
         window = container.began, container.ended
         if not is_step:
             rows.append((KINDS.index(Kind.OVERHEAD), ACTIVE, *window, ""))
@@ -206,7 +207,7 @@ class StepTime:
             if reason:
                 waits.setdefault(reason, []).append(interval)
         self._count(partition(spent, *window), window)
-        if is_step:
+        if is_step and container.status is None and v.TRUNCATED not in attributes:  # a step that has a step time
             self._activity(layers, window, container.end_ns)
             self._waited.update(waits)
             if self._waited:

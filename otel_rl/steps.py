@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
+from threading import enumerate as enumerate_threads
 from threading import get_ident
 from time import monotonic_ns
 from types import TracebackType
@@ -168,9 +169,21 @@ def report_alone() -> None:
 
 
 class Loop:
-    """One training loop of this process: ``train``, then ``train.2`` and so on."""
+    """One training loop of this process: ``train``, then ``train.2`` and so on.
 
-    def __init__(self) -> None:
+    Args:
+        of: what is trained; a loop may restart the one before it if that trained the same.
+    """
+
+    def __init__(self, of: Hashable = None) -> None:
+        before = state.training.loop
+        if before is not None and before.number < 0:  # it ended before its first step
+            before = before.before
+        self.of = of
+        self.before: Loop | None = before if before is not None and before.of == of else None
+        """The one that this may restart, until its first step begins."""
+        self.said: dict[str, Value] = {}
+        """Attributes of all of its steps."""
         leave_place()
         if not state.loops:
             open_setup()  # where nothing was recorded before: it began with the process all the same
@@ -179,9 +192,11 @@ class Loop:
         self.tree: Tree | None = None
         self.last: Tree | None = None
         """The step that began last, open or not."""
-        self.number = -1
+        self.number = self.first = -1
         self.looks = LOOKS
         """How many more steps look for replaced functions when they begin."""
+        self.has_failed = False
+        """Whether an exception ended its last step."""
         self.left = 0
         """When the block of the open step ended (monotonic, ns); 0 while it goes on."""
         self.until = 0
@@ -218,7 +233,9 @@ class Loop:
         jump = state.clock.re_anchor()
         if jump:
             state.log(vocabulary.CLOCK_STEPPED, f"the wall clock was set by {jump / 1e9:.3f} s", {})
-        attributes: dict[str, Value] = {vocabulary.ITERATION: number, vocabulary.LOOP_NAME: self.name}
+        if self.first < 0:
+            self.begin_first(number)
+        attributes: dict[str, Value] = {vocabulary.ITERATION: number, vocabulary.LOOP_NAME: self.name, **self.said}
         tree = Tree(vocabulary.LOOP, self.name, number, now, attributes)
         # What was open ends behind the new tree: other threads find a container at every moment.
         self.count(now, self.close(now, peak=tree.peak))
@@ -227,6 +244,15 @@ class Loop:
         tree.make_current()
         self.number, self.began, self.left, self.until = number, now, 0, 0
         self.is_over = False
+
+    def begin_first(self, number: int) -> None:
+        """Note the number of the first step, and whether it is a restart: after a failure, or in the middle of a loop.
+
+        A loop that begins where one without a failure began is another training.
+        """
+        before, self.before, self.first = self.before, None, number
+        if before is not None and number <= before.number and (before.has_failed or number > before.first):
+            self.said[vocabulary.LOOP_RESTART_OF] = before.name
 
     def change_thread(self) -> None:
         """Follow a program that trains on another thread now, and say it once if the last step is still going on."""
@@ -261,8 +287,17 @@ class Loop:
 
     def over(self) -> int:
         """When the open step ended if no other follows: with its block or the last stage behind; now if one goes on."""
-        goes_on = state.behind is not None and any(map(self.is_behind, state.open.copy()))
-        return (0 if goes_on else self.until or self.left) or monotonic_ns()
+        return (0 if self.goes_on_behind() else self.until or self.left) or monotonic_ns()
+
+    def goes_on_behind(self) -> bool:
+        """Whether a stage goes on that began behind the block of the last step."""
+        return state.behind is not None and any(map(self.is_behind, state.open.copy()))
+
+    def open_elsewhere(self) -> Tree | None:
+        """Return the open step if another thread goes on with it."""
+        is_alive = any(thread.ident == self.thread for thread in enumerate_threads())
+        goes_on = not self.left or (is_alive and self.goes_on_behind())
+        return self.tree if goes_on and self.thread != get_ident() else None
 
     def close(self, now: int, error: BaseException | None = None, peak: int = 0) -> Reading | None:
         """End the open step's spans, and give the memory at its end.
@@ -275,6 +310,7 @@ class Loop:
             return None
         end_raised(now, error)
         tree.close(now, error, peak)
+        self.has_failed = error is not None and tree.container.status is not None
         if error is not None:
             self.began = 0
         return tree.container.after

@@ -23,6 +23,20 @@ MAX_LENGTH = 65_536
 """Characters of a string that are kept while it waits for the encoder, which cuts it to the configured length."""
 MAX_DEPTH = 2
 """Collections inside collections that are read; what lies deeper is named by its type."""
+MAX_KEYS = 1024
+
+
+class Keys(dict[str, str]):
+    """Attribute keys by the keywords of ``stage``."""
+
+    def __missing__(self, key: str) -> str:
+        if len(self) < MAX_KEYS:
+            self[key] = f"rl.{key}"
+        return f"rl.{key}"
+
+
+KEYS = Keys()
+"""Keyword to attribute key; a dict, because a call costs more than all else that ``stage`` does with an attribute."""
 
 
 def clean(value: Any) -> Value | None:

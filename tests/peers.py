@@ -91,6 +91,7 @@ class Peer:
         did: Iterable[Did],
         *,
         loop: str = "train",
+        restart_of: str = "",
         status: int = 0,
         is_cut: bool = False,
         is_journaled: bool = True,
@@ -103,6 +104,7 @@ class Peer:
             spans += self._stage(one, trace, container)
         root = ids.root_id(self.attempt, loop, number)
         attributes: dict[str, Any] = {v.ITERATION: number, v.LOOP_NAME: loop, **({v.TRUNCATED: True} if is_cut else {})}
+        attributes |= {v.LOOP_RESTART_OF: restart_of} if restart_of else {}
         name = f"{v.RANK_SPAN} {self.rank}"
         spans.append(FakeSpan(name, trace, container, root, begin_ns, self.now_ns, attributes))
         spans[-1].status = (status, "") if status else None

@@ -18,8 +18,9 @@ import otel_rl
 from otel_rl import entry, vocabulary
 from otel_rl.flusher import Flusher
 from otel_rl.integrations import MODULES, NEEDS, choice
-from otel_rl.journal.read import open_run
+from otel_rl.journal.read import SpanView, open_run
 from otel_rl.patching import Attachment, Hook
+from otel_rl.report.build import build_report
 from otel_rl.runtime import state
 from tests.fixtures import RUN, Recording
 
@@ -377,6 +378,75 @@ def test_uninstrument_inside_a_step_closes_it(recording: Recording) -> None:
     assert names == {span.name for span in run.spans()}
     assert [] == run.open_stages()
     assert [True] == [span.attributes.get(vocabulary.TRUNCATED) for span in run.spans(None) if span.name == "rl.reward"]
+
+
+def test_a_step_that_goes_on_elsewhere_is_in_no_number(
+    recording: Recording, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A thread trains on while the recording ends: its step is truncated, and what it does later is not recorded."""
+    inside, is_over = threading.Event(), threading.Event()
+
+    def train() -> None:
+        for number in (1, 2, 3):
+            with otel_rl.step(number), otel_rl.stage("reward"):
+                recording.tick(10)
+                if number == 2:
+                    inside.set()
+                    assert is_over.wait(60)
+
+    thread = threading.Thread(target=train)
+    thread.start()
+    assert inside.wait(60)
+    run = recording.stop()
+    is_over.set()
+    thread.join()
+    report = build_report(run, 10**18)
+    cut = {(span.name, span.attributes.get(vocabulary.ITERATION)) for span in run.spans(None) if is_cut(span)}
+    assert {("rl.rank 0", 2), ("rl.reward", None)} == cut
+    for name in (vocabulary.STEP_TIME, vocabulary.ACTIVITY_TIME):
+        assert [0.01] == [point.value for point in run.points(name)]
+    assert {"productive": 0.02} == {
+        str(point.attributes[vocabulary.GOODPUT_KIND]): point.value
+        for point in run.last_points(vocabulary.GOODPUT_TIME)
+    }
+    assert 1 == report.steps.recorded
+
+
+def test_an_evaluation_behind_a_step_that_goes_on_elsewhere_cuts_the_step(recording: Recording) -> None:
+    """Its end is not the step's; the thread begins no step while the recording ends."""
+    inside, is_over = threading.Event(), threading.Event()
+
+    def train() -> None:
+        for number in (1, 2):
+            with otel_rl.step(number):
+                recording.tick(10)
+            with otel_rl.stage("evaluate"):
+                if number == 2:
+                    inside.set()
+                    assert is_over.wait(60)
+        with otel_rl.step(3):
+            pass
+
+    thread = threading.Thread(target=train)
+    stop = recording.flusher.stop
+
+    def stop_late(timeout_s: float) -> bool:
+        is_over.set()
+        thread.join()
+        return stop(timeout_s)
+
+    recording.flusher.stop = stop_late  # type: ignore[method-assign]
+    thread.start()
+    assert inside.wait(60)
+    run = recording.stop()
+    cut = {(span.name, span.attributes.get(vocabulary.ITERATION)) for span in run.spans(None) if is_cut(span)}
+    assert {("rl.rank 0", 2), ("rl.evaluate", None)} == cut
+    assert ([0.01], []) == ([point.value for point in run.points(vocabulary.STEP_TIME)], run.open_stages())
+
+
+def is_cut(span: SpanView) -> bool:
+    """Whether a span is truncated."""
+    return span.attributes.get(vocabulary.TRUNCATED) is True
 
 
 def test_the_loggers_of_the_host_are_untouched(stubbed: Recording) -> None:

@@ -9,12 +9,14 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 import otel_rl
 from otel_rl import entry
 from otel_rl import vocabulary as v
 from otel_rl.journal.read import open_run
 from otel_rl.report.build import build_report
+from otel_rl.report.terminal import render
 from tests.programs.launch import HERE, run, start
 from tests.programs.recorded import Node, Recorded
 
@@ -225,6 +227,26 @@ def test_however_a_program_ends_everything_is_there(
     assert [error] == [step.attributes.get(v.ERROR_TYPE) for step in recorded.steps().values()]
     assert [] == recorded.run.open_stages()
     assert state == build_report(recorded.run, time.time_ns()).state
+
+
+@pytest.mark.parametrize(
+    ("how", "code", "errors", "state"),
+    [("0", 0, [], "interrupted"), ("3", 3, [], "interrupted"), ("exception", 1, ["LookupError"], "failed")],
+)
+def test_a_step_that_the_program_leaves_on_a_thread_is_truncated(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], how: str, code: int, errors: list[str], state: str
+) -> None:
+    """The step before it is counted, the program's exit code is its own."""
+    run(tmp_path, PROGRAM, "leaves", how, code=code)
+    (recorded,) = everything(tmp_path)
+    report = build_report(recorded.run, time.time_ns())
+    cut = [node.name for node in recorded.nodes if v.TRUNCATED in node.attributes]
+    assert {f"{v.RANK_SPAN} 0", v.REWARD} == set(cut)
+    assert (1, 1) == (report.steps.recorded, len(list(recorded.run.points(v.STEP_TIME))))
+    assert ([], errors, state) == (recorded.run.open_stages(), [one.error for one in report.failures], report.state)
+    render(report, Console(width=100))
+    said = "The program exited while another thread was inside a step, which is in no average."
+    assert (state == "interrupted") == (said in capsys.readouterr().out)
 
 
 def test_threads_and_tasks_record_side_by_side(tmp_path: Path) -> None:

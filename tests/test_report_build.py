@@ -28,10 +28,12 @@ from otel_rl.report.model import (
     RankSeconds,
     Report,
     StageRow,
+    Training,
     WorkRow,
 )
 from otel_rl.report.terminal import render
 from otel_rl.runtime import state
+from otel_rl.steps import Loop
 from tests.fixtures import Recording
 from tests.peers import ALIVE, Did, Peer
 from tests.runs import BEGIN_NS, GIB, MIB, MS, SETUP_MS, Attributes, Plan, write_run
@@ -408,6 +410,30 @@ def test_a_resumed_run_has_two_attempts(tmp_path: Path) -> None:
     reward = next(one for one in report.series if one.name == v.REWARD_SCORE and one.qualifiers[v.STATISTIC] == "mean")
     assert list(range(1, 16)) == reward.steps
     assert pytest.approx(0.2) == reward.values[5]
+
+
+def test_trainings_of_one_process_are_told_apart(recording: Recording) -> None:
+    """By algorithm and model: the head names each, with its steps."""
+    state.identify(system="trl", algorithm="GRPO", model_name="tiny")
+    for said in ({}, {v.ALGORITHM: "RLOO"}, {v.ALGORITHM: "RLOO", v.MODEL_NAME: "small"}, {v.ALGORITHM: "RLOO"}):
+        loop = state.training.loop = Loop()
+        loop.said.update(said)
+        for number in (1, 2):
+            loop.begin(number)
+            recording.tick(10)
+        loop.end()
+    report = build_report(recording.stop(), NOW_NS)
+    assert [
+        Training(algorithm="GRPO", model="tiny", loops=["train"], steps=2),
+        Training(algorithm="RLOO", model="tiny", loops=["train.2", "train.4"], steps=4),
+        Training(algorithm="RLOO", model="small", loops=["train.3"], steps=2),
+    ] == report.trainings
+    out = io.StringIO()
+    render(report, Console(file=out, width=120))
+    lines = out.getvalue().splitlines()
+    assert "trl · GRPO and RLOO · tiny and small · 1 rank · 8 steps (1-2) in 4 loops" == lines[1].rstrip()
+    said_of = "3 trainings: GRPO of tiny for 2 steps, then RLOO of tiny for 4 steps, then RLOO of small for 2 steps"
+    assert said_of in map(str.rstrip, lines)
 
 
 @pytest.mark.parametrize(("begin_ms", "setup_ms"), [(100, 500), (-3_000, 10_000)], ids=["helper", "launcher"])

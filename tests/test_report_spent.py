@@ -191,3 +191,20 @@ def test_slices_are_kept_as_they_were() -> None:
     assert (6, True, False) == (len(again), ("a", "b") in again, ("b",) in again)
     assert [(("a",), Comm(1, 1)), (("e",), Comm(2, 0))] == list(again.collectives())
     assert 2 == len(known)
+
+
+def test_what_a_restarted_loop_did_is_made_again_by_a_later_attempt(tmp_path: Path) -> None:
+    """Loops that restart another are the same training as that, for the attempts that follow."""
+    first, second = (
+        Peer(tmp_path, 0, 1, attempt=attempt * 16, clock_ms=clock_ms, identity=DEAD)
+        for attempt, clock_ms in (("a", 0), ("b", 500))
+    )
+    for number in (1, 2, 3, 4):
+        first.step(number, [Did(v.REWARD, 10)], status=2 if number == 4 else 0)
+    for number in (3, 4, 5):
+        first.step(number, [Did(v.REWARD, 10)], loop="train.2", restart_of="train")
+    first.step(9, [Did(v.REWARD, 10)], loop="train.3")
+    for number in (5, 6):
+        second.step(number, [Did(v.REWARD, 10)])
+    found = build_report(open_run(tmp_path), BEGIN_NS).efficiency.goodput
+    assert {"a" * 16: 30, "b" * 16: 0, None: 30} == {row.attempt: row.parts[3].time_ns / MS for row in found}

@@ -94,7 +94,6 @@ class Timing:
         if state.training.stepping.pop(stage, None) is None:
             return
         stage.tokens = ()  # what it is inside may be over, and would be current again
-        stage.instead = step.above  # for its thread and for what is open below it
         end = (step.above.ended if step.above is not None else 0) or now
         behind = _open_below(stage) if is_own else None
         if behind is not None:

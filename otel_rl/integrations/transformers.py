@@ -15,8 +15,10 @@ from typing import Any
 
 from otel_rl import vocabulary
 from otel_rl.between import end_between
+from otel_rl.identity import training_of
 from otel_rl.patching import Attachment, Hook
 from otel_rl.probes import deferred
+from otel_rl.records import Value
 from otel_rl.runtime import state
 from otel_rl.steps import Loop
 from otel_rl.throughput import Throughput
@@ -43,11 +45,20 @@ def _begin_loop(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         return
     if "system" not in state.learned:  # the trainer was made before this process was forked
         state.identify(**{key: getattr(state.identity, key) for key in MADE})
-    loop = Loop()
+    trainer = args[0]
+    loop = Loop(of=(type(trainer), getattr(getattr(trainer, "args", None), "output_dir", None)))
+    loop.said.update(_unlike(training_of(trainer)))
     throughput = Throughput()
     loop.at_end.append(throughput.end_step)
     state.training.loop, state.training.throughput = loop, throughput
     state.training.losses = []
+
+
+def _unlike(training: dict[str, str]) -> dict[str, Value]:
+    """Tell the resource what is trained; where that names another training already, the steps have to say it."""
+    state.identify(**training)
+    keys = {"algorithm": vocabulary.ALGORITHM, "model_name": vocabulary.MODEL_NAME}
+    return {keys[key]: name for key, name in training.items() if name and name != getattr(state.identity, key)}
 
 
 def _is_inner() -> bool:

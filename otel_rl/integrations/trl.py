@@ -7,13 +7,13 @@ loop itself (steps, data wait, optimizer, evaluation) is ``transformers.py``.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from typing import Any
 
 from otel_rl import vocabulary
 from otel_rl.between import begin_between, end_between
 from otel_rl.guard import attempt
+from otel_rl.identity import training_of
 from otel_rl.integrations import trl_model, trl_rollouts, trl_tools
 from otel_rl.integrations.trl_metrics import evaluation_metrics, keep_loss, step_metrics
 from otel_rl.integrations.trl_rollouts import EVAL, SERVER_HOOKS, TRAIN, Rollout, Sampling, mode_of, policy_version
@@ -35,24 +35,11 @@ Kwargs = dict[str, Any]
 
 
 def _trainer_made(args: Args, kwargs: Kwargs, result: Any) -> None:
-    """Tell the resource what is trained; a model's folder is named by its last part only."""
+    """Tell the resource what is trained."""
     from importlib.metadata import version
 
-    trainer = args[0]
-    config = getattr(getattr(trainer, "model", None), "config", None)
-    state.identify(
-        system=PACKAGE,
-        system_version=version(PACKAGE),
-        algorithm=_algorithm(type(trainer)),
-        model_name=os.path.basename(str(getattr(config, "_name_or_path", "") or "")),
-    )
-    attempt("read", "the model of a trainer", trl_model.see, trainer)
-
-
-def _algorithm(trainer: type) -> str:
-    """Name it by TRL's own trainer, which the program's may be derived from."""
-    own = (kind.__name__ for kind in trainer.__mro__ if kind.__module__.partition(".")[0] == PACKAGE)
-    return next((name for name in own if not name.startswith("_")), trainer.__name__).removesuffix("Trainer")
+    state.identify(system=PACKAGE, system_version=version(PACKAGE), **training_of(args[0]))
+    attempt("read", "the model of a trainer", trl_model.see, args[0])
 
 
 def _begin_training(args: Args, kwargs: Kwargs) -> None:

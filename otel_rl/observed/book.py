@@ -182,7 +182,7 @@ class Book:
             step = self._steps.pop(trace)
             container = step.container
             time_ns = container.end_ns if container is not None else state.now()
-            if container is not None and container.status is None:
+            if container is not None and container.status is None and v.TRUNCATED not in (container.attributes or {}):
                 step.work.leave_evaluations(stages)
                 yield from rates.points(step.work, container, self._device())
             for group, is_over in ((step.group, True), *((one, False) for one in self._groups.values())):

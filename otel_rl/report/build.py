@@ -17,7 +17,7 @@ from otel_rl.report.average import Averaged, average, step_times
 from otel_rl.report.awaited import awaited
 from otel_rl.report.balance_rows import balance_rows
 from otel_rl.report.clocks import clock_rows
-from otel_rl.report.collect import Bounds, Collected, collect
+from otel_rl.report.collect import Bounds, Collected, StepRecord, collect
 from otel_rl.report.comm_rows import comm_rows
 from otel_rl.report.efficiency import efficiency
 from otel_rl.report.efficiency_model import Efficiency
@@ -27,7 +27,7 @@ from otel_rl.report.long_step import set_aside
 from otel_rl.report.memory import KEYS as MEMORY_KEYS
 from otel_rl.report.memory_parts import NAMES as MEMORY_NAMES
 from otel_rl.report.memory_parts import Parts
-from otel_rl.report.model import FORMAT, Attempt, Rank, Rate, Report, StageRow, State, Verdict, WorkRow
+from otel_rl.report.model import FORMAT, Attempt, Rank, Rate, Report, StageRow, State, Training, Verdict, WorkRow
 from otel_rl.report.model_rows import NAMES as FLOPS_NAMES
 from otel_rl.report.model_rows import FlopsPoints, ledger
 from otel_rl.report.nothing import nothing
@@ -90,6 +90,7 @@ def build_report(run: Run, now_ns: int, points: Points | None = None) -> Report:
         system_version=text(resource, v.SYSTEM_VERSION),
         algorithm=text(resource, v.ALGORITHM),
         model=text(resource, v.MODEL_NAME),
+        trainings=_trainings(found, averaged),
         begin_ns=begin_ns,
         end_ns=end_ns,
         duration_s=(end_ns - begin_ns) / 1e9,
@@ -275,6 +276,20 @@ def _attempts(found: Collected, averaged: Averaged, opened: Sequence[OpenView], 
     ]
 
 
+def _trainings(found: Collected, averaged: Averaged) -> list[Training]:
+    """Tell apart what the loops of the last attempt train."""
+    last = next(reversed(found.attempts), "")
+    loops: dict[tuple[str, str], dict[str, None]] = {}
+    for record in found.steps:
+        if record.attempt == last:
+            loops.setdefault((record.algorithm, record.model), {})[record.step.loop] = None
+    steps = Counter(loop for attempt, loop, _ in {record.key for record in averaged.finished} if attempt == last)
+    return [
+        Training(algorithm=algorithm, model=model, loops=list(names), steps=sum(steps[name] for name in names))
+        for (algorithm, model), names in loops.items()
+    ]
+
+
 def _state(attempt: str, found: Collected, opened: Iterable[OpenView], alive: set[str]) -> State:
     left = [view.name for view in opened if text(view.resource, v.ATTEMPT_ID) == attempt]
     living, is_killed = found.writers[attempt] & alive, any(map(is_container, left))
@@ -283,14 +298,29 @@ def _state(attempt: str, found: Collected, opened: Iterable[OpenView], alive: se
     has_teardown = any(phase.attempt == attempt and phase.name == v.TEARDOWN for phase in found.phases)
     if is_killed:
         return "killed"  # at most a worker outlives it
-    last = {record.rank: record.key for record in found.steps if record.attempt == attempt}
-    if any((failure.attempt, failure.loop, failure.step) == last.get(failure.rank) for failure in found.failures):
+    last = {record.rank: record for record in found.steps if record.attempt == attempt}
+    if _has_failed(attempt, found, last.values()):
         return "failed"
-    if any(phase.attempt == attempt and phase.is_failed for phase in found.phases):
-        return "failed"  # of an exception between two steps, or in set-up
     if left and not has_teardown:
         return "killed"  # behind an exception or the tear-down it is what a worker was in that was ended with them
+    if any(record.is_open and not _is_torn_down(record, found) for record in last.values()):
+        return "interrupted"
     return "finished" if has_teardown else "unknown"
+
+
+def _has_failed(attempt: str, found: Collected, last: Iterable[StepRecord]) -> bool:
+    """Whether an exception ended an attempt: in the last step of a rank, between two steps, or in set-up."""
+    keys = {record.rank: record.key for record in last}
+    steps = ((failure.attempt, failure.loop, failure.step) == keys.get(failure.rank) for failure in found.failures)
+    return any(steps) or any(phase.attempt == attempt and phase.is_failed for phase in found.phases)
+
+
+def _is_torn_down(record: StepRecord, found: Collected) -> bool:
+    """Whether a rank's tear-down followed a step."""
+    return any(
+        (phase.attempt, phase.rank) == (record.attempt, record.rank) and phase.begin_ns >= record.step.begin_ns
+        for phase in found.phases
+    )
 
 
 def _missing_ranks(found: Collected, ranks: Sequence[Rank]) -> int:

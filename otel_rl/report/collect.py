@@ -81,6 +81,10 @@ class StepRecord:
     """Its writer died in it, as far as is recorded; spans of steps that ended before it may be missing."""
     clock_set_ns: int = 0
     """By how much its process's wall clock had been set when it began; `step` is by the clock that nobody set."""
+    restart_of: str = ""
+    """The loop of its process that its own loop restarted."""
+    algorithm: str = ""
+    model: str = ""
 
     @property
     def key(self) -> StepKey:
@@ -93,8 +97,10 @@ class Phase:
     """The root or a container of a set-up or a tear-down."""
 
     attempt: str
+    rank: Rank
     trace: bytes
     name: str
+    begin_ns: int
     duration_ns: int
     is_failed: bool = False
     """An exception ended it, and the program."""
@@ -283,9 +289,14 @@ class _Collector:
 
 
 def _phase(span: SpanView) -> Phase:
-    is_failed = span.status_code == ERROR
     return Phase(
-        text(span.resource, v.ATTEMPT_ID), span.trace_id, span.name, max(0, span.end_ns - span.start_ns), is_failed
+        attempt=text(span.resource, v.ATTEMPT_ID),
+        rank=rank_of(span.resource),
+        trace=span.trace_id,
+        name=span.name,
+        begin_ns=span.start_ns,
+        duration_ns=max(0, span.end_ns - span.start_ns),
+        is_failed=span.status_code == ERROR,
     )
 
 
@@ -335,6 +346,9 @@ def _step(
         samples=shares_samples(container.resource),
         is_open=is_open,
         clock_set_ns=clock_set_ns(container),
+        restart_of=text(container.attributes, v.LOOP_RESTART_OF),
+        algorithm=text(container.attributes, v.ALGORITHM) or text(container.resource, v.ALGORITHM),
+        model=text(container.attributes, v.MODEL_NAME) or text(container.resource, v.MODEL_NAME),
     )
 
 

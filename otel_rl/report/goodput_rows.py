@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from otel_rl.analysis.goodput import Goodput, Kind, kind_of, redone, total
@@ -116,8 +117,8 @@ def _twice(found: Collected) -> dict[tuple[str, Rank], dict[Interval, int]]:
 
 
 def _redone(found: Collected) -> set[StepOfRank]:
-    """Find the steps that a later attempt did again; for a rank that it lacks, any rank of the role did."""
-    if len(found.attempts) < 2:
+    """Find the steps that a later loop or attempt did again; for a rank that it lacks, any rank of the role did."""
+    if len(found.attempts) < 2 and not any(record.restart_of for record in found.steps):
         return set()
     roles: dict[str, dict[str, defaultdict[Rank, list[StepRecord]]]] = {}
     for record in found.steps:
@@ -149,9 +150,22 @@ def _redone_by(
         same = [one for one in row if clocks[_rank_key(one)] & clocks[_rank_key(own[0])]]
         first = min(same, key=lambda one: one.step, default=None)
         if first is not None and first.step.begin_ns + first.clock_set_ns >= ended_ns:
-            behind.append([one.step for one in same])
-    intervals = set(redone([[record.step for record in own], *behind]))
+            behind.append([step for part in _parts(same) for step in part])
+    intervals = set(redone([*_parts(own), *behind]))
     yield from (_key(record) for record in own if (record.step.begin_ns, record.step.end_ns) in intervals)
+
+
+def _parts(records: Sequence[StepRecord]) -> list[list[Step]]:
+    """Split steps of one attempt where a loop restarts another, whose name it then has."""
+    names: dict[str, str] = {}
+    parts: list[list[Step]] = [[]]
+    for record in records:
+        loop = record.step.loop
+        if loop not in names:
+            names[loop] = names.get(record.restart_of, loop)
+            parts += [[]] if record.restart_of else []
+        parts[-1].append(replace(record.step, loop=names[loop]))
+    return parts
 
 
 def _rank_key(record: StepRecord) -> RankOfAttempt:

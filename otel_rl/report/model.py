@@ -14,7 +14,7 @@ from otel_rl.report.request_model import Requests
 FORMAT: Final = "otel_rl.report/1"
 """Changes when a field goes or changes its meaning; a new field does not change it."""
 
-State = Literal["alive", "finished", "failed", "killed", "unknown"]
+State = Literal["alive", "finished", "failed", "killed", "interrupted", "unknown"]
 Wall = Literal["step", "stage"]
 VerdictKind = Literal["nothing", "straggler", "slow communication", "idle", "comm", "other", "tail", "stage"]
 MemoryKind = Literal["host rss", "device allocated", "device reserved"]
@@ -44,7 +44,8 @@ class Attempt:
     id: str
     state: State
     """`alive`: a process lives; `failed`: an exception ended the last step; `killed`: the processes are gone and left
-    stages open; `finished`: tear-down recorded; `unknown`: none of them."""
+    stages open; `interrupted`: the program exited while another thread was inside a step; `finished`: tear-down
+    recorded; `unknown`: none of them."""
     begin_ns: int
     end_ns: int
     """Last recorded time, ns since 1970; of an attempt that is alive, that of the report."""
@@ -52,6 +53,18 @@ class Attempt:
     ranks: int
     setup_s: float | None
     """From the start of the slowest rank's process to its first step; null when that was not recorded."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Training:
+    """What loops of the last attempt train by one algorithm."""
+
+    algorithm: str
+    """Empty when unknown."""
+    model: str
+    loops: list[str]
+    steps: int
+    """Finished ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -329,7 +342,10 @@ class Report:
     """The training framework; empty when unknown."""
     system_version: str
     algorithm: str
+    """Of the first training."""
     model: str
+    trainings: list[Training]
+    """In order of time; one for each algorithm and model."""
     begin_ns: int
     end_ns: int
     duration_s: float

@@ -12,7 +12,7 @@ from otel_rl.report.balance_table import balance_table
 from otel_rl.report.clocks import clock_lines
 from otel_rl.report.comm_table import comm_table
 from otel_rl.report.fitting import shorten
-from otel_rl.report.format import clock, count, plural, printable, seconds
+from otel_rl.report.format import clock, count, listed, plural, printable, seconds
 from otel_rl.report.goodput_table import goodput_table
 from otel_rl.report.model import Report
 from otel_rl.report.model_table import flops_table, ledger_lines
@@ -31,6 +31,7 @@ STATES: Final = {
     "finished": ("finished", GOOD),
     "failed": ("failed", WARNING),
     "killed": ("killed", WARNING),
+    "interrupted": ("interrupted", WARNING),
     "unknown": ("ended, no tear-down recorded", WARNING),
 }
 RECORDS: Final = {"traces": "span", "metrics": "metric point", "logs": "log record"}
@@ -106,12 +107,14 @@ def _header(report: Report, width: int) -> Text:
     system = f"{report.system} {report.system_version}".strip()
     read, all_ranks = len(report.ranks), len(report.ranks) + report.missing_ranks
     ranks = f"{f'{read} of ' if read < all_ranks else ''}{plural(all_ranks, 'rank')}" if read else ""
-    facts = [system, report.algorithm, report.model, ranks, _steps(report)]
+    trained = [listed(list(dict.fromkeys(filter(None, names)))) for names in _trained(report)]
+    facts = [system, *trained, ranks, _steps(report)]
     setup = report.attempts[-1].setup_s if report.attempts else None
     lasted = {"alive": "running for", "killed": "lasted at least"}.get(report.state, "lasted")
     times = [f"started {clock(report.begin_ns)}", f"{lasted} {seconds(report.duration_s)}"] if report.begin_ns else []
     times += [f"set-up {seconds(setup)}"] if setup is not None else []
     lines = [" · ".join(fact for fact in facts if fact), " · ".join(times), *rate_lines(report)]
+    lines += [_trainings(report)] if len(report.trainings) > 1 else []
     lines += [_attempts(report)] if len(report.attempts) > 1 else []
     return Text("\n").join([title, *(Text(line) for line in lines if line)])
 
@@ -128,7 +131,7 @@ def _unseen(report: Report) -> Text | None:
 
 
 def _failures(report: Report) -> Text | None:
-    """Say which exceptions ended steps."""
+    """Say what ended steps early."""
     before = len(report.failures) - FAILURE_ROWS
     lines = [Text(f"and {plural(before, 'failure')} before these:", style=NOTE)] if before > 0 else []
     for failure in report.failures[-FAILURE_ROWS:]:
@@ -136,6 +139,9 @@ def _failures(report: Report) -> Text | None:
         where = f"inside {failure.stage}, step {failure.step}{attempt_name(report, failure.attempt)}"
         what = f"{who} failed with {failure.error} {where}"
         lines.append(Text(what, style=WARNING))
+    if report.state == "interrupted":
+        text = "The program exited while another thread was inside a step, which is in no average."
+        lines.append(Text(text, style=WARNING))
     return Text("\n").join(lines) if lines else None
 
 
@@ -151,6 +157,21 @@ def _steps(report: Report) -> str:
 def _attempts(report: Report) -> str:
     parts = [f"{STATES[attempt.state][0]} after {plural(attempt.steps, 'step')}" for attempt in report.attempts]
     return f"{len(report.attempts)} attempts: {', then '.join(parts)}"
+
+
+def _trained(report: Report) -> tuple[list[str], list[str]]:
+    """List the algorithms and the models of a run."""
+    if not report.trainings:
+        return [report.algorithm], [report.model]
+    return [one.algorithm for one in report.trainings], [one.model for one in report.trainings]
+
+
+def _trainings(report: Report) -> str:
+    parts = [
+        f"{' of '.join(filter(None, (one.algorithm, one.model))) or 'unknown'} for {plural(one.steps, 'step')}"
+        for one in report.trainings
+    ]
+    return f"{len(report.trainings)} trainings: {', then '.join(parts)}"
 
 
 def _sentence(report: Report) -> Text:

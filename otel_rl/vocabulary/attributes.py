@@ -12,6 +12,12 @@ ITERATION: Final = attribute(
 LOOP_NAME: Final = attribute(
     "rl.loop.name", "string", "span", "`train`, then `train.2` for a further loop of one process"
 )
+LOOP_RESTART_OF: Final = attribute(
+    "rl.loop.restart_of",
+    "string",
+    "span",
+    "on the steps of a loop that does steps of an earlier loop of its process again: the name of that loop",
+)
 ROLLOUT_ID: Final = attribute("rl.rollout.id", "string", "span", "the rollout that a stage makes or consumes")
 MODE: Final = attribute("rl.mode", "string", "span", "`train` or `eval`")
 OUTER_TRACE: Final = attribute(

@@ -19,7 +19,9 @@ DISTRO_VERSION: Final = attribute("telemetry.distro.version", "string", "resourc
 SYSTEM: Final = attribute("rl.system", "string", "resource", "the training framework, e.g. `trl`", PROPOSAL)
 SYSTEM_VERSION: Final = attribute("rl.system.version", "string", "resource", "its version", PROPOSAL)
 RUN_ID: Final = attribute("rl.run.id", "string", "resource", "the run's name; may repeat", PROPOSAL)
-ALGORITHM: Final = attribute("rl.algorithm", "string", "resource", "e.g. `GRPO`", PROPOSAL)
+ALGORITHM: Final = attribute(
+    "rl.algorithm", "string", "resource", "e.g. `GRPO`; also on the steps of a loop that uses another one", PROPOSAL
+)
 MODEL_NAME: Final = attribute("rl.model.name", "string", "resource", "name of the trained model", PROPOSAL)
 ATTEMPT_ID: Final = attribute(
     "rl.attempt.id", "string", "resource", "random per start of the job, the same on every rank"

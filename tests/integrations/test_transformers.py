@@ -14,6 +14,7 @@ pytest.importorskip("trl")
 
 import otel_rl
 from otel_rl import vocabulary as v
+from otel_rl.report.build import build_report
 from otel_rl.runtime import Training, state
 from tests.programs.launch import Trainings
 from tests.programs.recorded import Recorded, outside, overlapping
@@ -101,6 +102,38 @@ def test_a_second_training_is_a_second_loop(trainings: Trainings) -> None:
     losses = [entry["loss"] for entry in result.truth["logs"] if "loss" in entry]
     found = [x for loop in ("train", "train.2") for (x,) in recorded.values(v.LOSS, loop=loop).values()]
     assert losses == pytest.approx(found, abs=1e-6)
+
+
+def test_steps_that_are_tried_again_are_wasted(trainings: Trainings) -> None:
+    """Of a trainer that runs out of memory and begins anew with smaller batches."""
+    config = {"max_steps": 3, "auto_find_batch_size": True}
+    recorded = Recorded(trainings.train("retried", play="retried", config=config).runs)
+    whole(recorded)
+    steps = ["train 1", "train 2", v.TEARDOWN, "train.2 1", "train.2 2", "train.2 3"]
+    assert [v.SETUP, *steps, v.TEARDOWN] == tiled(recorded)
+    first, again = (list(recorded.steps(loop=loop).values()) for loop in ("train", "train.2"))
+    assert {None} == {step.attributes.get(v.LOOP_RESTART_OF) for step in first}
+    assert {"train"} == {step.attributes.get(v.LOOP_RESTART_OF) for step in again}
+    goodput = build_report(recorded.run, 10**19).efficiency.goodput[-1]
+    (wasted,) = (part.time_ns for part in goodput.parts if part.kind == "wasted")
+    assert sum(step.span.end_ns - step.span.start_ns for step in first) == wasted
+
+
+def test_two_algorithms_are_told_apart(trainings: Trainings) -> None:
+    """The resource names the first that trains, whichever trainer was made last; steps of the other name it."""
+    result = trainings.train("both", play="train_both", config={"max_steps": 1})
+    recorded = Recorded(result.runs)
+    whole(recorded)
+    named = {
+        loop: (step.span.resource[v.ALGORITHM], step.attributes.get(v.ALGORITHM))
+        for loop in ("train", "train.2")
+        for step in recorded.steps(loop=loop).values()
+    }
+    assert {"train": ("RLOO", None), "train.2": ("RLOO", "GRPO")} == named
+    reported = build_report(recorded.run, 10**19).trainings
+    assert [("RLOO", ["train"], 1), ("GRPO", ["train.2"], 1)] == [
+        (one.algorithm, one.loops, one.steps) for one in reported
+    ]
 
 
 def test_a_training_inside_a_step_is_work_of_that_step(trainings: Trainings) -> None:

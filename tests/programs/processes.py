@@ -212,5 +212,24 @@ def exits(how: str) -> None:
         raise LookupError("gone")
 
 
+def leaves(how: str) -> None:
+    """End while a thread is inside its second step: by an exit with a code, or by an exception."""
+    inside = threading.Event()
+
+    def train() -> None:
+        for number in (1, 2):
+            with otel_rl.step(number), otel_rl.stage("reward"):
+                if number == 2:
+                    inside.set()
+                    time.sleep(60)
+
+    otel_rl.instrument()
+    threading.Thread(target=train, daemon=True).start()
+    inside.wait()
+    if how == "exception":
+        raise LookupError("gone")
+    sys.exit(int(how))
+
+
 if __name__ == "__main__":
     globals()[sys.argv[1]](sys.argv[2])

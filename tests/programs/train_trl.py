@@ -241,6 +241,30 @@ def train_resumed(job: dict[str, Any]) -> None:
     make(job, max_steps=6).train(resume_from_checkpoint=True)
 
 
+def train_both(job: dict[str, Any]) -> None:
+    """Make trainers of two algorithms, then train with each."""
+    trainers = [make({**job, "trainer": kind}) for kind in ("rloo", "grpo")]
+    for trainer in trainers:
+        trainer.train()
+
+
+def retried(job: dict[str, Any]) -> None:
+    """Run out of memory in the second step of a trainer that tries again with smaller batches."""
+    import torch
+
+    trainer = supervisor(job)
+    forward, calls = trainer.model.forward, iter(range(1, 100))
+
+    @functools.wraps(forward)
+    def exhausting(*args: Any, **kwargs: Any) -> Any:
+        if next(calls) == 2:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")
+        return forward(*args, **kwargs)
+
+    trainer.model.forward = exhausting
+    trainer.train()
+
+
 def train_frozen(job: dict[str, Any]) -> None:
     """Begin to train long after the start, as with a large model."""
     from otel_rl import flusher
