@@ -10,6 +10,7 @@ from typing import Any
 from weakref import WeakSet
 
 from otel_rl.guard import guard
+from otel_rl.importlib_bootstrap import not_counted
 from otel_rl.patching import Patch, Patches
 from otel_rl.wrapping import wrap
 
@@ -48,7 +49,7 @@ class Overrides:
                 if isinstance(override, FunctionType):
                     if not patch.outermost:
                         self._put_outermost(patch, patch.owner, patch.replacement, patch.original)
-                    self._put_outermost(patch, definer, wrap(patch.hook, override), override)
+                    self._put_outermost(patch, definer, wrap(patch.hook, override, patch.original), override)
 
     def _nearest(self, kind: type) -> dict[str, Patch]:
         """Find the replaced methods that objects of a class have, of each name that of the nearest class."""
@@ -68,6 +69,7 @@ def _definer(kind: type, name: str) -> type | None:
     return next((owner for owner in kind.__mro__ if name in vars(owner)), None)
 
 
+@not_counted
 def _outermost(owner: type, name: str, hooked: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:

@@ -284,7 +284,7 @@ def test_a_call_is_a_stage_with_what_is_captured(package: str, recording: Record
     run = recording.stop()
     (span,) = (span for span in run.spans(None) if span.name == "rl.reward")
     assert {"sum": 5, "odd": (1,)} == span.attributes
-    assert [("before", (2,), {"y": 3}, 2), ("after", 5, 2)] == told
+    assert [("before", (2, 3), {"y": 3}, 2), ("after", 5, 2)] == told
 
 
 @pytest.mark.guarded

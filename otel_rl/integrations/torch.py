@@ -30,6 +30,7 @@ from otel_rl.probes.memory import cuda_reader, use_memory_reader
 from otel_rl.records import Value
 from otel_rl.runtime import state
 from otel_rl.spans import Stage, current_stage
+from otel_rl.wrapping import wrap_made
 
 PACKAGE = "torch"
 SUPPORTS = ">=2.4"
@@ -52,7 +53,7 @@ def _backward_stage(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None
         ddp_wait.split()
         return None
     if state.identity.world_size > 1:
-        ddp_wait.watch(args[0] if args else kwargs.get("tensors"))
+        ddp_wait.watch(args[0])
         if _outer_stage() is not None:
             state.comm.seen_in = None  # what it called before this backward is none of it
     return vocabulary.BACKWARD
@@ -181,8 +182,7 @@ HOOKS = (
     Hook(target=f"{DCP}:save", stage=_save_stage, attributes=SAVED),
     Hook(target=f"{DCP}.state_dict_loader:load", stage=vocabulary.CHECKPOINT, attributes=LOADED),
     Hook(target=f"{DCP}:load", stage=vocabulary.CHECKPOINT, attributes=LOADED),
-    # What the old ``save_state_dict`` and ``load_state_dict`` call: around these themselves, torch's warning that they
-    # are deprecated would name our line instead of the program's.
+    # What the old ``save_state_dict`` and ``load_state_dict`` call.
     Hook(target=f"{DCP}.state_dict_saver:_save_state_dict", stage=_save_stage, attributes=SAVED, optional=True),
     Hook(
         target=f"{DCP}.state_dict_loader:_load_state_dict",
@@ -274,10 +274,12 @@ def _pass_frames_over(module: ModuleType) -> Callable[[], object]:
     graph. Only code of ours is marked. There is no way to unmark it, and no need. What is made below a constructor of
     ours in between is not compiled either.
     """
-    state.uncompiled = sys.modules["torch"].compiler.disable
-    if hasattr(module, "set_code_exec_strategy"):  # since torch 2.7
-        skip = module.FrameExecStrategy(module.FrameAction.SKIP, module.FrameAction.SKIP)
-        for code in (*around_collective.__code__.co_consts, *around_method.__code__.co_consts):
+    if not hasattr(module, "set_code_exec_strategy"):  # before torch 2.7
+        state.uncompiled = sys.modules["torch"].compiler.disable
+        return lambda: None
+    skip = module.FrameExecStrategy(module.FrameAction.SKIP, module.FrameAction.SKIP)
+    for make in (around_collective, around_method, wrap_made):
+        for code in make.__code__.co_consts:
             if isinstance(code, CodeType):
                 module.set_code_exec_strategy(code, skip)
     return lambda: None

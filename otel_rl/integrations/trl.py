@@ -179,7 +179,7 @@ def _logprob_made(args: Args, kwargs: Kwargs, result: Any) -> None:
     said = (stage and stage.attributes) or {}
     if said.get(vocabulary.MODE) == TRAIN:
         is_reference = said[vocabulary.LOGPROB_KIND] == "ref"
-        attempt("observe", "log-probabilities", trl_model.see_logprobs, args[0], args, kwargs, is_reference)
+        attempt("observe", "log-probabilities", trl_model.see_logprobs, args[0], *args[3:5], is_reference)
 
 
 def _is_reference(trainer: Any, model: Any) -> bool:
