@@ -11,7 +11,7 @@ Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
 Bind = Callable[[Args, Kwargs], tuple[Args, Kwargs]]
 
-_REQUIRED = object()
+_REQUIRED = inspect.Parameter.empty
 
 
 def parameters(function: Any) -> list[str]:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 import sys
-from collections.abc import Iterator
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
@@ -219,6 +222,171 @@ def test_without_a_recording_nothing_of_ours_runs(name: str) -> None:
         never = replace(failing(hook), stage=None if hook.collective is not None else fails)
         assert 5 == wrap(never, lambda x: x)(5)
     assert {} == guard.errors
+
+
+# --- arguments --------------------------------------------------------------------------------------------------------
+
+
+def generic(owner: Any, first: Any, second: Any = 2, *rest: Any, only: Any = None, **more: Any) -> None:
+    """Stand for a target that is not installed."""
+
+
+def double(name: str, hook: Hook, body: str) -> Callable[..., Any]:
+    """Make a function with the parameters of a target."""
+    found = find(hook.target) if applies(name) else None
+    original = generic if found is None else inspect.getattr_static(*found)
+    try:
+        given = inspect.signature(getattr(original, "__func__", original)).parameters.values()
+    except ValueError:  # written in C: its arguments have no names
+        given = inspect.signature(generic).parameters.values()
+    bare = [one.replace(annotation=one.empty, default=one.empty if one.default is one.empty else 0) for one in given]
+    names: dict[str, Any] = {}
+    exec(f"{'async ' * (hook.asked is not None)}def host{inspect.Signature(bare)}:\n    {body}", names)
+    return names["host"]  # type: ignore[no-any-return]
+
+
+def seeing(hook: Hook, see: Callable[..., Any]) -> Hook:
+    """Let every part of a row see the arguments of a call."""
+    if hook.watch is not None or hook.made is not None:
+        return replace(hook, watch=hook.watch and see, made=hook.made and see)
+    if hook.behind is not None:
+        return replace(hook, behind=lambda args: see(args, {}))
+    if hook.asked is not None:
+        return replace(hook, before=see, asked=lambda call, *_: see(call.args, call.kwargs))
+    if hook.collective is not None:
+        return replace(hook, before=see)
+    return replace(hook, stage="rl.reward", attributes=see, before=see, capture=see, after=see, failed=see, during="")
+
+
+def call(host: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+    """Call a function; of an asynchronous generator take the first item."""
+    try:
+        items = host(*args, **kwargs)
+        if hasattr(items, "__anext__"):
+            items.__anext__().send(None)
+    except (StopIteration, ZeroDivisionError):
+        pass
+
+
+@every_integration
+@pytest.mark.parametrize("body", ["return 5", "1 // 0"], ids=["returns", "fails"])
+def test_arguments_are_seen_however_they_are_handed_over(quiet: Recording, name: str, body: str) -> None:
+    """By position, or by keyword: all that has a position is where it stands; all has its name for who asks for names."""
+    for hook in INTEGRATIONS[name].HOOKS:
+        if hook.marks or (body != "return 5" and (hook.made or hook.behind)):
+            continue  # sees none
+        host = double(name, hook, body if hook.asked is None else "yield 5")
+        parameters = inspect.signature(host).parameters.values()
+        given = {one.name: object() for one in parameters if one.kind is one.POSITIONAL_OR_KEYWORD}
+        only = {one.name: object() for one in parameters if one.kind is one.KEYWORD_ONLY}
+        given |= {key: None for key in given if key == "group"}
+        seen: list[Any] = []
+
+        def see(args: Any, kwargs: Any, *_: Any, seen: list[Any] = seen) -> None:
+            seen.append((args, kwargs))
+
+        wrapped, values = wrap(seeing(hook, see), host), tuple(given.values())
+        forms = []
+        for count in (len(values), 1, 0):
+            call(wrapped, *values[:count], **dict(list(given.items())[count:]), **only)
+            forms.append([(args, {**given, **only} == kwargs if hook.by_name else None) for args, kwargs in seen])
+            seen.clear()
+        assert [(values, True if hook.by_name else None)] == list(dict.fromkeys(forms[0] or forms[1])), hook.target
+        assert forms[0] == forms[1] == forms[2], hook.target
+
+
+# --- frames -----------------------------------------------------------------------------------------------------------
+
+
+class Told(logging.Handler):
+    """Keeps the lines that warnings and log records name as their callers'."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[tuple[str, int]] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep the line of a log record."""
+        self.lines.append((record.pathname, record.lineno))
+
+
+@pytest.mark.guarded
+@every_integration
+def test_a_stack_level_does_not_count_our_frames(quiet: Recording, name: str) -> None:
+    """Warnings and log records of a target name the line that calls it, also of generators and coroutines."""
+    told, logger = Told(), logging.getLogger("host")
+    logger.addHandler(told)
+
+    def tell() -> None:
+        warnings.warn("of the caller", stacklevel=3)
+        if sys.version_info >= (3, 11):
+            logger.warning("of the caller", stacklevel=3)
+
+    def host() -> None:
+        tell()
+
+    async def later() -> None:
+        tell()
+
+    def items() -> Iterator[int]:
+        tell()
+        yield 1
+
+    async def items_later() -> Any:
+        tell()
+        yield 1
+
+    for hook in rows_of(name):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            wrapped, more = wrap(hook, host), wrap(hook, later)
+            run = wrap(hook, items) if hook.watch is not None else host
+            ask = wrap(hook, items_later) if hook.watch is not None or hook.asked is not None else None
+
+            async def go(more: Any = more, ask: Any = ask) -> None:
+                await more()
+                if ask is not None:
+                    async for _ in ask():
+                        pass
+
+            line = sys._getframe().f_lineno
+            wrapped()
+            list(run() or ())
+            with pytest.raises(StopIteration):
+                go().send(None)
+        told.lines += [(one.filename, one.lineno) for one in caught]
+        first = go.__code__.co_firstlineno
+        expected = {line + 1, line + 2, first + 1} | ({first + 3} if ask is not None else set())
+        assert {(__file__, one) for one in expected} == set(told.lines), hook.target
+        told.lines.clear()
+    logger.removeHandler(told)
+
+
+def test_a_traceback_shows_our_lines(recording: Recording) -> None:
+    """Where a host raises: our file is found by the name that its code has."""
+
+    def host() -> None:
+        raise ValueError("host")
+
+    with pytest.raises(ValueError) as caught:
+        wrap(Hook(target="m:f", stage="rl.reward"), host)()
+    frames = traceback.extract_tb(caught.tb)
+    assert ["wrapped", "result = original(*args, **kwargs)", 'raise ValueError("host")'] == [
+        "wrapped" if "wrap(" in str(frame.line) else frame.line for frame in frames
+    ]
+
+
+def test_a_decorated_function_does_not_count_our_frame(recording: Recording) -> None:
+    """The caller's line is named."""
+
+    @otel_rl.stage("reward")
+    def score() -> None:
+        warnings.warn("of the caller", stacklevel=2)
+
+    with pytest.warns(UserWarning, match="of the caller") as caught:
+        line = sys._getframe().f_lineno
+        score()
+    assert [(__file__, line + 1)] == [(one.filename, one.lineno) for one in caught]
 
 
 # --- undo -------------------------------------------------------------------------------------------------------------

@@ -333,7 +333,7 @@ def test_what_is_behind_a_call_sees_its_arguments(recording: Recording) -> None:
     assert (5, 3) == (divide("a", 5), divide("b", 6, by=2))
     with pytest.raises(ZeroDivisionError):
         divide("a", 8, 0)
-    assert ([("a", 5), ("b", 6)], {"follow x:divide": 2}) == (looked, guard.errors)
+    assert ([("a", 5), ("b", 6, 2)], {"follow x:divide": 2}) == (looked, guard.errors)
     recording.stop()
     assert (9, 2) == (divide("a", 9), len(looked))
 
@@ -530,5 +530,5 @@ def test_what_is_made_is_seen_and_our_failure_is_not(recording: Recording) -> No
     assert 3 == wrapped(1, y=2)
     state.on = True
     assert 7 == wrapped(3, y=4)
-    assert [((3,), {"y": 4}, 7)] == seen
+    assert [((3, 4), {"y": 4}, 7)] == seen
     assert 1 == guard.errors["follow m:C.__init__"]
