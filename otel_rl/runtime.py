@@ -264,7 +264,7 @@ class Runtime:
     ``_is_compiling_flag``: together half as many calls, where each counts."""
     compiler: Any = field(default_factory=lambda: SimpleNamespace(_is_compiling_flag=False))
     uncompiled: Callable[[Any], Any] = _as_it_is
-    """``torch.compiler.disable`` once something may be compiled, where torch has no other way to pass over our frames."""
+    """``torch.compiler.disable`` once something may be compiled; since torch 2.7 our frames are passed over."""
     in_collective: InCollective = field(default_factory=InCollective)
     comm: Communication = field(default_factory=Communication)
 

@@ -68,7 +68,7 @@ class Hook:
     collective: int | None = None
     """This is a collective, or waits for one: a row instead of a stage; the position of this rank's input."""
     by_name: bool = False
-    """``kwargs`` holds every argument that was given, by its name: for those whose position differs between versions."""
+    """``kwargs`` holds every argument that was given, by its name: for positions that differ between versions."""
     optional: bool = False
     """The target need not exist in every supported version."""
 
@@ -108,13 +108,12 @@ def wrap(hook: Hook, original: Any, base: Any = None) -> Any:
 @not_counted
 def _wrap_sync(hook: Hook, original: Callable[..., Any], bind: Bind | None) -> Callable[..., Any]:
     target, before, capture, after, during = hook.target, hook.before, hook.capture, hook.after, hook.during
-    is_stage, by_name, early = hook.stage is not None, hook.by_name, bind if _looks(hook) else None
+    is_stage, by_name, early = hook.stage is not None, hook.by_name, _early(hook, bind)
 
     @functools.wraps(original)
     def around(*args: Any, **kwargs: Any) -> Any:
-        if not state.on or (during and getattr(state.training, during) is None):
-            return original(*args, **kwargs)
-        if state.is_tracing() or state.compiler._is_compiling_flag:
+        is_off = not state.on or (during and getattr(state.training, during) is None)
+        if is_off or state.is_tracing() or state.compiler._is_compiling_flag:
             return original(*args, **kwargs)
         span, given, named = None, args, kwargs
         if (kwargs or by_name) and early is not None:
@@ -199,7 +198,7 @@ def _wrap_behind(
 def _wrap_async(hook: Hook, original: Callable[..., Any], bind: Bind | None) -> Callable[..., Any]:
     target, capture, after, during = hook.target, hook.capture, hook.after, hook.during
     begins, by_name = hook.stage is not None or hook.before is not None, hook.by_name
-    early = bind if _looks(hook) else None
+    early = _early(hook, bind)
 
     @functools.wraps(original)
     async def around(*args: Any, **kwargs: Any) -> Any:
@@ -250,9 +249,10 @@ def _begin(hook: Hook, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Stage |
     return opened
 
 
-def _looks(hook: Hook) -> bool:
-    """Return whether anything looks at the arguments of a call that does not fail."""
-    return any(map(callable, (hook.stage, hook.attributes, hook.before, hook.capture, hook.after)))
+def _early(hook: Hook, bind: Bind | None) -> Bind | None:
+    """Return ``bind`` if anything looks at the arguments of a call that does not fail."""
+    is_wanted = any(map(callable, (hook.stage, hook.attributes, hook.before, hook.capture, hook.after)))
+    return bind if is_wanted else None
 
 
 def _fail(

@@ -8,7 +8,7 @@ import logging
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
@@ -271,7 +271,7 @@ def call(host: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
 @every_integration
 @pytest.mark.parametrize("body", ["return 5", "1 // 0"], ids=["returns", "fails"])
 def test_arguments_are_seen_however_they_are_handed_over(quiet: Recording, name: str, body: str) -> None:
-    """By position, or by keyword: all that has a position is where it stands; all has its name for who asks for names."""
+    """By position or by keyword: each is at its position, and has its name where the row asks for names."""
     for hook in INTEGRATIONS[name].HOOKS:
         if hook.marks or (body != "return 5" and (hook.made or hook.behind)):
             continue  # sees none
@@ -310,54 +310,63 @@ class Told(logging.Handler):
         self.lines.append((record.pathname, record.lineno))
 
 
+def tell() -> None:
+    """Warn and log, as from the caller of the function that calls this."""
+    warnings.warn("of the caller", stacklevel=3)
+    if sys.version_info >= (3, 11):
+        logging.getLogger("host").warning("of the caller", stacklevel=3)
+
+
+def telling() -> None:
+    """Stand for a target."""
+    tell()
+
+
+async def telling_later() -> None:
+    """Stand for a coroutine function."""
+    tell()
+
+
+def telling_items() -> Iterator[int]:
+    """Stand for a generator."""
+    tell()
+    yield 1
+
+
+async def telling_items_later() -> AsyncIterator[int]:
+    """Stand for an asynchronous generator."""
+    tell()
+    yield 1
+
+
+async def call_all(hook: Hook) -> set[int]:
+    """Call all kinds of target that a row may have; give the lines."""
+    plain, later, items, items_later = (
+        wrap(hook, host) for host in (telling, telling_later, telling_items, telling_items_later)
+    )
+    line = sys._getframe().f_lineno
+    plain()
+    await later()
+    if hook.watch is not None:
+        list(items())
+    if hook.watch is not None or hook.asked is not None:
+        [one async for one in items_later()]
+    is_watched, is_asked = hook.watch is not None, hook.asked is not None
+    return {line + 1, line + 2, *[line + 4] * is_watched, *[line + 6] * (is_watched or is_asked)}
+
+
 @pytest.mark.guarded
 @every_integration
 def test_a_stack_level_does_not_count_our_frames(quiet: Recording, name: str) -> None:
     """Warnings and log records of a target name the line that calls it, also of generators and coroutines."""
     told, logger = Told(), logging.getLogger("host")
     logger.addHandler(told)
-
-    def tell() -> None:
-        warnings.warn("of the caller", stacklevel=3)
-        if sys.version_info >= (3, 11):
-            logger.warning("of the caller", stacklevel=3)
-
-    def host() -> None:
-        tell()
-
-    async def later() -> None:
-        tell()
-
-    def items() -> Iterator[int]:
-        tell()
-        yield 1
-
-    async def items_later() -> Any:
-        tell()
-        yield 1
-
     for hook in rows_of(name):
-        with warnings.catch_warnings(record=True) as caught:
+        with warnings.catch_warnings(record=True) as caught, pytest.raises(StopIteration) as ended:
             warnings.simplefilter("always")
-            wrapped, more = wrap(hook, host), wrap(hook, later)
-            run = wrap(hook, items) if hook.watch is not None else host
-            ask = wrap(hook, items_later) if hook.watch is not None or hook.asked is not None else None
-
-            async def go(more: Any = more, ask: Any = ask) -> None:
-                await more()
-                if ask is not None:
-                    async for _ in ask():
-                        pass
-
-            line = sys._getframe().f_lineno
-            wrapped()
-            list(run() or ())
-            with pytest.raises(StopIteration):
-                go().send(None)
+            call_all(hook).send(None)
         told.lines += [(one.filename, one.lineno) for one in caught]
-        first = go.__code__.co_firstlineno
-        expected = {line + 1, line + 2, first + 1} | ({first + 3} if ask is not None else set())
-        assert {(__file__, one) for one in expected} == set(told.lines), hook.target
+        assert {(__file__, line) for line in ended.value.value} == set(told.lines), hook.target
         told.lines.clear()
     logger.removeHandler(told)
 

@@ -19,8 +19,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 def not_counted(target: T) -> T:
-    """Decorate a function, or a class for all its methods: their frames, and those of functions inside them, do not
-    count as callers."""
+    """Decorate a function, or all methods of a class: their frames, and those of functions inside, are no callers."""
     functions = vars(target).values() if isinstance(target, type) else (target,)
     for function in functions:
         if isinstance(function, FunctionType):
