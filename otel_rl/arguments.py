@@ -26,7 +26,7 @@ def binder(function: Any, base: Any = None, *, by_name: bool = False) -> Bind | 
 
     ``args`` then holds every argument that has a position; of a call with keywords also the defaults of those that were
     left out. ``kwargs`` is what was given by keyword. A call without keywords has this form already. Cost of another:
-    0.4 us (``benchmarks/hotpath.py``).
+    0.3 us (``benchmarks/hotpath.py``).
 
     Args:
         function: what is called.

@@ -7,6 +7,7 @@ import functools
 import inspect
 import sys
 import types
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -180,6 +181,26 @@ def test_overrides_are_hooked_once_and_restored(package: str, recording: Recordi
     patches.undo()
     assert own.methods == {cls: dict(vars(cls)) for cls in own.methods}
     assert ("last", ("between", (last, 5))) == last.method(5)
+
+
+def test_overrides_may_take_any_arguments(package: str, recording: Recording) -> None:
+    """Their hooks see what the method that they override has a position for; our frames are no callers of theirs."""
+    module, patches, seen = load(package), Patches(), []
+
+    class Own(module.Thing):  # type: ignore[misc]
+        def method(self, *args: Any, **kwargs: Any) -> Any:
+            warnings.warn("of the caller", stacklevel=2)
+            return super().method(*args, **kwargs)
+
+    patches.install(Hook(target=f"{package}:Thing.method", before=lambda args, kwargs: seen.append((args, kwargs))))
+    Overrides(patches).follow(Own)
+    own = Own()
+    with pytest.warns(UserWarning, match="of the caller") as caught:
+        line = sys._getframe().f_lineno
+        assert [(own, 5), (own, 6)] == [own.method(5), own.method(x=6)]
+    assert [((own, 5), {}), ((own, 6), {"x": 6})] == seen
+    assert [(__file__, line + 1)] * 2 == [(one.filename, one.lineno) for one in caught]
+    patches.undo()
 
 
 def test_what_somebody_else_replaced_after_us_stays(package: str, recording: Recording) -> None:
