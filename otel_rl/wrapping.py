@@ -144,18 +144,18 @@ def _wrap_sync(hook: Hook, original: Callable[..., Any], bind: Bind | None) -> C
 def _wrap_light(hook: Hook, original: Callable[..., Any], bind: Bind | None) -> Callable[..., Any]:
     """Do nothing before the call."""
     if hook.made is not None:
-        return wrap_made(hook.target, hook.made, original, bind)
+        return _wrap_made(hook.target, hook.made, original, bind)
     return _wrap_marks(original) if hook.behind is None else _wrap_behind(hook.target, hook.behind, original, bind)
 
 
 @not_counted
-def wrap_made(target: str, made: Capture, original: Callable[..., Any], bind: Bind | None) -> Callable[..., Any]:
+def _wrap_made(target: str, made: Capture, original: Callable[..., Any], bind: Bind | None) -> Callable[..., Any]:
     """Look at what has been made; whatever torch would compile of it because of our frame, it does not."""
 
     @functools.wraps(original)
     def around(*args: Any, **kwargs: Any) -> Any:
         result = state.uncompiled(original)(*args, **kwargs)
-        if state.on and not state.is_tracing():
+        if state.on:
             if kwargs and bind is not None:
                 args, kwargs = bind(args, kwargs)
             attempt("follow", target, made, args, kwargs, result)

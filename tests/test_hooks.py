@@ -385,6 +385,13 @@ def test_a_traceback_shows_our_lines(recording: Recording) -> None:
     ]
 
 
+def test_a_constructor_is_called_without_frames_of_torch(stubbed: Recording) -> None:
+    """Where torch.compile is known and does not look at what is called."""
+    pytest.importorskip("torch._dynamo")
+    stubbed.start("torch")
+    assert state.uncompiled(telling) is telling
+
+
 def test_a_decorated_function_does_not_count_our_frame(recording: Recording) -> None:
     """The caller's line is named."""
 

@@ -30,7 +30,6 @@ from otel_rl.probes.memory import cuda_reader, use_memory_reader
 from otel_rl.records import Value
 from otel_rl.runtime import state
 from otel_rl.spans import Stage, current_stage
-from otel_rl.wrapping import wrap_made
 
 PACKAGE = "torch"
 SUPPORTS = ">=2.4"
@@ -274,12 +273,17 @@ def _pass_frames_over(module: ModuleType) -> Callable[[], object]:
     graph. Only code of ours is marked. There is no way to unmark it, and no need. What is made below a constructor of
     ours in between is not compiled either.
     """
-    if not hasattr(module, "set_code_exec_strategy"):  # before torch 2.7
-        state.uncompiled = sys.modules["torch"].compiler.disable
-        return lambda: None
-    skip = module.FrameExecStrategy(module.FrameAction.SKIP, module.FrameAction.SKIP)
-    for make in (around_collective, around_method, wrap_made):
-        for code in make.__code__.co_consts:
+    torch = sys.modules["torch"]
+    compiling = getattr(torch._C._dynamo.eval_frame, "get_eval_frame_callback", lambda: True)
+
+    def uncompiled(function: Any) -> Any:  # torch's own frames, which ``disable`` puts around it, count as callers
+        is_watched = torch.compiler.is_dynamo_compiling() or compiling() is not None
+        return torch.compiler.disable(function) if is_watched else function
+
+    state.uncompiled = uncompiled
+    if hasattr(module, "set_code_exec_strategy"):  # since torch 2.7
+        skip = module.FrameExecStrategy(module.FrameAction.SKIP, module.FrameAction.SKIP)
+        for code in (*around_collective.__code__.co_consts, *around_method.__code__.co_consts):
             if isinstance(code, CodeType):
                 module.set_code_exec_strategy(code, skip)
     return lambda: None
