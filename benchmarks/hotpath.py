@@ -140,6 +140,7 @@ def main() -> None:
                     "hooked: stage with memory": repeat(hooked),
                     "hooked: stage with memory and attributes": repeat(described),
                     "hooked: no stage, one function before": repeat(passing),
+                    "the same, an argument by keyword": repeat(lambda: passing(value=None)),
                     "hooked, recording switched off": repeat(switched_off),
                     "a collective": repeat(with_collective),
                     "one reading of memory": repeat(state.read_memory),

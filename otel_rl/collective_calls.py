@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import weakref
 from collections.abc import Callable
 from typing import Any
 
 from otel_rl import comm_buffers, vocabulary
+from otel_rl.arguments import Bind, parameters
 from otel_rl.collectives import Collective
 from otel_rl.groups import group_of
 from otel_rl.guard import attempt
+from otel_rl.importlib_bootstrap import not_counted
 from otel_rl.runtime import state
 
 WAITS = ("wait", "wait_tensor", "wait_tensors")
@@ -26,8 +27,9 @@ MOST_TENSORS = 1024
 """Tensors of one collective whose bytes are added up."""
 
 
+@not_counted
 def around_collective(
-    target: str, position: int, before: Callable[..., object] | None, original: Any
+    target: str, position: int, before: Callable[..., object] | None, original: Any, bind: Bind | None = None
 ) -> Callable[..., Any]:
     """Make the replacement of a collective.
 
@@ -36,6 +38,7 @@ def around_collective(
         position: of this rank's input among the arguments.
         before: runs guarded before every call, also where the process is alone.
         original: the host's function.
+        bind: brings its arguments into one form for ``before`` (``arguments.binder``).
 
     A collective that another one calls belongs to that one. Cost of a call: 2 us in a loop (``benchmarks/hotpath.py``);
     between matrix products each function that is called costs about as much: here are few.
@@ -51,7 +54,8 @@ def around_collective(
         if state.is_tracing() or state.compiler._is_compiling_flag or not state.on:
             return original(*args, **kwargs)
         if before is not None:
-            attempt("begin", target, before, args, kwargs)
+            given, named = bind(args, kwargs) if kwargs and bind is not None else (args, kwargs)
+            attempt("begin", target, before, given, named)
         inside = state.in_collective
         # A trainer of one process calls two dozen collectives a step.
         if state.identity.world_size < 2 or inside.active:
@@ -81,6 +85,7 @@ def around_collective(
     return around
 
 
+@not_counted
 def around_method(target: str, before: Callable[..., object] | None, original: Any) -> Callable[..., Any]:
     """Make the replacement of ``Work.wait``.
 
@@ -120,7 +125,7 @@ class _Call:
     """Where a collective has its input, its group, and whether it waits."""
 
     def __init__(self, target: str, operation: str, position: int, original: Any) -> None:
-        names = _parameters(original)
+        names = parameters(original)
         self.operation = operation
         self.input = position, names[position] if position < len(names) else ""
         self.group = _place(names, "group")
@@ -212,7 +217,7 @@ class _Wait:
 
     def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Collective:
         """Open the row of a wait: of the collective that is waited for, as far as it is known."""
-        waited = args[0] if args else None
+        waited = args[0] if args else next(iter(kwargs.values()), None)  # its only argument, by its name
         if type(waited) is list:
             waited = waited[0] if waited else None
         if self.name != "wait":  # what a functional collective gave is a wrapper of what was launched
@@ -263,13 +268,6 @@ def is_on_device(value: Any) -> bool:
     if isinstance(value, (list, tuple)):
         value = value[0] if value else None
     return getattr(value, "is_cpu", True) is False
-
-
-def _parameters(original: Any) -> list[str]:
-    try:
-        return list(inspect.signature(original).parameters)
-    except (TypeError, ValueError):
-        return []
 
 
 _NOWHERE = 1 << 30

@@ -11,6 +11,7 @@ from typing import Any
 from weakref import WeakSet, ref
 
 from otel_rl.guard import guard, report
+from otel_rl.importlib_bootstrap import not_counted
 from otel_rl.patching import Patch, Patches, find
 from otel_rl.signatures import describe, fits, reaches
 from otel_rl.wrapping import Hook, can_be_covered, cover, hook_of, replacements, wrap
@@ -98,7 +99,7 @@ class Overrides:
             elif not isinstance(patch.original, STATIC):
                 function = _as_method(definer, name, value)
                 if function is not None:
-                    self._put(patch.hook, definer, name, value, function)
+                    self._put(patch, definer, value, function)
 
     def _look_at_object(self, trainer: Any) -> None:
         """Hook what an object has of its own in place of hooked methods of its class."""
@@ -130,13 +131,15 @@ class Overrides:
         if not (is_fit and counts_once) and reaches(value, patch.hook, owner):
             return  # the hooked function still runs, inside of it
         if is_fit:
-            self._put(patch.hook, owner, patch.name, value, function)
+            self._put(patch, owner, value, function)
         else:
             self._tell(patch.hook, value)
 
-    def _put(self, hook: Hook, owner: Any, name: str, value: Any, function: Any) -> None:
+    def _put(self, replaced: Patch, owner: Any, value: Any, function: Any) -> None:
+        hook, name = replaced.hook, replaced.name
         is_inherited = name not in vars(owner)
-        self._patches.put(Patch(hook, owner, name, value, wrap(hook, function), is_inherited))
+        replacement = wrap(hook, function, replaced.original)
+        self._patches.put(Patch(hook, owner, name, value, replacement, is_inherited))
         if inspect.isclass(owner) and not _is_special(name):
             self._cover(hook, name)
 
@@ -145,6 +148,7 @@ class Overrides:
             if patch.hook is hook and inspect.isclass(patch.owner):
                 cover(patch.replacement, name)
 
+    @not_counted
     def _bound(self, hook: Hook, trainer: Any, value: Callable[..., Any]) -> Callable[..., Any]:
         """Make the replacement of an attribute of an object, which holds it: nothing of ours holds the object."""
         hooked = wrap(hook, functools.wraps(value)(lambda trainer, *args, **kwargs: value(*args, **kwargs)))
@@ -180,6 +184,7 @@ def _is_special(name: str) -> bool:
     return name.startswith("__")
 
 
+@not_counted
 def _as_method(owner: type, name: str, value: Any) -> Callable[..., Any] | None:
     """Return a function that does as a method what a value of a class does when it is called on an object."""
     if type(value) is FunctionType:

@@ -269,7 +269,7 @@ class Runtime:
     ``_is_compiling_flag``: together half as many calls, where each counts."""
     compiler: Any = field(default_factory=lambda: SimpleNamespace(_is_compiling_flag=False))
     uncompiled: Callable[[Any], Any] = _as_it_is
-    """``torch.compiler.disable`` once something may be compiled."""
+    """``torch.compiler.disable`` while torch.compile looks at the functions that are called."""
     in_collective: InCollective = field(default_factory=InCollective)
     comm: Communication = field(default_factory=Communication)
 

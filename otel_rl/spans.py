@@ -20,6 +20,7 @@ from otel_rl.current import CONTEXT, CURRENT, SPAN_KEY, is_shared, put, seen_wit
 from otel_rl.exhausted import is_out_of_memory, record_exhausted
 from otel_rl.guard import errors, guard
 from otel_rl.ids import random_bits
+from otel_rl.importlib_bootstrap import not_counted
 from otel_rl.no_stage import NoStage
 from otel_rl.probes.memory import FRESH_NS, Reading
 from otel_rl.records import SpanEvent, SpanLink, Value
@@ -99,6 +100,7 @@ class Stage(Settable):
             self._end_interrupted(end)  # where it had begun to
             raise
 
+    @not_counted
     def __call__(self, function: Function) -> Function:
         """Decorate a function or a coroutine function: every call is a stage of its own."""
         name, attributes, coarse = self.name, self.attributes, self.coarse

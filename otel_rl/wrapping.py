@@ -11,9 +11,11 @@ from types import FunctionType
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from otel_rl.arguments import Bind, binder
 from otel_rl.collective_calls import around_collective
 from otel_rl.current import CURRENT
 from otel_rl.guard import attempt, guard
+from otel_rl.importlib_bootstrap import not_counted
 from otel_rl.records import Value
 from otel_rl.runtime import state
 from otel_rl.spans import Stage, current_stage
@@ -35,6 +37,9 @@ class Hook:
 
     The host's arguments, result and exception pass through unchanged; whatever we do around them is guarded. A call
     below a stage of the same name belongs to that stage (nested and recomputed calls count once).
+
+    The functions here get ``args`` with every argument that has a position in the target's signature, also where the
+    caller gave it by keyword, and ``kwargs`` with what was given by keyword.
     """
 
     target: str
@@ -66,6 +71,8 @@ class Hook:
     its arguments when it begins."""
     collective: int | None = None
     """This is a collective, or waits for one: a row instead of a stage; the position of this rank's input."""
+    by_name: bool = False
+    """``kwargs`` holds every argument that was given, by its name: for positions that differ between versions."""
     optional: bool = False
     """The target need not exist in every supported version."""
 
@@ -79,11 +86,17 @@ replacements: WeakKeyDictionary[Any, Hook] = WeakKeyDictionary()
 """The hook of each function that stands, or has stood, in the place of another one."""
 
 
-def wrap(hook: Hook, original: Any) -> Any:
-    """Make the replacement of a function or a static or class method; a plain closure, so that Ray can pickle it."""
+def wrap(hook: Hook, original: Any, base: Any = None) -> Any:
+    """Make the replacement of a function or a static or class method; a plain closure, so that Ray can pickle it.
+
+    Args:
+        hook: what to record.
+        original: the function.
+        base: the hooked method that it overrides.
+    """
     if isinstance(original, (staticmethod, classmethod)):
-        return type(original)(wrap(hook, original.__func__))
-    replacement = _replacement(hook, original)
+        return type(original)(wrap(hook, original.__func__, base))
+    replacement = _replacement(hook, original, binder(original, base, by_name=hook.by_name))
     replacements[replacement] = hook
     return replacement
 
@@ -130,81 +143,89 @@ def _found(owner: Any, name: str) -> Any:
     return None
 
 
-def _replacement(hook: Hook, original: Any) -> Any:
+def _replacement(hook: Hook, original: Any, bind: Bind | None) -> Any:
     if hook.collective is not None:
-        return around_collective(hook.target, hook.collective, hook.before, original)
+        return around_collective(hook.target, hook.collective, hook.before, original, bind)
     if hook.watch is not None:
-        return watched(hook.target, hook.watch, original)
+        return watched(hook.target, hook.watch, original, bind)
     if hook.asked is not None:
-        return asked(hook.target, hook.before, hook.asked, original)
+        return asked(hook.target, hook.before, hook.asked, original, bind)
     if hook.marks or hook.behind is not None or hook.made is not None:
-        return _wrap_light(hook, original)
-    return _wrap_async(hook, original) if inspect.iscoroutinefunction(original) else _wrap_sync(hook, original)
+        return _wrap_light(hook, original, bind)
+    make = _wrap_async if inspect.iscoroutinefunction(original) else _wrap_sync
+    return make(hook, original, bind)
 
 
 # Between matrix products, with cold caches, each call of a function costs 1 to 4 us (``benchmarks/cold.py``), and a
 # trainer makes 60 hooked calls a step: what can be known beforehand is, and no function is called that need not be.
 
 
-def _wrap_sync(hook: Hook, original: Callable[..., Any]) -> Callable[..., Any]:
+@not_counted
+def _wrap_sync(hook: Hook, original: Callable[..., Any], bind: Bind | None) -> Callable[..., Any]:
     target, before, capture, after, during = hook.target, hook.before, hook.capture, hook.after, hook.during
-    is_stage = hook.stage is not None
+    is_stage, by_name, early = hook.stage is not None, hook.by_name, _early(hook, bind)
     covered: Covered | None = None
 
     @functools.wraps(original)
     def around(*args: Any, **kwargs: Any) -> Any:
-        if not state.on or (during and getattr(state.training, during) is None):
-            return original(*args, **kwargs)
+        is_off = not state.on or (during and getattr(state.training, during) is None)
         if (
-            state.is_tracing()
+            is_off
+            or state.is_tracing()
             or state.compiler._is_compiling_flag
             or (covered is not None and attempt("look at", target, covered, args))
         ):
             return original(*args, **kwargs)
-        span = None
+        span, given, named = None, args, kwargs
+        if (kwargs or by_name) and early is not None:
+            given, named = early(args, kwargs)
         if is_stage:
-            span = attempt("begin", target, _begin, hook, args, kwargs)
+            span = attempt("begin", target, _begin, hook, given, named)
         elif before is not None:
-            attempt("begin", target, before, args, kwargs)
+            attempt("begin", target, before, given, named)
         try:
             result = original(*args, **kwargs)
         except BaseException as error:
-            _fail(hook, span, args, kwargs, error)
+            _fail(hook, bind, span, args, kwargs, error)
             raise
         if span is not None:
             end, described = monotonic_ns(), None
             try:
                 if capture is not None:
-                    described = attempt("describe", target, capture, args, kwargs, result)
+                    described = attempt("describe", target, capture, given, named, result)
             finally:  # a handler of a signal may raise anywhere
                 attempt("end", target, span.close, end, described)
         if after is not None:
-            attempt("follow", target, after, args, kwargs, result)
+            attempt("follow", target, after, given, named, result)
         return result
 
     return around
 
 
-def _wrap_made(target: str, made: Capture, original: Callable[..., Any]) -> Callable[..., Any]:
+def _wrap_light(hook: Hook, original: Callable[..., Any], bind: Bind | None) -> Callable[..., Any]:
+    """Do nothing before the call."""
+    if hook.made is not None:
+        return _wrap_made(hook.target, hook.made, original, bind)
+    return _wrap_marks(original) if hook.behind is None else _wrap_behind(hook.target, hook.behind, original, bind)
+
+
+@not_counted
+def _wrap_made(target: str, made: Capture, original: Callable[..., Any], bind: Bind | None) -> Callable[..., Any]:
     """Look at what has been made; whatever torch would compile of it because of our frame, it does not."""
 
     @functools.wraps(original)
     def around(*args: Any, **kwargs: Any) -> Any:
         result = state.uncompiled(original)(*args, **kwargs)
         if state.on:
+            if kwargs and bind is not None:
+                args, kwargs = bind(args, kwargs)
             attempt("follow", target, made, args, kwargs, result)
         return result
 
     return around
 
 
-def _wrap_light(hook: Hook, original: Callable[..., Any]) -> Callable[..., Any]:
-    """Do nothing before the call."""
-    if hook.made is not None:
-        return _wrap_made(hook.target, hook.made, original)
-    return _wrap_marks(original) if hook.behind is None else _wrap_behind(hook.target, hook.behind, original)
-
-
+@not_counted
 def _wrap_marks(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def around(*args: Any, **kwargs: Any) -> Any:
@@ -218,22 +239,27 @@ def _wrap_marks(original: Callable[..., Any]) -> Callable[..., Any]:
     return around
 
 
+@not_counted
 def _wrap_behind(
-    target: str, behind: Callable[[tuple[Any, ...]], object], original: Callable[..., Any]
+    target: str, behind: Callable[[tuple[Any, ...]], object], original: Callable[..., Any], bind: Bind | None
 ) -> Callable[..., Any]:
     @functools.wraps(original)
     def around(*args: Any, **kwargs: Any) -> Any:
         result = original(*args, **kwargs)
         if state.on:
+            if kwargs and bind is not None:
+                args, kwargs = bind(args, kwargs)
             attempt("follow", target, behind, args)
         return result
 
     return around
 
 
-def _wrap_async(hook: Hook, original: Callable[..., Any]) -> Callable[..., Any]:
+@not_counted
+def _wrap_async(hook: Hook, original: Callable[..., Any], bind: Bind | None) -> Callable[..., Any]:
     target, capture, after, during = hook.target, hook.capture, hook.after, hook.during
-    begins = hook.stage is not None or hook.before is not None
+    begins, by_name = hook.stage is not None or hook.before is not None, hook.by_name
+    early = _early(hook, bind)
     covered: Covered | None = None
 
     @functools.wraps(original)
@@ -242,21 +268,24 @@ def _wrap_async(hook: Hook, original: Callable[..., Any]) -> Callable[..., Any]:
             return await original(*args, **kwargs)
         if covered is not None and attempt("look at", target, covered, args):
             return await original(*args, **kwargs)
-        span = attempt("begin", target, _begin, hook, args, kwargs) if begins else None
+        given, named = args, kwargs
+        if (kwargs or by_name) and early is not None:
+            given, named = early(args, kwargs)
+        span = attempt("begin", target, _begin, hook, given, named) if begins else None
         try:
             result = await original(*args, **kwargs)
         except BaseException as error:
-            _fail(hook, span, args, kwargs, error)
+            _fail(hook, bind, span, args, kwargs, error)
             raise
         if span is not None:
             end, described = monotonic_ns(), None
             try:
                 if capture is not None:
-                    described = attempt("describe", target, capture, args, kwargs, result)
+                    described = attempt("describe", target, capture, given, named, result)
             finally:  # a handler of a signal may raise anywhere
                 attempt("end", target, span.close, end, described)
         if after is not None:
-            attempt("follow", target, after, args, kwargs, result)
+            attempt("follow", target, after, given, named, result)
         return result
 
     return around
@@ -283,10 +312,24 @@ def _begin(hook: Hook, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Stage |
     return opened
 
 
-def _fail(hook: Hook, span: Stage | None, args: tuple[Any, ...], kwargs: dict[str, Any], error: BaseException) -> None:
+def _early(hook: Hook, bind: Bind | None) -> Bind | None:
+    """Return ``bind`` if anything looks at the arguments of a call that does not fail."""
+    is_wanted = any(map(callable, (hook.stage, hook.attributes, hook.before, hook.capture, hook.after)))
+    return bind if is_wanted else None
+
+
+def _fail(
+    hook: Hook,
+    bind: Bind | None,
+    span: Stage | None,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    error: BaseException,
+) -> None:
     if span is not None:
         with guard(f"end {hook.target}"):
             span.__exit__(type(error), error, error.__traceback__)
     if hook.failed is not None:
         with guard(f"follow {hook.target}"):
-            hook.failed(args, kwargs, error)
+            given, named = (args, kwargs) if bind is None else bind(args, kwargs)
+            hook.failed(given, named, error)

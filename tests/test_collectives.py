@@ -301,7 +301,7 @@ def test_a_launched_collective_is_what_it_is_waited_for(recording: Recording) ->
         first, second = (launch(np.zeros(size), group, True) for size in (1, 2))
         launch(np.zeros(3), group=group, async_op=True)  # nobody keeps it
         assert 2 == len(state.comm.launched)
-        assert wait(second) is wait(first) is wait(second) is True
+        assert wait(second) is wait(self=first) is wait(second) is True
     assert {} == state.comm.launched
     assert [
         ("all_reduce", "default_pg", 2, True, 16, 3),

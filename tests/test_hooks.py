@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 import sys
-from collections.abc import Iterator
+import traceback
+import warnings
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
@@ -219,6 +222,187 @@ def test_without_a_recording_nothing_of_ours_runs(name: str) -> None:
         never = replace(failing(hook), stage=None if hook.collective is not None else fails)
         assert 5 == wrap(never, lambda x: x)(5)
     assert {} == guard.errors
+
+
+# --- arguments --------------------------------------------------------------------------------------------------------
+
+
+def generic(owner: Any, first: Any, second: Any = 2, *rest: Any, only: Any = None, **more: Any) -> None:
+    """Stand for a target that is not installed."""
+
+
+def double(name: str, hook: Hook, body: str) -> Callable[..., Any]:
+    """Make a function with the parameters of a target."""
+    found = find(hook.target) if applies(name) else None
+    original = generic if found is None else inspect.getattr_static(*found)
+    try:
+        given = inspect.signature(getattr(original, "__func__", original)).parameters.values()
+    except ValueError:  # written in C: its arguments have no names
+        given = inspect.signature(generic).parameters.values()
+    bare = [one.replace(annotation=one.empty, default=one.empty if one.default is one.empty else 0) for one in given]
+    names: dict[str, Any] = {}
+    exec(f"{'async ' * (hook.asked is not None)}def host{inspect.Signature(bare)}:\n    {body}", names)
+    return names["host"]  # type: ignore[no-any-return]
+
+
+def seeing(hook: Hook, see: Callable[..., Any]) -> Hook:
+    """Let every part of a row see the arguments of a call."""
+    if hook.watch is not None or hook.made is not None:
+        return replace(hook, watch=hook.watch and see, made=hook.made and see)
+    if hook.behind is not None:
+        return replace(hook, behind=lambda args: see(args, {}))
+    if hook.asked is not None:
+        return replace(hook, before=see, asked=lambda call, *_: see(call.args, call.kwargs))
+    if hook.collective is not None:
+        return replace(hook, before=see)
+    return replace(hook, stage="rl.reward", attributes=see, before=see, capture=see, after=see, failed=see, during="")
+
+
+def call(host: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+    """Call a function; of an asynchronous generator take the first item."""
+    try:
+        items = host(*args, **kwargs)
+        if hasattr(items, "__anext__"):
+            items.__anext__().send(None)
+    except (StopIteration, ZeroDivisionError):
+        pass
+
+
+@every_integration
+@pytest.mark.parametrize("body", ["return 5", "1 // 0"], ids=["returns", "fails"])
+def test_arguments_are_seen_however_they_are_handed_over(quiet: Recording, name: str, body: str) -> None:
+    """By position or by keyword: each is at its position, and has its name where the row asks for names."""
+    for hook in INTEGRATIONS[name].HOOKS:
+        if hook.marks or (body != "return 5" and (hook.made or hook.behind)):
+            continue  # sees none
+        host = double(name, hook, body if hook.asked is None else "yield 5")
+        parameters = inspect.signature(host).parameters.values()
+        given = {one.name: object() for one in parameters if one.kind is one.POSITIONAL_OR_KEYWORD}
+        only = {one.name: object() for one in parameters if one.kind is one.KEYWORD_ONLY}
+        given |= {key: None for key in given if key == "group"}
+        seen: list[Any] = []
+
+        def see(args: Any, kwargs: Any, *_: Any, seen: list[Any] = seen) -> None:
+            seen.append((args, kwargs))
+
+        wrapped, values = wrap(seeing(hook, see), host), tuple(given.values())
+        forms = []
+        for count in (len(values), 1, 0):
+            call(wrapped, *values[:count], **dict(list(given.items())[count:]), **only)
+            forms.append([(args, {**given, **only} == kwargs if hook.by_name else None) for args, kwargs in seen])
+            seen.clear()
+        assert [(values, True if hook.by_name else None)] == list(dict.fromkeys(forms[0] or forms[1])), hook.target
+        assert forms[0] == forms[1] == forms[2], hook.target
+
+
+# --- frames -----------------------------------------------------------------------------------------------------------
+
+
+class Told(logging.Handler):
+    """Keeps the lines that warnings and log records name as their callers'."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[tuple[str, int]] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep the line of a log record."""
+        self.lines.append((record.pathname, record.lineno))
+
+
+def tell() -> None:
+    """Warn and log, as from the caller of the function that calls this."""
+    warnings.warn("of the caller", stacklevel=3)
+    if sys.version_info >= (3, 11):
+        logging.getLogger("host").warning("of the caller", stacklevel=3)
+
+
+def telling() -> None:
+    """Stand for a target."""
+    tell()
+
+
+async def telling_later() -> None:
+    """Stand for a coroutine function."""
+    tell()
+
+
+def telling_items() -> Iterator[int]:
+    """Stand for a generator."""
+    tell()
+    yield 1
+
+
+async def telling_items_later() -> AsyncIterator[int]:
+    """Stand for an asynchronous generator."""
+    tell()
+    yield 1
+
+
+async def call_all(hook: Hook) -> set[int]:
+    """Call all kinds of target that a row may have; give the lines."""
+    plain, later, items, items_later = (
+        wrap(hook, host) for host in (telling, telling_later, telling_items, telling_items_later)
+    )
+    line = sys._getframe().f_lineno
+    plain()
+    await later()
+    if hook.watch is not None:
+        list(items())
+    if hook.watch is not None or hook.asked is not None:
+        [one async for one in items_later()]
+    is_watched, is_asked = hook.watch is not None, hook.asked is not None
+    return {line + 1, line + 2, *[line + 4] * is_watched, *[line + 6] * (is_watched or is_asked)}
+
+
+@pytest.mark.guarded
+@every_integration
+def test_a_stack_level_does_not_count_our_frames(quiet: Recording, name: str) -> None:
+    """Warnings and log records of a target name the line that calls it, also of generators and coroutines."""
+    told, logger = Told(), logging.getLogger("host")
+    logger.addHandler(told)
+    for hook in rows_of(name):
+        with warnings.catch_warnings(record=True) as caught, pytest.raises(StopIteration) as ended:
+            warnings.simplefilter("always")
+            call_all(hook).send(None)
+        told.lines += [(one.filename, one.lineno) for one in caught]
+        assert {(__file__, line) for line in ended.value.value} == set(told.lines), hook.target
+        told.lines.clear()
+    logger.removeHandler(told)
+
+
+def test_a_traceback_shows_our_lines(recording: Recording) -> None:
+    """Where a host raises: our file is found by the name that its code has."""
+
+    def host() -> None:
+        raise ValueError("host")
+
+    with pytest.raises(ValueError) as caught:
+        wrap(Hook(target="m:f", stage="rl.reward"), host)()
+    frames = traceback.extract_tb(caught.tb)
+    assert ["wrapped", "result = original(*args, **kwargs)", 'raise ValueError("host")'] == [
+        "wrapped" if "wrap(" in str(frame.line) else frame.line for frame in frames
+    ]
+
+
+def test_a_constructor_is_called_without_frames_of_torch(stubbed: Recording) -> None:
+    """Where torch.compile is known and does not look at what is called."""
+    pytest.importorskip("torch._dynamo")
+    stubbed.start("torch")
+    assert state.uncompiled(telling) is telling
+
+
+def test_a_decorated_function_does_not_count_our_frame(recording: Recording) -> None:
+    """The caller's line is named."""
+
+    @otel_rl.stage("reward")
+    def score() -> None:
+        warnings.warn("of the caller", stacklevel=2)
+
+    with pytest.warns(UserWarning, match="of the caller") as caught:
+        line = sys._getframe().f_lineno
+        score()
+    assert [(__file__, line + 1)] == [(one.filename, one.lineno) for one in caught]
 
 
 # --- undo -------------------------------------------------------------------------------------------------------------

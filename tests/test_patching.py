@@ -7,6 +7,7 @@ import functools
 import inspect
 import sys
 import types
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -182,6 +183,26 @@ def test_overrides_are_hooked_once_and_restored(package: str, recording: Recordi
     assert ("last", ("between", (last, 5))) == last.method(5)
 
 
+def test_overrides_may_take_any_arguments(package: str, recording: Recording) -> None:
+    """Their hooks see what the method that they override has a position for; our frames are no callers of theirs."""
+    module, patches, seen = load(package), Patches(), []
+
+    class Own(module.Thing):  # type: ignore[misc]
+        def method(self, *args: Any, **kwargs: Any) -> Any:
+            warnings.warn("of the caller", stacklevel=2)
+            return super().method(*args, **kwargs)
+
+    patches.install(Hook(target=f"{package}:Thing.method", before=lambda args, kwargs: seen.append((args, kwargs))))
+    Overrides(patches).follow(Own)
+    own = Own()
+    with pytest.warns(UserWarning, match="of the caller") as caught:
+        line = sys._getframe().f_lineno
+        assert [(own, 5), (own, 6)] == [own.method(5), own.method(x=6)]
+    assert [((own, 5), {}), ((own, 6), {"x": 6})] == seen
+    assert [(__file__, line + 1)] * 2 == [(one.filename, one.lineno) for one in caught]
+    patches.undo()
+
+
 def test_what_somebody_else_replaced_after_us_stays(package: str, recording: Recording) -> None:
     """Theirs is not removed, and our part of it only passes calls on."""
     module, patches = load(package), Patches()
@@ -284,7 +305,7 @@ def test_a_call_is_a_stage_with_what_is_captured(package: str, recording: Record
     run = recording.stop()
     (span,) = (span for span in run.spans(None) if span.name == "rl.reward")
     assert {"sum": 5, "odd": (1,)} == span.attributes
-    assert [("before", (2,), {"y": 3}, 2), ("after", 5, 2)] == told
+    assert [("before", (2, 3), {"y": 3}, 2), ("after", 5, 2)] == told
 
 
 @pytest.mark.guarded
@@ -333,7 +354,7 @@ def test_what_is_behind_a_call_sees_its_arguments(recording: Recording) -> None:
     assert (5, 3) == (divide("a", 5), divide("b", 6, by=2))
     with pytest.raises(ZeroDivisionError):
         divide("a", 8, 0)
-    assert ([("a", 5), ("b", 6)], {"follow x:divide": 2}) == (looked, guard.errors)
+    assert ([("a", 5), ("b", 6, 2)], {"follow x:divide": 2}) == (looked, guard.errors)
     recording.stop()
     assert (9, 2) == (divide("a", 9), len(looked))
 
@@ -530,5 +551,5 @@ def test_what_is_made_is_seen_and_our_failure_is_not(recording: Recording) -> No
     assert 3 == wrapped(1, y=2)
     state.on = True
     assert 7 == wrapped(3, y=4)
-    assert [((3,), {"y": 4}, 7)] == seen
+    assert [((3, 4), {"y": 4}, 7)] == seen
     assert 1 == guard.errors["follow m:C.__init__"]

@@ -100,7 +100,7 @@ def _first(asked: Asked, value: Any, error: BaseException | None) -> Call | None
     if not state.on:
         return None
     args = asked.args
-    obj = _object(args, asked.kwargs)
+    obj = args[1]
     stream = getattr(obj, "stream", None)
     if stream is False and type(value) is dict:
         told = value["meta_info"]
@@ -128,7 +128,7 @@ def _hand_over(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         is_tracing = getattr(getattr(args[0], "server_args", None), "enable_trace", False)
     if not is_tracing:
         return
-    obj, request = _object(args, kwargs), args[2] if len(args) > 2 else kwargs.get("request")
+    obj, request = args[1], args[2] if len(args) > 2 else None
     if request is None and getattr(obj, "external_trace_header", "") is None:
         obj.external_trace_header = context.headers() or None
 
@@ -137,10 +137,6 @@ def _named(obj: Any) -> Any:
     """Give the span of which the caller's headers say that it is the parent; SGLang keeps them where it has tracing."""
     given = getattr(obj, "external_trace_header", None)
     return context.named(given) if given else None
-
-
-def _object(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return args[1] if len(args) > 1 else kwargs["obj"]
 
 
 def _is_probe(obj: Any) -> bool:

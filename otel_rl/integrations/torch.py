@@ -49,7 +49,7 @@ def _backward_stage(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None
         ddp_wait.split()
         return None
     if state.identity.world_size > 1:
-        ddp_wait.watch(args[0] if args else kwargs.get("tensors"))
+        ddp_wait.watch(args[0])
         if _outer_stage() is not None:
             state.comm.seen_in = None  # what it called before this backward is none of it
     return vocabulary.BACKWARD
@@ -177,8 +177,7 @@ HOOKS = (
     Hook(target=f"{DCP}:save", stage=_save_stage, attributes=SAVED),
     Hook(target=f"{DCP}.state_dict_loader:load", stage=vocabulary.CHECKPOINT, attributes=LOADED),
     Hook(target=f"{DCP}:load", stage=vocabulary.CHECKPOINT, attributes=LOADED),
-    # What the old ``save_state_dict`` and ``load_state_dict`` call: around these themselves, torch's warning that they
-    # are deprecated would name our line instead of the program's.
+    # What the old ``save_state_dict`` and ``load_state_dict`` call.
     Hook(target=f"{DCP}.state_dict_saver:_save_state_dict", stage=_save_stage, attributes=SAVED, optional=True),
     Hook(
         target=f"{DCP}.state_dict_loader:_load_state_dict",
@@ -270,7 +269,14 @@ def _pass_frames_over(module: ModuleType) -> Callable[[], object]:
     graph. Only code of ours is marked. There is no way to unmark it, and no need. What is made below a constructor of
     ours in between is not compiled either.
     """
-    state.uncompiled = sys.modules["torch"].compiler.disable
+    torch = sys.modules["torch"]
+    compiling = getattr(torch._C._dynamo.eval_frame, "get_eval_frame_callback", lambda: True)
+
+    def uncompiled(function: Any) -> Any:  # torch's own frames, which ``disable`` puts around it, count as callers
+        is_watched = torch.compiler.is_dynamo_compiling() or compiling() is not None
+        return torch.compiler.disable(function) if is_watched else function
+
+    state.uncompiled = uncompiled
     if hasattr(module, "set_code_exec_strategy"):  # since torch 2.7
         skip = module.FrameExecStrategy(module.FrameAction.SKIP, module.FrameAction.SKIP)
         for code in (*around_collective.__code__.co_consts, *around_method.__code__.co_consts):

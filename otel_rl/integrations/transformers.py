@@ -190,7 +190,13 @@ HOOKS = (
     ),
     Hook(target="transformers.trainer:Trainer.compute_loss", stage=vocabulary.FORWARD),
     Hook(target="transformers.trainer:Trainer._clip_grad_norm", stage=vocabulary.CLIP, after=_keep_norm, optional=True),
-    Hook(target="transformers.trainer:Trainer._get_grad_norm", stage=_norm_stage, after=_keep_measured, optional=True),
+    Hook(
+        target="transformers.trainer:Trainer._get_grad_norm",
+        stage=_norm_stage,
+        after=_keep_measured,
+        by_name=True,
+        optional=True,
+    ),
     Hook(target="transformers.trainer_callback:CallbackHandler.call_event", stage=_event_stage),
     Hook(target="transformers.trainer:Trainer.log", stage=vocabulary.LOG),
     *(

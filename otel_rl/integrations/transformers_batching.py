@@ -125,7 +125,7 @@ def _engine_of(manager: Any) -> Engine:
 
 
 def _begin_bulk(args: Args, kwargs: Kwargs) -> None:
-    prompts = args[1] if len(args) > 1 else kwargs["inputs"]
+    prompts = args[1]
     state.training.generating.indices = {id(prompt): index for index, prompt in enumerate(prompts)}
 
 
@@ -136,9 +136,9 @@ def _end_bulk(args: Args, kwargs: Kwargs, result: Any = None) -> None:
 def _submit(args: Args, kwargs: Kwargs) -> None:
     """A request may be over before ``add_request`` returns; until it has an id it waits on its thread."""
     engine = _engine_of(args[0])
-    origin = Origin(args[1] if len(args) > 1 else kwargs.get("input_ids"), engine.sequences)
+    origin = Origin(args[1], engine.sequences)
     state.training.generating.origin = engine, origin
-    _enter(engine, origin, str((args[2] if len(args) > 2 else kwargs.get("request_id")) or ""))
+    _enter(engine, origin, str((args[2] if len(args) > 2 else None) or ""))
 
 
 def _made(args: Args, kwargs: Kwargs, result: Any) -> None:

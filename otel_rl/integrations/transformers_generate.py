@@ -147,7 +147,7 @@ def _decode(decoder: str, args: Args, kwargs: Kwargs) -> None:
     if call is None or call.plan is not None or call.model is not args[0]:
         return
     call.marks.clear()  # those of another model's call, made while this one prepared
-    call.plan = plan = Plan(decoder, args[0], args[1] if len(args) > 1 else kwargs["input_ids"], kwargs)
+    call.plan = plan = Plan(decoder, args[0], args[1], kwargs)
     if decoder == "_sample" and plan.rows > 1 and not plan.is_known:
         call.done = []
         state.training.criteria = True
@@ -365,7 +365,7 @@ MIXIN = "transformers.generation.utils:GenerationMixin"
 HOOKS = (
     Hook(target=f"{MIXIN}.generate", before=_begin, after=_end, failed=_fail),
     *(
-        Hook(target=f"{MIXIN}.{name}", before=partial(_decode, name), after=_decoded)
+        Hook(target=f"{MIXIN}.{name}", before=partial(_decode, name), after=_decoded, by_name=True)
         for name in ("_sample", "_beam_search", "_assisted_decoding")
     ),
     Hook(target=f"{MIXIN}._has_unfinished_sequences", marks=True),

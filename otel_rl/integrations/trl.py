@@ -204,7 +204,7 @@ def _logprob_made(args: Args, kwargs: Kwargs, result: Any) -> None:
     kind = said.get(vocabulary.LOGPROB_KIND)
     if said.get(vocabulary.MODE) == TRAIN and kind is not None:
         is_reference = kind == "ref"
-        attempt("observe", "log-probabilities", trl_model.see_logprobs, args[0], args, kwargs, is_reference)
+        attempt("observe", "log-probabilities", trl_model.see_logprobs, args[0], *args[3:5], is_reference)
 
 
 def _is_reference(trainer: Any, model: Any) -> bool:

@@ -63,11 +63,9 @@ def see_rollout(scored: dict[str, Any]) -> None:
     take(batch, stage=vocabulary.SAMPLE, parts=NUMBERS, group=rollout.id, lenient=UNSCORED)
 
 
-def see_logprobs(trainer: Any, args: tuple[Any, ...], kwargs: dict[str, Any], is_reference: bool) -> None:
+def see_logprobs(trainer: Any, mask: Any, kept: Any, is_reference: bool) -> None:
     """Show a forward for old or reference log-probabilities."""
     policy, reference = see(trainer)
-    mask = args[3] if len(args) > 3 else kwargs["attention_mask"]
-    kept = args[4] if len(args) > 4 else kwargs["logits_to_keep"]
     take_masks(
         {"attention_mask": mask},
         stage=vocabulary.LOGPROB,

@@ -138,7 +138,7 @@ def _is_rollout(one: Any) -> bool:
 
 
 def _begin_post(args: Args, kwargs: Kwargs) -> Posted | None:
-    url = str(args[1] if len(args) > 1 else kwargs["url"])
+    url = str(args[1])
     operation = next((name for path, name in ENDPOINTS.items() if url.endswith(path)), None)
     return None if operation is None else Posted(operation, kwargs.get("json") or {})
 

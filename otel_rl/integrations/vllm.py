@@ -246,7 +246,7 @@ def _end(one: tuple[Any, Any, str], error: str) -> None:
 
 def _built(args: Args, kwargs: Kwargs, result: Any) -> None:
     """Learn what an engine serves and where, and say what it will not tell."""
-    frontend, config = args[0], kwargs["vllm_config"] if "vllm_config" in kwargs else args[1]
+    frontend, config = args[0], args[1]
     known = remembered()
     engine = known.engine(frontend.output_processor)
     engine.describe(config)
@@ -278,8 +278,7 @@ def _recorded(args: Args, kwargs: Kwargs, result: Any) -> None:
 
     The usage of the KV cache is the highest of that time, so that no peak is lost.
     """
-    scheduler = kwargs["scheduler_stats"] if "scheduler_stats" in kwargs else args[1]
-    iteration = kwargs["iteration_stats"] if "iteration_stats" in kwargs else args[2]
+    scheduler, iteration = args[1], args[2]
     known = remembered()
     if known.is_copy:
         return
@@ -308,7 +307,7 @@ def _recorded(args: Args, kwargs: Kwargs, result: Any) -> None:
 
 def _version_set(args: Args, kwargs: Kwargs, result: Any) -> dict[str, Value]:
     """Since 0.28 the caller may name the version of the new weights."""
-    given = kwargs.get("weight_version", args[1] if len(args) > 1 else None)
+    given = _given(args, kwargs, 1, "weight_version")
     return {vocabulary.POLICY_VERSION: int(given)} if isinstance(given, str) and given.isdecimal() else {}
 
 
@@ -335,16 +334,16 @@ HOOKS = (
     Hook(target=f"{PROCESSOR}.propagate_error", before=_engine_failed),
     Hook(target="vllm.v1.engine.output_processor:RequestOutputCollector.put", before=_shown),
     Hook(target="vllm.v1.engine.llm_engine:LLMEngine.step", failed=_step_failed),
-    Hook(target="vllm.v1.engine.llm_engine:LLMEngine.add_request", failed=_refused),
-    Hook(target=f"{ASYNC}.add_request", failed=_refused),
+    Hook(target="vllm.v1.engine.llm_engine:LLMEngine.add_request", failed=_refused, by_name=True),
+    Hook(target=f"{ASYNC}.add_request", failed=_refused, by_name=True),
     Hook(target=f"{LLM}._validate_and_add_requests", before=_adding, failed=_not_added, optional=True),  # until 0.16
     Hook(target=f"{LLM}._render_and_add_requests", before=_adding, failed=_not_added, optional=True),
     Hook(target="vllm.v1.engine.llm_engine:LLMEngine.__init__", after=_built),
     Hook(target=f"{ASYNC}.__init__", after=_built),
     Hook(target="vllm.v1.worker.gpu_worker:Worker.initialize_from_config", after=_cache_made),
     Hook(target="vllm.v1.engine.core_client:AsyncMPClient.get_output_async", after=_pulled),
-    Hook(target="vllm.v1.metrics.loggers:StatLoggerManager.record", after=_recorded, optional=True),
-    Hook(target=f"{ASYNC}._record_stats", after=_recorded, optional=True),  # until 0.9
+    Hook(target="vllm.v1.metrics.loggers:StatLoggerManager.record", after=_recorded, by_name=True, optional=True),
+    Hook(target=f"{ASYNC}._record_stats", after=_recorded, by_name=True, optional=True),  # until 0.9
     *_sync("sleep", is_optional=False),
     *_sync("wake_up", is_optional=False),
     *_sync("start_weight_update", is_optional=True),
