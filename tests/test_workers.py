@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -260,12 +261,12 @@ def test_a_trainer_of_transformers_is_one_whatever_the_parent_trains_with(
 ) -> None:
     """In one process what TRL's trainer said holds for the others, too."""
     state.identify(system="trl")
-    trainer_made((object(),), {})
+    trainer_made((SimpleNamespace(),), {})
     values = told()
     become_worker(values)
     with otel_rl.stage("load"):
         pass
-    trainer_made((object(),), {})
+    trainer_made((SimpleNamespace(),), {})
     assert ("trl", "transformers") == (values[0]["system"], state.identity.system)
 
 
@@ -748,7 +749,7 @@ def test_a_trainer_that_was_made_before_the_fork_is_what_its_child_trains_with(r
 
     def train() -> None:
         state.config = replace(state.config, run_id="own")
-        begin_loop((), {})
+        begin_loop((SimpleNamespace(),), {})
         state.training.loop.begin(1)
         state.training.loop.end()
         otel_rl.uninstrument()

@@ -23,7 +23,7 @@ from trl.generation.vllm_client import VLLMClient
 import otel_rl
 from otel_rl import vocabulary as v
 from otel_rl.demo import task
-from otel_rl.integrations.trl import _algorithm
+from otel_rl.identity import training_of
 from otel_rl.integrations.trl_rollouts import Sampling
 from otel_rl.requests import UNKNOWN, Request
 from otel_rl.runtime import state
@@ -38,8 +38,8 @@ def test_the_algorithm_is_that_of_trl() -> None:
     class Mine(trl.GRPOTrainer):  # type: ignore[misc]  # TRL tells no types
         """As users write them."""
 
-    names = [_algorithm(kind) for kind in (Mine, trl.RLOOTrainer, SimpleNamespace)]
-    assert ["GRPO", "RLOO", "SimpleNamespace"] == names
+    names = [training_of(kind.__new__(kind)).get("algorithm") for kind in (Mine, trl.RLOOTrainer, SimpleNamespace)]
+    assert ["GRPO", "RLOO", None] == names
 
 
 # --- a real training --------------------------------------------------------------------------------------------------
