@@ -11,7 +11,6 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -38,6 +37,10 @@ from tests.test_requests import bad, given, ids_of, request
 CONFIGURATION: dict[str, Any] = multiprocessing.current_process()._config  # type: ignore[attr-defined]
 
 Become = Callable[[Any], None]
+
+
+class Trainer:
+    """Stands for one of a framework's."""
 
 
 def told() -> Any:
@@ -261,12 +264,12 @@ def test_a_trainer_of_transformers_is_one_whatever_the_parent_trains_with(
 ) -> None:
     """In one process what TRL's trainer said holds for the others, too."""
     state.identify(system="trl")
-    trainer_made((SimpleNamespace(),), {})
+    trainer_made((Trainer(),), {})
     values = told()
     become_worker(values)
     with otel_rl.stage("load"):
         pass
-    trainer_made((SimpleNamespace(),), {})
+    trainer_made((Trainer(),), {})
     assert ("trl", "transformers") == (values[0]["system"], state.identity.system)
 
 
@@ -749,7 +752,7 @@ def test_a_trainer_that_was_made_before_the_fork_is_what_its_child_trains_with(r
 
     def train() -> None:
         state.config = replace(state.config, run_id="own")
-        begin_loop((SimpleNamespace(),), {})
+        begin_loop((Trainer(),), {})
         state.training.loop.begin(1)
         state.training.loop.end()
         otel_rl.uninstrument()
