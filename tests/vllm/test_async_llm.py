@@ -269,8 +269,9 @@ def test_missing_statistics_are_said_once(session: Session) -> None:
     assert (not session.has_statistics) == len(list(session.seen.run.logs(v.NO_STATISTICS)))
 
 
-def test_versions_of_weights_are_read(model: Path, tmp_path: Path) -> None:
-    """Where the user numbers them; the sync is a stage; the engine's own spans hang below the caller's."""
+def test_versions_of_weights_are_read(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the user numbers them; the sync is a stage; the engine's own spans hang below the caller's if asked for."""
+    monkeypatch.setenv("OTEL_RL_JOIN_SPANS", "true")
 
     async def one() -> tuple[Seen, Any, Any]:
         session = Session(Seen(tmp_path), has_statistics=True)
