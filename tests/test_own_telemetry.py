@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,7 +21,11 @@ from opentelemetry.util._once import Once
 import otel_rl
 from otel_rl import vocabulary
 from otel_rl.context import headers
-from tests.fixtures import Recording
+from otel_rl.journal.views import SpanView
+from otel_rl.pieces import own_stages
+from otel_rl.report.build import build_report
+from otel_rl.report.model import StageRow
+from tests.fixtures import WALL_NS, Recording
 
 Tracers = Callable[[], trace.Tracer]
 Row = tuple[str, str | None, int, int]
@@ -215,6 +220,47 @@ def test_a_stage_of_a_caller_in_another_process_is_in_its_trace(recording: Recor
     assert container is not None
     assert container.span_id == inside.parent_id
     assert [None, None] == [(one.attributes or {}).get(vocabulary.OUTER_SPAN) for one in (alone, parse)]
+
+
+@pytest.mark.parametrize("how", ["set", "make", "get"])
+def test_the_report_is_the_same_with_and_without_spans_of_others(
+    stubbed: Recording, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """Whoever serves them, and wherever they lie between step and stages."""
+
+    def table(tracer: trace.Tracer, run: str) -> list[StageRow]:
+        monkeypatch.setenv("OTEL_RL_RUN_ID", run)
+        stubbed.start()
+        for number in range(4):
+            with otel_rl.step(number):
+                with tracer.start_as_current_span("phase"):
+                    with otel_rl.stage("sample"):
+                        stubbed.tick(5)
+                    with otel_rl.stage("reward"), tracer.start_as_current_span("judge"), otel_rl.stage("parse"):
+                        stubbed.tick(3)
+                    stubbed.tick(1)
+                stubbed.tick(2)
+        otel_rl.uninstrument()
+        return build_report(stubbed.run(run), WALL_NS + stubbed.clock.ns).stages
+
+    plain = table(trace.NoOpTracer(), "plain")
+    tracer = trace.get_tracer("lib") if how == "get" else getattr(Theirs(), how)()
+    assert plain == table(tracer, "theirs")
+    assert ["rl.sample", "rl.reward", "parse", "rl.other"] == [row.stage for row in plain]
+
+
+def test_readers_climb_over_spans_of_others() -> None:
+    """As a caller's, or those of a run that an older version recorded; one that goes round ends somewhere."""
+    journal: Any = SimpleNamespace()
+
+    def span(own: int, parent: int, *, is_own: bool = True) -> SpanView:
+        ids = bytes([own]), bytes([parent])
+        return SpanView(str(own), b"trace", *ids, 0, 1, 0, {}, {}, journal, is_own)
+
+    spans = [span(1, 0), span(2, 1, is_own=False), span(3, 2, is_own=False), span(4, 3), span(5, 4), span(6, 2)]
+    assert [("1", 0), ("4", 1), ("5", 4), ("6", 1)] == [(one.name, one.parent_id[0]) for one in own_stages(spans)]
+    circle = [span(1, 2, is_own=False), span(2, 1, is_own=False), span(3, 1)]
+    assert ["3"] == [one.name for one in own_stages(circle)]
 
 
 def test_providers_that_were_made_before_are_known() -> None:
