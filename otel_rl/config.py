@@ -113,12 +113,6 @@ def _sampler(text: str) -> str:
     return base
 
 
-def _exemplars(text: str) -> str:
-    if text.lower() not in {"always_on", "always_off", "trace_based"}:
-        raise ValueError("always_on, always_off or trace_based")
-    return text.lower()
-
-
 def _peak(text: str) -> str:
     if text not in {"bounded", "exact"}:
         raise ValueError("bounded or exact")
@@ -238,9 +232,6 @@ class Config:
     )
     sampler: str = _setting("OTEL_TRACES_SAMPLER", _sampler, "always_on", "decides per step, the same on every rank")
     sampler_ratio: float = _setting("OTEL_TRACES_SAMPLER_ARG", _ratio, 1.0, "share of the steps for traceidratio")
-    exemplars: str = _setting(
-        "OTEL_METRICS_EXEMPLAR_FILTER", _exemplars, "trace_based", "which measurements of other libraries keep a trace"
-    )
     disabled: bool = _setting(
         "OTEL_SDK_DISABLED", standard_boolean, False, "the standard switch; true is OTEL_RL_ENABLED=false"
     )

@@ -46,4 +46,22 @@ def is_shared() -> bool:
 def seen_without_us(outside: Context) -> SpanContext:
     """Return what is current in a context as it would be without us, below which a stage or a span of ours lies."""
     span = outside.get(SPAN_KEY)
-    return span.get_span_context() if isinstance(span, Span) else INVALID_SPAN_CONTEXT
+    seen = span.get_span_context() if isinstance(span, Span) else None
+    return INVALID_SPAN_CONTEXT if seen is None else seen
+
+
+def leave_context() -> None:
+    """Take what is ours out of this thread's context; whatever else the program has put there stays."""
+    context = outside = CONTEXT.get()
+    while (further := getattr(outside.get(SPAN_KEY), "outside", None)) is not None:
+        outside = further
+    if outside is not context:
+        CONTEXT.set(with_span_of(outside, context))
+
+
+def with_span_of(outside: Context, context: Context) -> Context:
+    """Return a context whose current span is that of another one."""
+    values = {**context, SPAN_KEY: outside.get(SPAN_KEY)}
+    if values[SPAN_KEY] is None:
+        del values[SPAN_KEY]
+    return Context(values)

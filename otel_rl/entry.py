@@ -38,6 +38,12 @@ from otel_rl.workers import share_attempt, take_place, tell_no_more, tell_worker
 
 EXIT_LIMIT_S = 2.0
 """How long an exit waits for numbers of a device and for the journal; for the journal half of it at least."""
+PROVIDERS = (
+    "opentelemetry.sdk.trace:TracerProvider.__init__",
+    "opentelemetry.sdk.metrics:MeterProvider.__init__",
+    "opentelemetry.sdk._logs:LoggerProvider.__init__",
+)
+"""What a program makes that has OpenTelemetry of its own."""
 COLLECT_S = 10.0
 """How often metrics of other libraries are collected."""
 FORK_LIMIT_S = 0.05
@@ -145,8 +151,8 @@ def _switch_on(config: Config, modules: Iterable[ModuleType]) -> None:
 
             _parts.providers = Providers()
             _parts.providers.place()
-            made = Hook(target="opentelemetry.sdk.trace:TracerProvider.__init__", made=see_provider)
-            _parts.patches.install(made)
+            for target in PROVIDERS:
+                _parts.patches.install(Hook(target=target, made=see_provider))
     for module in modules:
         for hook in module.HOOKS:
             _parts.patches.install(hook)

@@ -1,21 +1,24 @@
 """Other people's OpenTelemetry: the only module that imports the SDK.
 
-If the program set no provider, ours serve the spans and metrics of vLLM, Ray, HTTP clients and the user into the
-journal. They are put in place without using up OpenTelemetry's set-once guard, so that a provider that the program sets
-later still wins; that needs private attributes of the API, which ``tests/test_providers.py`` watches.
+If the program has no providers, ours serve the spans and metrics of vLLM, Ray, HTTP clients and the user into the
+journal. They serve the tracers and meters that OpenTelemetry's API hands out meanwhile, and are set nowhere: a program
+that asks for the provider sees that there is none, and one that it sets later wins. That needs private attributes of
+the API, which ``tests/test_providers.py`` watches.
 
-A tracer provider of the program's, also one that it keeps to itself, sees nothing of us: its spans have the parents,
-ids and sampling that they would have without us.
+A program with a provider of its own, also one that it keeps to itself, sees nothing of us: its spans, measurements and
+log records are what they would be without us.
 """
 
 from __future__ import annotations
 
 import gc
 import os
+import sys
 from collections.abc import Iterable
-from inspect import signature
+from functools import partial
+from threading import Lock
 from typing import Any, cast
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, WeakSet
 
 import opentelemetry.metrics._internal as metrics_api
 from opentelemetry import trace as trace_api
@@ -25,12 +28,7 @@ from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource as ResourceMessage
-from opentelemetry.sdk.metrics import (
-    AlwaysOffExemplarFilter,
-    AlwaysOnExemplarFilter,
-    MeterProvider,
-    TraceBasedExemplarFilter,
-)
+from opentelemetry.sdk.metrics import AlwaysOffExemplarFilter, MeterProvider
 from opentelemetry.sdk.metrics.export import MetricReader, MetricsData
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanLimits, SpanProcessor, Tracer, TracerProvider, _Span
@@ -38,7 +36,7 @@ from opentelemetry.sdk.trace.id_generator import IdGenerator
 from opentelemetry.sdk.trace.sampling import ParentBasedTraceIdRatio, Sampler
 
 from otel_rl.config import LIMITS, ignored
-from otel_rl.current import CONTEXT, SPAN_KEY, is_shared, seen_without_us
+from otel_rl.current import CONTEXT, SPAN_KEY, is_shared, leave_context, seen_without_us
 from otel_rl.ids import random_bits
 from otel_rl.journal.clean import UNENCODABLE
 from otel_rl.journal.wire import Request
@@ -50,13 +48,10 @@ from otel_rl.vocabulary import EXCEPTION_MESSAGE, EXCEPTION_STACKTRACE
 BATCH = 512
 DEFAULT_LIMIT = 128
 """The SDK's, of every count."""
-EXEMPLARS = {
-    "always_on": AlwaysOnExemplarFilter(),
-    "always_off": AlwaysOffExemplarFilter(),
-    "trace_based": TraceBasedExemplarFilter(),
-}
 THEIRS = object()
-"""Instead of our tracer provider where the program has one: none but the program's serves its spans."""
+"""Says that the program has a provider of its own."""
+OF_API: Any = trace_api.ProxyTracer._tracer
+"""Returns the tracer behind one that the API handed out before there was a provider."""
 CONTENT = (
     EXCEPTION_MESSAGE,
     EXCEPTION_STACKTRACE,
@@ -162,45 +157,33 @@ class ToQueue(SpanProcessor):
         self._inherited |= {span.context.span_id for span in self._open if not span.end_time}
 
 
-class Following(trace_api.Tracer):
-    """A tracer that a library took while ours stood in: it serves the provider that the program sets later."""
-
-    def __init__(self, own: trace_api.Tracer, *args: Any) -> None:
-        self._own = own
-        self._args = args
-        self._theirs: tuple[Any, trace_api.Tracer] = (None, own)
-
-    def start_span(self, *args: Any, **kwargs: Any) -> trace_api.Span:
-        """Start a span."""
-        return self._current().start_span(*args, **kwargs)
-
-    def start_as_current_span(self, *args: Any, **kwargs: Any) -> Any:
-        """Start a span and make it current."""
-        return self._current().start_as_current_span(*args, **kwargs)
-
-    def _current(self) -> trace_api.Tracer:
-        provider = trace_api._TRACER_PROVIDER
-        if provider is None or isinstance(provider, OurTracerProvider):
-            return self._own
-        if provider is not self._theirs[0]:
-            self._theirs = provider, provider.get_tracer(*self._args)
-        return self._theirs[1]
-
-
 class OurTracerProvider(TracerProvider):
     """The SDK's tracer provider, known as ours."""
 
     def get_tracer(self, *args: Any, **kwargs: Any) -> trace_api.Tracer:
         """Make a tracer for one library."""
-        bound = signature(TracerProvider.get_tracer).bind(self, *args, **kwargs)
         tracer = super().get_tracer(*args, **kwargs)
         if type(tracer) is Tracer:
             tracer.__class__ = OurTracer
-        return Following(tracer, *bound.args[1:])
+        return tracer
+
+    def _handle_fork(self) -> None:
+        """Leave out what the SDK does in a forked child: it starts threads there, which may wait for ever.
+
+        The flusher gives spans the resource of their process.
+        """
+        self._tracers_lock = Lock()
 
 
 class OurMeterProvider(MeterProvider):
     """The SDK's meter provider, known as ours."""
+
+    def _handle_fork(self) -> None:
+        """As that of our tracer provider; a forked child does not report its parent's counters."""
+        self._lock, self._meter_lock = Lock(), Lock()
+
+
+OURS = OurTracerProvider, OurMeterProvider
 
 
 class Collected(MetricReader):
@@ -229,9 +212,12 @@ class Providers:
     def __init__(self) -> None:
         self.reader: Collected | None = None
         self.queue = ToQueue()
+        self._tracers: WeakKeyDictionary[trace_api.ProxyTracer, trace_api.Tracer] = WeakKeyDictionary()
 
     def place(self) -> None:
-        """Put our providers where the program has none; a provider named by OTEL_PYTHON_*_PROVIDER is the program's."""
+        """Serve where the program has no provider; one named by OTEL_PYTHON_*_PROVIDER is the program's."""
+        if _others():
+            state.provider = THEIRS
         resource = Resource(state.identity.resource(state.config.service))
         if trace_api._TRACER_PROVIDER is None and "OTEL_PYTHON_TRACER_PROVIDER" not in os.environ:
             ours = OurTracerProvider(
@@ -242,27 +228,32 @@ class Providers:
                 span_limits=_limits(),
             )
             ours.add_span_processor(self.queue)
-            trace_api._TRACER_PROVIDER = state.provider = ours
-        if trace_api._TRACER_PROVIDER is not state.provider or _others():
-            state.provider = THEIRS
+            trace_api.ProxyTracer._tracer = property(partial(self._served, ours))  # type: ignore[assignment]
         if metrics_api._METER_PROVIDER is None and "OTEL_PYTHON_METER_PROVIDER" not in os.environ:
             reader = Collected()
-            metrics_api._METER_PROVIDER = OurMeterProvider(
-                [reader],
-                resource=resource,
-                exemplar_filter=EXEMPLARS[state.config.exemplars],
-                shutdown_on_exit=False,
+            # Exemplars would be drawn with the program's random numbers.
+            meters = OurMeterProvider(
+                [reader], resource=resource, exemplar_filter=AlwaysOffExemplarFilter(), shutdown_on_exit=False
             )
             self.reader = reader
-            # Libraries take their meters when they are imported, before us: those serve ours, and later the program's.
-            metrics_api._PROXY_METER_PROVIDER.on_set_meter_provider(metrics_api._METER_PROVIDER)
+            metrics_api._PROXY_METER_PROVIDER.on_set_meter_provider(meters)
+
+    def _served(self, provider: OurTracerProvider, proxy: trace_api.ProxyTracer) -> trace_api.Tracer:
+        """Return what serves a tracer: the program's provider once there is one, until then ours."""
+        theirs = OF_API.fget(proxy)
+        if theirs is not proxy._noop_tracer:
+            return cast("trace_api.Tracer", theirs)
+        tracer = self._tracers.get(proxy)
+        if tracer is None:
+            name, version = proxy._instrumenting_module_name, proxy._instrumenting_library_version
+            tracer = provider.get_tracer(name, version, proxy._schema_url, proxy._attributes)
+            self._tracers[proxy] = tracer
+        return tracer
 
     def remove(self) -> None:
-        """Take our providers away again; a program's own stays."""
-        if isinstance(trace_api._TRACER_PROVIDER, OurTracerProvider):
-            trace_api._TRACER_PROVIDER = None
-        if isinstance(metrics_api._METER_PROVIDER, OurMeterProvider):
-            metrics_api._METER_PROVIDER = None
+        """Serve no more; a program's own provider stays."""
+        trace_api.ProxyTracer._tracer = OF_API  # type: ignore[method-assign]
+        if isinstance(metrics_api._PROXY_METER_PROVIDER._real_meter_provider, OurMeterProvider):
             _let_go_of_meters()
         self.reader = None
 
@@ -299,18 +290,22 @@ class Providers:
 
 
 def see_provider(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-    """Know of a tracer provider that has been made, whether or not the program sets it for everybody."""
-    if not isinstance(args[0], OurTracerProvider):
+    """Know of a provider that has been made, whether or not the program sets it for everybody."""
+    if not isinstance(args[0], OURS):
         state.provider = THEIRS
+        leave_context()
 
 
 def _others() -> bool:
-    """Return whether the program has made a tracer provider before. Cost: 10 to 30 ms."""
-    kinds, found = {TracerProvider}, [TracerProvider]
+    """Return whether the program has made a provider before. Cost: 10 to 30 ms."""
+    kinds: set[type] = set()
+    found: list[type] = [TracerProvider, MeterProvider]
+    if "opentelemetry.sdk._logs" in sys.modules:
+        found.append(sys.modules["opentelemetry.sdk._logs"].LoggerProvider)
     while found:
-        found = found.pop().__subclasses__() + found
-        kinds.update(found)
-    kinds.discard(OurTracerProvider)
+        kinds.add(found[-1])
+        found = found[:-1] + found[-1].__subclasses__()
+    kinds.difference_update(OURS)
     return any(type(one) in kinds for one in gc.get_objects())
 
 

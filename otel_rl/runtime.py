@@ -219,8 +219,8 @@ class Runtime:
     """Not before this (monotonic) is another attempt made to start the flusher."""
 
     provider: Any = None
-    """The tracer provider of ours that serves other libraries; none but it may be in place for stages to be current
-    for them, too."""
+    """What OpenTelemetry's API must have for a tracer provider if stages are to be current for other libraries, too:
+    none; something else once the program has made a provider of its own."""
     container: Any = None
     """The open container of this rank (of the step, else of set-up): parent of what has no parent."""
     behind: Callable[[Any], None] | None = None

@@ -16,7 +16,7 @@ from opentelemetry.trace import INVALID_SPAN_CONTEXT, SpanContext, TraceFlags, f
 
 from otel_rl import vocabulary
 from otel_rl.content import text_of
-from otel_rl.current import CONTEXT, CURRENT, SPAN_KEY, is_shared, put, seen_without_us
+from otel_rl.current import CONTEXT, CURRENT, SPAN_KEY, is_shared, put, seen_without_us, with_span_of
 from otel_rl.exhausted import is_out_of_memory, record_exhausted
 from otel_rl.guard import errors, guard
 from otel_rl.ids import random_bits
@@ -44,7 +44,7 @@ class Stage(Settable):
     """
 
     __slots__ = (
-        "after", "before", "began", "coarse", "outer", "outside", "parent_id", "span_id", "tokens",
+        "after", "before", "began", "coarse", "inner", "outer", "outside", "parent_id", "span_id", "token",
     )  # fmt: skip
 
     kind = 1
@@ -62,10 +62,12 @@ class Stage(Settable):
         """Monotonic, ns."""
         self.ended = 0
         """Monotonic, ns; 0 while open."""
-        self.tokens: tuple[Token[Any], ...] = ()
-        """What makes it current no more."""
-        self.outside: Context | None = None
+        self.token: Token[Any] | None = None
+        """Makes it current no more."""
+        self.outside: Any = None
         """OpenTelemetry's context around it, if it is or was current there, too."""
+        self.inner: Context | None = None
+        """That in which it is current."""
         self.outer: Any = None
         """The span of somebody else that surrounds it, if there is one."""
         self.before: Reading | None = None
@@ -145,17 +147,16 @@ class Stage(Settable):
                 parent = outer if shared and outer.__class__ is Stage else current
                 if parent is None or parent.ended or not parent.trace:
                     parent = _parent_of(parent, outer if shared else None)
-                self.trace = parent.trace
-                self.parent_id = parent.span_id
+                self.trace, self.parent_id = parent.trace, parent.span_id
                 self.span_id = random_bits(64) or 1
                 if outer is not parent and outer is not None:
                     self._note_outer(outer, parent)
-                self.tokens = (CURRENT.set(self),)
+                self.token = CURRENT.set(self)
                 if shared:
                     self.outside = context
-                    inner = Context(context)
+                    self.inner = inner = Context(context)
                     put(inner, SPAN_KEY, self)
-                    self.tokens += (CONTEXT.set(inner),)
+                    CONTEXT.set(inner)
             now = monotonic_ns()
             self.began = begin or now  # before anybody can find it among the open ones
             if state.exhausted:
@@ -173,7 +174,7 @@ class Stage(Settable):
         except BaseException:  # a handler of a signal raised: nobody ends what did not begin
             CURRENT.set(current)
             CONTEXT.set(context)
-            self.tokens = ()
+            self.token = None
             self.close(monotonic_ns())
             raise
 
@@ -182,7 +183,7 @@ class Stage(Settable):
         with guard("note the span around a stage"):
             self.outer = outer
             context = outer.get_span_context()
-            if outer is not parent.outer and outer.__class__ is not Stage and context.is_valid:
+            if outer is not parent.outer and outer.__class__ is not Stage and context is not None and context.is_valid:
                 noted: dict[str, Value] = {
                     vocabulary.OUTER_TRACE: format_trace_id(context.trace_id),
                     vocabulary.OUTER_SPAN: format_span_id(context.span_id),
@@ -197,12 +198,8 @@ class Stage(Settable):
             described: further attributes; what has been set before counts only where they say nothing.
         """
         try:
-            try:
-                while self.tokens:
-                    token, self.tokens = self.tokens[0], self.tokens[1:]
-                    token.var.reset(token)
-            except ValueError:  # in another task or thread than it began in there is nothing to restore
-                self.tokens = ()
+            if self.token is not None:
+                self.leave()
             if self.ended or self not in state.open:  # also while another thread ends it, as an exit does
                 return
             self.ended = end if end > self.began else self.began
@@ -228,13 +225,23 @@ class Stage(Settable):
             raise
 
     def leave(self) -> None:
-        """Be current no more, and stay open."""
-        tokens, self.tokens = self.tokens, ()
+        """Be current no more, and stay open; what the program has put into the context meanwhile stays there."""
+        token, inner = self.token, self.inner
+        if token is None:
+            return
         try:
-            for token in tokens:
-                token.var.reset(token)
-        except ValueError:
+            CURRENT.reset(token)
+        except RuntimeError:  # it was, before a handler of a signal raised
             pass
+        except ValueError:  # in another task or thread than it began in there is nothing to restore
+            inner = None
+        if inner is not None:
+            context = CONTEXT.get()
+            if context is inner:
+                CONTEXT.set(self.outside)
+            elif isinstance(context.get(SPAN_KEY), Stage):
+                CONTEXT.set(with_span_of(self.outside, context))
+        self.token = self.inner = None
 
     def _end_interrupted(self, end: int) -> None:
         """Give what is known of a stage to the flusher, once, where a handler of a signal raised while it ended."""

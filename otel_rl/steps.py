@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import cast
 
 from opentelemetry.context import Context
-from opentelemetry.trace import Span
+from opentelemetry.trace import Span, SpanContext
 
 from otel_rl import ids, vocabulary
 from otel_rl.complete import device_points
@@ -65,29 +65,23 @@ class Tree:
         outer = context.get(SPAN_KEY)
         if outer is not None and outer.__class__ is not Stage and isinstance(outer, Span):
             container.outer = outer
-            linked = outer.get_span_context()
-            if linked.is_valid:
+            linked: SpanContext | None = outer.get_span_context()
+            if linked is not None and linked.is_valid:
                 container.add_link(linked)
-        container.tokens = (CURRENT.set(container),)
+        container.token = CURRENT.set(container)
         if is_shared():
             container.outside = context
-            container.tokens += (CONTEXT.set(Context({**context, SPAN_KEY: container})),)
+            container.inner = Context({**context, SPAN_KEY: container})
+            CONTEXT.set(container.inner)
 
     def leave(self) -> None:
         """Be current no more, but stay open."""
-        self._end_current()
+        self.container.leave()
         if state.container is self.container:
             state.container = None
 
-    def _end_current(self) -> None:
-        container = self.container
-        if not isinstance(CONTEXT.get().get(SPAN_KEY), Stage):  # a span of the program's that is open stays current
-            container.tokens = container.tokens[:1]
-        container.leave()
-
     def close(self, end: int, error: BaseException | None = None, peak: int = 0) -> None:
         """End container and root at ``end`` (monotonic, ns); ``peak`` is the process's, if it has just been read."""
-        self._end_current()
         peak = peak or peak_rss()
         if error is not None:
             self.container.fail(error)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -409,3 +411,18 @@ def test_a_span_of_a_library_that_is_open_in_a_fork_is_there_once(recording: Rec
     run = recording.stop()
     names = Counter(span.name for span in run.spans())
     assert (1, 1, 1, []) == (names["started"], names["user"], names["child"], orphans(run))
+
+
+def test_a_fork_does_not_wait_for_threads_of_the_sdk() -> None:
+    """The SDK starts some in the child, whose lock the parent holds if it was imported after the provider was made."""
+    program = """
+import os, otel_rl
+otel_rl.instrument(())
+import concurrent.futures.thread
+pid = os.fork()
+if pid == 0:
+    os._exit(7)
+print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert "7" == done.stdout.strip()

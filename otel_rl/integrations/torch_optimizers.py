@@ -93,7 +93,7 @@ class Timing:
             return
         if state.training.stepping.pop(stage, None) is None:
             return
-        stage.tokens = ()  # what it is inside may be over, and would be current again
+        stage.token = None  # what it is inside may be over, and would be current again
         end = (step.above.ended if step.above is not None else 0) or now
         behind = _open_below(stage) if is_own else None
         if behind is not None:
