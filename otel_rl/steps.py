@@ -186,7 +186,9 @@ class Loop:
         self.tree: Tree | None = None
         self.last: Tree | None = None
         """The step that began last, open or not."""
-        self.number = self.first = -1
+        self.number = -1
+        self.first = -1
+        """The lowest number with which this loop, or one that it restarts, began; below 0 before its first step."""
         self.looks = LOOKS
         """How many more steps look for replaced functions when they begin."""
         self.has_failed = False
@@ -242,11 +244,13 @@ class Loop:
     def begin_first(self, number: int) -> None:
         """Note the number of the first step, and whether it is a restart: after a failure, or in the middle of a loop.
 
-        A loop that begins where one without a failure began is another training.
+        A loop is another training if it begins, without a failure before it, where the loops that restart each other
+        began.
         """
         before, self.before, self.first = self.before, None, number
         if before is not None and number <= before.number and (before.has_failed or number > before.first):
             self.said[vocabulary.LOOP_RESTART_OF] = before.name
+            self.first = min(number, before.first)
 
     def change_thread(self) -> None:
         """Follow a program that trains on another thread now, and say it once if the last step is still going on."""

@@ -413,9 +413,10 @@ def test_a_resumed_run_has_two_attempts(tmp_path: Path) -> None:
 
 
 def test_trainings_of_one_process_are_told_apart(recording: Recording) -> None:
-    """By algorithm and model: the head names each, with its steps."""
+    """Loops of one algorithm and model in a row are one training: the head names each, with its steps."""
     state.identify(system="trl", algorithm="GRPO", model_name="tiny")
-    for said in ({}, {v.ALGORITHM: "RLOO"}, {v.ALGORITHM: "RLOO", v.MODEL_NAME: "small"}, {v.ALGORITHM: "RLOO"}):
+    rloo = {v.ALGORITHM: "RLOO"}
+    for said in ({}, rloo, rloo, {**rloo, v.MODEL_NAME: "small"}, {}):
         loop = state.training.loop = Loop()
         loop.said.update(said)
         for number in (1, 2):
@@ -425,15 +426,16 @@ def test_trainings_of_one_process_are_told_apart(recording: Recording) -> None:
     report = build_report(recording.stop(), NOW_NS)
     assert [
         Training(algorithm="GRPO", model="tiny", loops=["train"], steps=2),
-        Training(algorithm="RLOO", model="tiny", loops=["train.2", "train.4"], steps=4),
-        Training(algorithm="RLOO", model="small", loops=["train.3"], steps=2),
+        Training(algorithm="RLOO", model="tiny", loops=["train.2", "train.3"], steps=4),
+        Training(algorithm="RLOO", model="small", loops=["train.4"], steps=2),
+        Training(algorithm="GRPO", model="tiny", loops=["train.5"], steps=2),
     ] == report.trainings
     out = io.StringIO()
     render(report, Console(file=out, width=120))
     lines = out.getvalue().splitlines()
-    assert "trl · GRPO and RLOO · tiny and small · 1 rank · 8 steps (1-2) in 4 loops" == lines[1].rstrip()
-    said_of = "3 trainings: GRPO of tiny for 2 steps, then RLOO of tiny for 4 steps, then RLOO of small for 2 steps"
-    assert said_of in map(str.rstrip, lines)
+    assert "trl · GRPO and RLOO · tiny and small · 1 rank · 10 steps (1-2) in 5 loops" == lines[1].rstrip()
+    names = "GRPO of tiny for 2", "RLOO of tiny for 4", "RLOO of small for 2", "GRPO of tiny for 2"
+    assert f"4 trainings: {' steps, then '.join(names)} steps" in " ".join(map(str.strip, lines))
 
 
 @pytest.mark.parametrize(("begin_ms", "setup_ms"), [(100, 500), (-3_000, 10_000)], ids=["helper", "launcher"])

@@ -207,7 +207,11 @@ def test_a_number_that_does_not_rise_begins_another_loop(recording: Recording) -
         ("0 1! 0 1", {"train.2": "train"}, 20),
         ("0 1 2 1 2 3", {"train.2": "train"}, 20),
         ("0 1 2! 1 2! 2 3", {"train.2": "train", "train.3": "train.2"}, 30),
-        ("0 1 2! 2 3 2", {"train.2": "train"}, 10),
+        ("0 1 2! 2 3 2", {"train.2": "train", "train.3": "train.2"}, 30),
+        ("0 1 2 3 2 3 2 3 4", {"train.2": "train", "train.3": "train.2"}, 40),
+        ("0 1 2 3 2 3 1 2 3", {"train.2": "train", "train.3": "train.2"}, 50),
+        ("1 2! 0 1 2 1 2", {"train.2": "train", "train.3": "train.2"}, 40),
+        ("0 1 2 1 2 0 1", {"train.2": "train"}, 20),
         ("0 1 0 1", {}, 0),
         ("1 2 0 1", {}, 0),
         ("0 1! 2 0", {}, 0),
@@ -216,7 +220,7 @@ def test_a_number_that_does_not_rise_begins_another_loop(recording: Recording) -
 def test_a_loop_that_does_steps_again_is_a_restart(
     recording: Recording, numbers: str, restarts: dict[str, str], wasted_ms: float
 ) -> None:
-    """After a step that failed (``!``) or from the middle; a loop that begins where the last one did is another."""
+    """After a step that failed (``!``) or from the middle; one that begins where the whole chain did is another."""
     for step in numbers.split():
         with suppress(MemoryError), otel_rl.step(int(step.rstrip("!"))), otel_rl.stage("reward"):
             recording.tick(10)
@@ -239,7 +243,7 @@ def test_a_loop_restarts_none_of_another_training(recording: Recording) -> None:
             loop.begin(number)
         loop.end(error)
         said.append(loop.said.get(vocabulary.LOOP_RESTART_OF))
-    assert [None, None, "train.2", None, None] == said
+    assert [None, None, "train.2", None, "train.3"] == said
 
 
 def test_a_block_inside_a_block_ends_the_outer_step(recording: Recording) -> None:

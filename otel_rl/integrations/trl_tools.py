@@ -13,6 +13,7 @@ from typing import Any, cast
 
 from otel_rl import vocabulary
 from otel_rl.guard import attempt
+from otel_rl.importlib_bootstrap import not_counted
 from otel_rl.records import Value
 from otel_rl.runtime import state
 from otel_rl.spans import Stage
@@ -39,6 +40,7 @@ def begin_tools(args: Args, kwargs: Kwargs) -> None:
     trainer._async_tool_dicts = [Tools(tools) for tools in trainer._async_tool_dicts]
 
 
+@not_counted
 def _recorded(name: str, tool: Tool) -> Tool:
     said: dict[str, Value] = {
         vocabulary.OPERATION: vocabulary.EXECUTE_TOOL,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from time import monotonic_ns
 from typing import Final
 
@@ -277,16 +278,17 @@ def _attempts(found: Collected, averaged: Averaged, opened: Sequence[OpenView], 
 
 
 def _trainings(found: Collected, averaged: Averaged) -> list[Training]:
-    """Tell apart what the loops of the last attempt train."""
+    """Tell apart what the loops of the last attempt train; loops in a row that train the same are one training."""
     last = next(reversed(found.attempts), "")
-    loops: dict[tuple[str, str], dict[str, None]] = {}
+    loops: dict[str, tuple[str, str]] = {}
     for record in found.steps:
         if record.attempt == last:
-            loops.setdefault((record.algorithm, record.model), {})[record.step.loop] = None
+            loops.setdefault(record.step.loop, (record.algorithm, record.model))
     steps = Counter(loop for attempt, loop, _ in {record.key for record in averaged.finished} if attempt == last)
+    rows = [(trained, list(names)) for trained, names in groupby(loops, key=loops.__getitem__)]
     return [
-        Training(algorithm=algorithm, model=model, loops=list(names), steps=sum(steps[name] for name in names))
-        for (algorithm, model), names in loops.items()
+        Training(algorithm=algorithm, model=model, loops=names, steps=sum(steps[name] for name in names))
+        for (algorithm, model), names in rows
     ]
 
 

@@ -345,7 +345,7 @@ class Report:
     """Of the first training."""
     model: str
     trainings: list[Training]
-    """In order of time; one for each algorithm and model."""
+    """In order of time; loops in a row with the same algorithm and model are one."""
     begin_ns: int
     end_ns: int
     duration_s: float

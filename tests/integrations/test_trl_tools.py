@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import warnings
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -339,13 +340,14 @@ def offered(**tools: Callable[..., Any]) -> tuple[Any, Any]:
 async def later(text: str) -> str:
     """Answer in a task."""
     await asyncio.sleep(0)
+    warnings.warn("of the caller", stacklevel=2)
     if not text:
         raise KeyError("no text")
     return text.upper()
 
 
 def test_tools_behave_as_without_us(recording: Recording) -> None:
-    """Results and exceptions are theirs, and arguments that do not fit are refused when a coroutine is made."""
+    """Results, exceptions and warnings are theirs; arguments that do not fit are refused when a coroutine is made."""
     plain, waiting = offered(upper=str.upper, later=later)
     assert ("upper" in plain, "later" in plain, "later" in waiting) == (True, False, True)
     assert "AB" == plain["upper"]("ab")
@@ -354,11 +356,15 @@ def test_tools_behave_as_without_us(recording: Recording) -> None:
     with pytest.raises(TypeError, match="unexpected keyword argument 'no'"):
         waiting["later"](no=1)
 
-    async def both() -> list[Any]:
-        return await asyncio.gather(waiting["later"](text="a"), waiting["later"](text=""), return_exceptions=True)
+    async def both(tool: Callable[..., Any]) -> list[Any]:
+        return await asyncio.gather(tool(text="a"), tool(text=""), return_exceptions=True)
 
-    found, error = asyncio.run(both())
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        (found, error), _ = asyncio.run(both(waiting["later"])), asyncio.run(both(later))
     assert ("A", "'no text'") == (found, str(error))
+    places = [(one.filename, one.lineno) for one in warned]
+    assert (4, places[2:]) == (len(places), places[:2])
     stages = sorted((span.name, str(span.attributes.get(v.ERROR_TYPE, ""))) for span in recording.stop().spans(None))
     upper, later_ = (f"{v.EXECUTE_TOOL} {name}" for name in ("upper", "later"))
     assert [
