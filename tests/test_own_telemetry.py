@@ -11,7 +11,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from opentelemetry import context, propagate, trace
+from opentelemetry import baggage, context, metrics, propagate, trace
+from opentelemetry._logs import LogRecord
+from opentelemetry.sdk._logs import LoggerProvider
+from opentelemetry.sdk._logs.export import InMemoryLogRecordExporter, SimpleLogRecordProcessor
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -97,7 +102,32 @@ def inside_a_stage(theirs: Theirs, tracer: Tracers) -> None:
             job(taken)
 
 
-@pytest.mark.parametrize("program", [at_once, inside_a_stage])
+def if_there_is_none(theirs: Theirs, tracer: Tracers) -> None:
+    """The provider is made only if the program finds none, as Traceloop does."""
+    if isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
+        job(tracer())
+
+
+def in_a_session(theirs: Theirs, tracer: Tracers) -> None:
+    """The provider, and a span and baggage that go on after it, are made inside a stage; some of it is detached."""
+    before = context.attach(baggage.set_baggage("tenant", "a"))
+    with otel_rl.step(0):
+        with otel_rl.stage("sample"):
+            taken = tracer()
+            session = context.attach(trace.set_span_in_context(taken.start_span("session")))
+            context.attach(baggage.set_baggage("key", "b"))
+            taken.start_span(f"{trace.get_current_span().is_recording()}").end()
+        job(taken)
+        with otel_rl.stage("reward"):
+            taken.start_span(f"{baggage.get_all()}").end()
+    with otel_rl.step(1), otel_rl.stage("sample"):
+        context.detach(session)
+        context.detach(before)
+        taken.start_span(f"{baggage.get_all()} {trace.get_current_span() is trace.INVALID_SPAN}").end()
+    taken.start_span(f"{baggage.get_all()} {trace.get_current_span() is trace.INVALID_SPAN}").end()
+
+
+@pytest.mark.parametrize("program", [at_once, inside_a_stage, if_there_is_none, in_a_session])
 @pytest.mark.parametrize("how", ["set", "make"])
 @pytest.mark.parametrize("sampler", ["always_on", "always_off"])
 def test_their_spans_are_what_they_would_be_without_us(
@@ -117,6 +147,47 @@ def test_their_spans_are_what_they_would_be_without_us(
     monkeypatch.setenv("OTEL_TRACES_SAMPLER", sampler)
     stubbed.start()
     assert plain == run()
+
+
+@pytest.mark.parametrize("how", ["api", "own meters", "own logs"])
+def test_measurements_and_logs_are_what_they_would_be_without_us(stubbed: Recording, how: str) -> None:
+    """No exemplar, which the SDK chooses by a random number; no trace id of ours."""
+
+    def run() -> tuple[Any, ...]:
+        random.seed(7)
+        reader, logs = InMemoryMetricReader(), InMemoryLogRecordExporter()
+        own = MeterProvider([reader], shutdown_on_exit=False) if how == "own meters" else None
+        counter = (own or metrics.get_meter_provider()).get_meter("lib").create_counter("n")
+        logger = LoggerProvider(shutdown_on_exit=False) if how == "own logs" else None
+        if logger is not None:
+            logger.add_log_record_processor(SimpleLogRecordProcessor(logs))
+        with otel_rl.step(1), otel_rl.stage("reward"):
+            for _ in range(20):
+                counter.add(1)
+            if logger is not None:
+                logger.get_logger("lib").emit(LogRecord(body="text"))
+        points = [point for metric in _metrics_of(reader.get_metrics_data()) for point in metric.data.data_points]
+        traces = [one.log_record.trace_id for one in logs.get_finished_logs()]
+        return [point.exemplars for point in points], traces, random.getstate()
+
+    plain = run()
+    stubbed.start()
+    assert plain == run()
+
+
+def _metrics_of(data: Any) -> list[Any]:
+    parts = data.resource_metrics if data is not None else ()
+    return [metric for part in parts for scope in part.scope_metrics for metric in scope.metrics]
+
+
+def test_a_current_span_without_ids_is_none(recording: Recording) -> None:
+    """As MLflow's for what it does not trace."""
+    nothing: Any = None
+    outer, inner = trace.NonRecordingSpan(nothing), trace.NonRecordingSpan(nothing)
+    with trace.use_span(outer), otel_rl.step(1) as container, trace.use_span(inner), otel_rl.stage("reward") as stage:
+        pass
+    assert container is not None
+    assert (container.span_id, None) == (stage.parent_id, stage.attributes)
 
 
 def test_stages_are_below_the_nearest_stage_and_note_the_span_between(stubbed: Recording) -> None:

@@ -26,7 +26,7 @@ import otel_rl
 from otel_rl import entry, vocabulary
 from otel_rl.config import LIMITS
 from otel_rl.guard import errors
-from otel_rl.providers import Ids, OurMeterProvider, OurTracerProvider
+from otel_rl.providers import Ids, OurMeterProvider, OurSpan
 from otel_rl.runtime import state
 from tests.fixtures import Recording, in_child, orphans
 
@@ -59,13 +59,15 @@ def test_the_api_has_the_private_names_that_we_use() -> None:
     assert metrics.get_meter_provider() is meters
 
 
-def test_ours_stand_in_and_are_taken_away(stubbed: Recording) -> None:
-    """Only while we record."""
+def test_ours_serve_and_are_seen_nowhere(stubbed: Recording) -> None:
+    """A program that makes a provider only if there is none makes its own."""
+    plain = trace.ProxyTracer._tracer
     stubbed.start()
-    assert isinstance(trace.get_tracer_provider(), OurTracerProvider)
-    assert isinstance(metrics.get_meter_provider(), OurMeterProvider)
-    otel_rl.uninstrument()
     assert (None, None) == (trace._TRACER_PROVIDER, metrics_api._METER_PROVIDER)
+    assert isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
+    assert isinstance(trace.get_tracer("lib").start_span("x"), OurSpan)
+    otel_rl.uninstrument()
+    assert (plain, None) == (trace.ProxyTracer._tracer, metrics_api._PROXY_METER_PROVIDER._real_meter_provider)
 
 
 def test_a_provider_that_was_set_before_stays(stubbed: Recording) -> None:
@@ -127,21 +129,17 @@ def test_after_us_a_tracer_records_nothing(recording: Recording) -> None:
 
 @pytest.mark.parametrize(
     ("variable", "expected"),
-    [
-        ("OTEL_PYTHON_TRACER_PROVIDER", (None, OurMeterProvider)),
-        ("OTEL_PYTHON_METER_PROVIDER", (OurTracerProvider, type(None))),
-    ],
+    [("OTEL_PYTHON_TRACER_PROVIDER", (False, True)), ("OTEL_PYTHON_METER_PROVIDER", (True, False))],
 )
 def test_a_provider_that_a_variable_names_is_the_programs(
-    stubbed: Recording, monkeypatch: pytest.MonkeyPatch, variable: str, expected: tuple[Any, ...]
+    stubbed: Recording, monkeypatch: pytest.MonkeyPatch, variable: str, expected: tuple[bool, bool]
 ) -> None:
     """We do not stand in for it."""
+    plain = trace.ProxyTracer._tracer
     monkeypatch.setenv(variable, "sdk_provider")
     stubbed.start()
-    assert [kind or type(None) for kind in expected] == [
-        type(trace._TRACER_PROVIDER),
-        type(metrics_api._METER_PROVIDER),
-    ]
+    meters = metrics_api._PROXY_METER_PROVIDER._real_meter_provider
+    assert expected == (trace.ProxyTracer._tracer is not plain, isinstance(meters, OurMeterProvider))
 
 
 def test_spans_of_a_library_are_children_of_our_stage(recording: Recording) -> None:
@@ -198,15 +196,6 @@ def test_contents_in_library_spans_are_left_out_wherever_they_stand(recording: R
     assert [["kept"]] * 3 == [[pair.key for pair in holder.attributes] for holder in holders]
 
 
-def test_a_processor_of_the_user_can_be_added_to_ours(recording: Recording) -> None:
-    """As to every provider of the SDK."""
-    exporter = InMemorySpanExporter()
-    trace.get_tracer_provider().add_span_processor(SimpleSpanProcessor(exporter))  # type: ignore[attr-defined]
-    with trace.get_tracer("lib").start_as_current_span("theirs"):
-        pass
-    assert ["theirs"] == [span.name for span in exporter.get_finished_spans()]
-
-
 def test_spans_of_a_library_follow_the_steps_sampling(stubbed: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is unsampled is so for everybody."""
     monkeypatch.setenv("OTEL_TRACES_SAMPLER", "parentbased_traceidratio")
@@ -229,7 +218,6 @@ def test_a_limit_that_is_none_has_its_default(stubbed: Recording, monkeypatch: p
     monkeypatch.setenv("OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT", "3")
     for name in LIMITS.keys() - {"OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT"}:
         monkeypatch.setenv(name, text)
-    monkeypatch.setenv("OTEL_METRICS_EXEMPLAR_FILTER", text)
     monkeypatch.setenv("OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT", "5")
     stubbed.start()
     metrics.get_meter("lib").create_counter("tokens").add(3)
@@ -269,7 +257,7 @@ def test_a_reader_that_its_provider_refused_is_not_asked(
     """It would say at every collection that it has no provider."""
     monkeypatch.setattr(OurMeterProvider, "__init__", lambda *_, **__: 1 // 0)
     stubbed.start()
-    assert (True, None) == (isinstance(trace._TRACER_PROVIDER, OurTracerProvider), entry._parts.providers.reader)
+    assert entry._parts.providers.reader is None
     with otel_rl.step(1):
         pass
     stubbed.stop()
