@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import importlib
+import logging
 import math
 import os
 import sys
@@ -282,6 +284,32 @@ LIMITS = {
 """What the SDK reads for the spans of other libraries, with the argument of ``SpanLimits`` that overrides it."""
 
 
+CONTEXT = "OTEL_PYTHON_CONTEXT"
+"""OpenTelemetry's API reads it when it is imported."""
+
+
+def _context(text: str) -> str:
+    from importlib.metadata import entry_points
+
+    if not entry_points(group="opentelemetry_context", name=text):
+        raise ValueError("the name of a context that is installed")
+    return text
+
+
+def _import_context() -> None:
+    """Import the API's context without the traceback that it logs for one that is not installed: ours is one line."""
+    logger = logging.getLogger("opentelemetry.context")
+    was_disabled, logger.disabled = logger.disabled, True
+    try:
+        importlib.import_module("opentelemetry.context")
+    finally:
+        logger.disabled = was_disabled
+
+
+if CONTEXT in os.environ:
+    _import_context()
+
+
 def not_possible(parsers: Mapping[str, Callable[[str], Any]], environ: Mapping[str, str]) -> dict[str, str]:
     """Return each variable that has a value that it cannot have, with what it takes."""
     found = {}
@@ -300,7 +328,7 @@ def ignored(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
 
     It may be meant for another program: OpenTelemetry wants a warning and the default.
     """
-    wrong = not_possible(PARSERS | dict.fromkeys(LIMITS, _limit), environ)
+    wrong = not_possible(PARSERS | dict.fromkeys(LIMITS, _limit) | {CONTEXT: _context}, environ)
     return {
         variable: f"it takes {allowed}; {WITHOUT_SDK if variable == LOADS_SDK else 'its default is used'}"
         for variable, allowed in wrong.items()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 import sys
 from dataclasses import fields
 from pathlib import Path
@@ -117,6 +119,7 @@ def test_a_value_that_is_not_possible_is_named_with_what_is(
         ("OTEL_TRACES_SAMPLER_ARG", "1e999", "a number from 0 to 1"),
         ("OTEL_RESOURCE_ATTRIBUTES", "a=b,secret", "key=value pairs with commas between them"),
         ("OTEL_RESOURCE_ATTRIBUTES", "=secret", "key=value pairs with commas between them"),
+        ("OTEL_PYTHON_CONTEXT", "gevent_context", "the name of a context that is installed"),
         ("OTEL_SPAN_EVENT_COUNT_LIMIT", "-1", "a whole number, 0 or above"),
         ("OTEL_LINK_ATTRIBUTE_COUNT_LIMIT", "\u0663", "a whole number, 0 or above"),
         ("OTEL_SPAN_LINK_COUNT_LIMIT", "9" * 5000, f"a whole number below {sys.maxsize}"),
@@ -128,6 +131,17 @@ def test_a_value_of_a_variable_of_others_is_ignored(variable: str, text: str, al
     assert Config() == Config.from_env(environ)
     assert {variable: f"it takes {allowed}; its default is used"} == ignored(environ)
     assert settings({}) == settings(environ)
+
+
+def test_a_context_that_is_not_installed_is_one_line() -> None:
+    """OpenTelemetry's API logs a traceback when it is imported."""
+    program = "import otel_rl; otel_rl.instrument(())"
+    environ = {**os.environ, "OTEL_PYTHON_CONTEXT": "gevent_context"}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environ)
+    said = (
+        "otel_rl: OTEL_PYTHON_CONTEXT is ignored: it takes the name of a context that is installed; its default is used"
+    )
+    assert [said] == done.stderr.splitlines()
 
 
 @pytest.mark.parametrize("text", ["", "  "])

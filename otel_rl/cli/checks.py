@@ -41,7 +41,12 @@ USER_OF_ADDRESS: Final = re.compile(r"^(?!/[^/])([a-z][a-z0-9+.-]*://|//)?.*@", 
 QUERY_OF_ADDRESS: Final = re.compile(r"(//[^?]*\?).*", re.DOTALL)
 """It may be a signature. With an ``@`` in it nobody knows where a password ends and it begins."""
 PAIRS: Final = "OTEL_RESOURCE_ATTRIBUTES"
-READ_ELSEWHERE: Final = {"OTEL_PROPAGATORS", "OTEL_PYTHON_TRACER_PROVIDER", "OTEL_PYTHON_METER_PROVIDER"}
+READ_ELSEWHERE: Final = {
+    "OTEL_PROPAGATORS",
+    "OTEL_PYTHON_CONTEXT",
+    "OTEL_PYTHON_TRACER_PROVIDER",
+    "OTEL_PYTHON_METER_PROVIDER",
+}
 """Variables that are honoured and are no settings: headers are not handed on, a provider of the program is let be."""
 NO_EFFECT: Final = "not honoured: has no effect on otel_rl"
 HIDDEN: Final = "set (hidden)"
