@@ -54,10 +54,10 @@ def test_without_variables_everything_has_its_default() -> None:
         ("OTEL_SDK_DISABLED", "TRUE", "disabled", True),
         ("OTEL_RL_REQUEST_SPANS", "9" * 5000, "request_spans", sys.maxsize),
         ("OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT", "9" * 30, "attribute_length", sys.maxsize),
-        ("OTEL_RL_DIR", "~/runs", "directory", Path("/home/of/runs")),
-        ("OTEL_RL_DIR", "$HOME/$UNSET/${HOME}", "directory", Path("/home/of/$UNSET//home/of")),
-        ("OTEL_RL_BACKENDS", "~/bin", "backends", "/home/of/bin"),
-        ("OTEL_RL_TEMPO", "$HOME/tempo", "tempo", "/home/of/tempo"),
+        ("OTEL_RL_DIR", "~/runs", "directory", Path("/people/me/runs")),
+        ("OTEL_RL_DIR", "$HOME/$UNSET/${HOME}", "directory", Path("/people/me/$UNSET//people/me")),
+        ("OTEL_RL_BACKENDS", "~/bin", "backends", "/people/me/bin"),
+        ("OTEL_RL_TEMPO", "$HOME/tempo", "tempo", "/people/me/tempo"),
         ("OTEL_RL_MEMORY_PEAK", "exact", "memory_peak", "exact"),
     ],
 )
@@ -65,7 +65,7 @@ def test_a_variable_sets_its_field(
     monkeypatch: pytest.MonkeyPatch, variable: str, text: str, field: str, value: Any
 ) -> None:
     """And no other."""
-    monkeypatch.setenv("HOME", "/home/of")
+    monkeypatch.setenv("HOME", "/people/me")
     assert {field: value} == {
         row.name: getattr(found, row.name)
         for found in [Config.from_env({variable: text})]
@@ -153,9 +153,9 @@ def test_an_empty_variable_is_not_set(text: str) -> None:
 
 def test_readers_know_the_root_where_another_setting_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is the only one that they need."""
-    monkeypatch.setenv("HOME", "/home/of")
+    monkeypatch.setenv("HOME", "/people/me")
     environ = {"OTEL_RL_ENABLED": "perhaps", "OTEL_RL_DIR": " ~/runs "}
-    assert (Path("/home/of/runs"), Path("otel_rl_runs")) == (root(environ), root({"OTEL_RL_DIR": " "}))
+    assert (Path("/people/me/runs"), Path("otel_rl_runs")) == (root(environ), root({"OTEL_RL_DIR": " "}))
 
 
 def test_either_switch_turns_everything_off() -> None:
