@@ -122,7 +122,7 @@ def _instrument(config: Config, integrations: tuple[str, ...] | None, *, is_aske
         return
     modules = wanted(config.integrations, "OTEL_RL_INTEGRATIONS: ") if integrations is None else wanted(integrations)
     for name, nearest in unknown_variables():
-        say("otel_rl: nobody reads %s%s", name, f"; did you mean {nearest}?" if nearest else "")
+        say("otel_rl: unknown setting %s is ignored%s", name, f"; did you mean {nearest}?" if nearest else "")
     for name, why in (ignored() | settings.ignored()).items():
         say("otel_rl: %s is ignored: %s", name, why)
     with guard("find the working directory"):  # it may have been removed

@@ -293,7 +293,8 @@ def see_provider(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> 
     """Know of a provider that has been made, whether or not the program sets it for everybody."""
     if not isinstance(args[0], OURS):
         state.provider = THEIRS
-        leave_context()
+        if not state.config.join_spans:
+            leave_context()
 
 
 def _others() -> bool:

@@ -230,8 +230,8 @@ def test_a_variable_that_nobody_reads_is_said(
     monkeypatch.setenv("OTEL_RL_ZZZ", "x")
     stubbed.start()
     assert [
-        "otel_rl: nobody reads OTEL_RL_RUNID; did you mean OTEL_RL_RUN_ID?",
-        "otel_rl: nobody reads OTEL_RL_ZZZ",
+        "otel_rl: unknown setting OTEL_RL_RUNID is ignored; did you mean OTEL_RL_RUN_ID?",
+        "otel_rl: unknown setting OTEL_RL_ZZZ is ignored",
     ] == [record.getMessage() for record in caplog.records]
 
 

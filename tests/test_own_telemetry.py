@@ -229,6 +229,20 @@ def test_with_join_spans_theirs_nest_below_our_stages(stubbed: Recording, monkey
     assert f"00-{context_of.trace_id:032x}-{context_of.span_id:016x}-01" == sent["traceparent"]
 
 
+def test_with_join_spans_a_provider_made_in_a_stage_joins_it(
+    stubbed: Recording, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That stage and those after it."""
+    monkeypatch.setenv("OTEL_RL_JOIN_SPANS", "true")
+    stubbed.start()
+    with otel_rl.step(1), otel_rl.stage("sample") as sample:
+        tracer = Theirs().set()
+        spans = [tracer.start_span("a")]
+    with otel_rl.step(2), otel_rl.stage("reward") as reward:
+        spans.append(tracer.start_span("b"))
+    assert [sample.span_id, reward.span_id] == [span.parent.span_id for span in spans]  # type: ignore[attr-defined]
+
+
 def test_nothing_of_ours_is_sent_where_the_program_has_a_provider(stubbed: Recording) -> None:
     """Neither by the program's own propagation nor by ours."""
     Theirs().set()

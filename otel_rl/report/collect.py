@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 from operator import itemgetter
 from typing import Final
 
@@ -188,7 +189,8 @@ class _Collector:
         self._writer = ""
         """Of the last span: journals are read one after the other."""
         self._known: set[tuple[str, int]] = set()
-        self._stepped: set[str] = set()
+        self._stepped: dict[str, int] = {}
+        """Begin of the first step of each writer."""
         self._shared = Known()
         self._shapes: Shapes = {}
         self._failed: list[tuple[int, Failure]] = []
@@ -258,7 +260,8 @@ class _Collector:
             containers = [span for span in spans if is_container(span.name)]
         tree = Tree(map(piece, in_front(spans)))
         iteration = next((number for span in containers if (number := iteration_of(span.attributes)) is not None), None)
-        phase = v.TEARDOWN if key[0] in self._stepped else v.SETUP
+        begun_ns = min((span.start_ns for span in containers), default=0)
+        phase = v.TEARDOWN if begun_ns >= self._stepped.get(key[0], inf) else v.SETUP
         for span in spans:
             self._found.peaks.see(span, phase, iteration)
             if span.name in (v.SETUP, v.TEARDOWN) or (is_container(span.name) and iteration is None):
@@ -268,7 +271,7 @@ class _Collector:
             inside = [span for span in spans if span.span_id in below]
             time = self._spend(container, inside, is_step=iteration is not None)
             if iteration is not None:
-                self._stepped.add(key[0])
+                self._stepped[key[0]] = min(begun_ns, self._stepped.get(key[0], begun_ns))
                 calls = calls_in(piece(container), tree, inside, self._shared)
                 slices = Slices(tree.slices(piece(container)), self._shapes)
                 self._found.steps.append(_step(container, iteration, tree, inside, slices, calls, time))
