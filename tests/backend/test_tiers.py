@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import secrets
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -272,3 +273,23 @@ def retried(local: Collector, exporter: str) -> bool:
 def address(taken: Sink) -> str:
     """What an OTLP/gRPC exporter is told."""
     return taken.endpoint.removeprefix("http://")
+
+LETTERS = "abcdefghijklmnop "
+
+
+@pytest.mark.parametrize("kilobytes", [0.3, 2.6, 4.6, 12, 100])
+def test_spans_of_every_size_arrive(kilobytes: float, site: Site, tmp_path: Path) -> None:
+    """Through both tiers: batches are cut by bytes, since what is larger than 16 MiB no hop takes."""
+    draw = random.Random(1)
+    text = "".join(draw.choices(LETTERS, k=round(kilobytes * 1000)))
+    number = round(24_000 / max(kilobytes, 3))
+    with (
+        sink("grpc") as taken,
+        gateway(tmp_path / "gw", site, "token", OTEL_RL_JAEGER=address(taken)) as central,
+        agent(tmp_path / "agent", site, "token", to=central.grpc) as local,
+    ):
+        for first in range(0, number, 20):
+            spans = (span(7, 1 + one, rl_state=text) for one in range(first, min(first + 20, number)))
+            assert "OK" == send(local.grpc, "traces", traces(*spans))
+        assert wait_for(lambda: number == len(taken.taken("traces")), timeout_s=60)
+        assert 0 == central.counted("otelcol_exporter_send_failed_spans")
