@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import yaml
 from typer.testing import CliRunner
 
 from otel_rl.cli import app
 from otel_rl.stack.plan import PORTS, environment, make_plan
+from tests.backends import CONFIGURATIONS
 
 FOUND = {name: Path("/bin", name) for name in ("jaeger", "prometheus", "collector", "tempo")}
 
@@ -83,6 +85,13 @@ def test_what_is_set_for_the_training_does_not_reach_the_programs() -> None:
     found = environment(collector, user)
     expected = {"HOME": "/h", "OTEL_RL_LOGS_TO": "[file/logs]"} | dict(collector.environ)
     assert (expected, "127.0.0.1:4317") == (found, found["OTEL_RL_GRPC"])
+
+
+def test_jaeger_does_not_trace_itself() -> None:
+    """Its own spans would stand among the steps."""
+    jaeger = next(part for part in make_plan(FOUND, 0) if part.name == "jaeger")
+    compose = yaml.safe_load((CONFIGURATIONS / "compose.yaml").read_text())["services"]["jaeger"]["environment"]
+    assert ["always_off"] * 2 == [found["OTEL_TRACES_SAMPLER"] for found in (environment(jaeger, {}), compose)]
 
 
 def test_the_largest_offset_that_the_command_takes_is_possible() -> None:

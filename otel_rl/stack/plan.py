@@ -103,6 +103,7 @@ def _jaeger(program: str, at: Addresses) -> Part:
             ("OTEL_RL_JAEGER_QUERY", at.of("jaeger_query")),
             ("OTEL_RL_JAEGER_HEALTH", at.of("jaeger_health")),
             ("OTEL_RL_JAEGER_OWN", str(at.port["jaeger_own"])),
+            ("OTEL_TRACES_SAMPLER", "always_off"),  # else it records its own work among the runs
         ),
         ports=at.ports("jaeger", "jaeger_query", "jaeger_otlp", "jaeger_health", "jaeger_own"),
         address=at.url("jaeger"),

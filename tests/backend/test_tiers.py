@@ -274,6 +274,7 @@ def address(taken: Sink) -> str:
     """What an OTLP/gRPC exporter is told."""
     return taken.endpoint.removeprefix("http://")
 
+
 LETTERS = "abcdefghijklmnop "
 
 
