@@ -24,8 +24,8 @@ pytestmark = pytest.mark.backend
 
 TRACE = f"{7:032x}"
 ODD = "rü ns:1 $NAME $$ ${env:HOME} \"#'%"
-"""The name of a folder in which each character means something to a program, or to its configuration. A name that is set
-would be expanded in OTEL_RL_DIR."""
+"""The name of a folder in which each character means something to a program, or to its configuration. No variable of
+that name is set: OTEL_RL_DIR would be another one."""
 
 
 class Stack:
