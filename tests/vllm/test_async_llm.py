@@ -295,7 +295,7 @@ def test_versions_of_weights_are_read(model: Path, tmp_path: Path) -> None:
 
     seen, headers, stages = asyncio.run(one())
     assert [(UNKNOWN, UNKNOWN), (7, 7)] == [(row.policy_start, row.policy_end) for row in seen.rows]
-    context = [stages[name].get_span_context() for name in ("before", "after")]
+    context = [stages[name].own_context for name in ("before", "after")]
     expected = [{"traceparent": f"00-{one.trace_id:032x}-{one.span_id:016x}-01"} for one in context]
     assert expected == headers
     syncs = sorted((span for span in seen.run.spans(None) if span.name == v.SYNC), key=lambda span: span.start_ns)
