@@ -23,8 +23,9 @@ from tests.backends import NAMED, TEMPO, get, wait_for
 pytestmark = pytest.mark.backend
 
 TRACE = f"{7:032x}"
-ODD = "rü ns:1 $HOME $$ ${env:HOME} \"#'%"
-"""The name of a folder in which each character means something to a program, or to its configuration."""
+ODD = "rü ns:1 $NAME $$ ${env:HOME} \"#'%"
+"""The name of a folder in which each character means something to a program, or to its configuration. No variable of
+that name is set: OTEL_RL_DIR would be another one."""
 
 
 class Stack:

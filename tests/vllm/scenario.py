@@ -50,7 +50,7 @@ class Seen:
 
 
 @contextmanager
-def recorded(root: Path) -> Iterator[Seen]:
+def recorded(root: Path, **settings: str) -> Iterator[Seen]:
     """Record vLLM and nothing else, and look at what it hands on; no error of ours may be swallowed."""
     seen, hand_on, hand_load = Seen(root), requests.note_many, requests.load
 
@@ -68,7 +68,7 @@ def recorded(root: Path) -> Iterator[Seen]:
     with pytest.MonkeyPatch.context() as patch:
         for name in filter(lambda name: name.startswith("OTEL_"), tuple(os.environ)):
             patch.delenv(name)
-        for name, value in {**ENVIRONMENT, "OTEL_RL_DIR": str(root)}.items():
+        for name, value in {**ENVIRONMENT, "OTEL_RL_DIR": str(root), **settings}.items():
             patch.setenv(name, value)
         patch.setattr("otel_rl.requests.note_many", note_many)
         patch.setattr("otel_rl.requests.load", load)

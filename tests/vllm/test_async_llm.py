@@ -269,13 +269,12 @@ def test_missing_statistics_are_said_once(session: Session) -> None:
     assert (not session.has_statistics) == len(list(session.seen.run.logs(v.NO_STATISTICS)))
 
 
-def test_versions_of_weights_are_read(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_versions_of_weights_are_read(model: Path, tmp_path: Path) -> None:
     """Where the user numbers them; the sync is a stage; the engine's own spans hang below the caller's if asked for."""
-    monkeypatch.setenv("OTEL_RL_JOIN_SPANS", "true")
 
     async def one() -> tuple[Seen, Any, Any]:
         session = Session(Seen(tmp_path), has_statistics=True)
-        with recorded(tmp_path) as session.seen:
+        with recorded(tmp_path, OTEL_RL_JOIN_SPANS="true") as session.seen:
             async with served(model, has_statistics=True, otlp_traces_endpoint="http://127.0.0.1:9") as engine:
                 caller = Caller(engine, session)
                 headers: list[Any] = []
@@ -296,7 +295,7 @@ def test_versions_of_weights_are_read(model: Path, tmp_path: Path, monkeypatch: 
 
     seen, headers, stages = asyncio.run(one())
     assert [(UNKNOWN, UNKNOWN), (7, 7)] == [(row.policy_start, row.policy_end) for row in seen.rows]
-    context = [stages[name].get_span_context() for name in ("before", "after")]
+    context = [stages[name].own_context for name in ("before", "after")]
     expected = [{"traceparent": f"00-{one.trace_id:032x}-{one.span_id:016x}-01"} for one in context]
     assert expected == headers
     syncs = sorted((span for span in seen.run.spans(None) if span.name == v.SYNC), key=lambda span: span.start_ns)
