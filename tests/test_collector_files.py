@@ -301,7 +301,9 @@ def test_compose_mounts_what_there_is() -> None:
         for source in (mount.split(":")[0] for mount in service.get("volumes", []) if isinstance(mount, str)):
             assert (COLLECTOR / source).is_file() if source.startswith("./") else source in composed["volumes"]
         for variable in service.get("environment", {}):
-            assert variable.startswith(("GF_", "OTEL_EXPORTER_OTLP_", "OTEL_TRACES_SAMPLER")) or f"{variable}:-" in known, variable
+            assert (
+                variable.startswith(("GF_", "OTEL_EXPORTER_OTLP_", "OTEL_TRACES_SAMPLER")) or f"{variable}:-" in known
+            ), variable
 
 
 def job() -> Any:

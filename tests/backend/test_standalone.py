@@ -80,12 +80,13 @@ def test_labels_say_who_measured(stored: tuple[Collector, Prometheus]) -> None:
 def test_an_old_point_is_dropped_and_counted(stored: tuple[Collector, Prometheus]) -> None:
     """One point beyond the window of Prometheus, and one of a wrong clock, leave the fresh ones beside them alone."""
     found, store = stored
+    before = found.counted("otelcol_processor_filter_datapoints_filtered", filter="filter/too_old")
     points = ((0, 25 * HOUR_S, 1.0), (1, 1, 2.0), (2, -2 * HOUR_S, 3.0), (3, 22 * HOUR_S, 4.0))
     assert "OK" == send(found.grpc, "metrics", metrics("rl.step.time", *points))
     assert wait_for(lambda: store.query("rl_step_time_seconds"))
     ages = store.query("last_over_time(rl_step_time_seconds[30h])")
     assert {"1": "2", "3": "4"} == {each["metric"]["rl_rank"]: each["value"][1] for each in ages}
-    assert 2 == found.counted("otelcol_processor_filter_datapoints_filtered", filter="filter/too_old")
+    assert before + 2 == found.counted("otelcol_processor_filter_datapoints_filtered", filter="filter/too_old")
 
 
 def test_prometheus_would_refuse_all_for_one_old_point(tmp_path: Path) -> None:
@@ -98,6 +99,23 @@ def test_prometheus_would_refuse_all_for_one_old_point(tmp_path: Path) -> None:
         request = metrics("rl.step.time", (0, 25 * HOUR_S, 1.0), (1, 1, 2.0))
         assert "INVALID_ARGUMENT" == send(found.grpc, "metrics", request)
         assert ["9"] == [each["metric"]["rl_rank"] for each in store.query("rl_step_time_seconds")]
+
+
+@pytest.mark.parametrize(
+    ("age_s", "is_stored"),
+    [(24 * HOUR_S, False), (22.9 * HOUR_S, True), (-8.9 * 60, True), (-11 * 60, False), (-59 * 60, False)],
+)
+def test_a_point_of_a_wrong_clock_takes_no_other_with_it(
+    stored: tuple[Collector, Prometheus], age_s: float, is_stored: bool
+) -> None:
+    """Prometheus refuses a request for a point more than ten minutes ahead, too."""
+    found, store = stored
+    name = f"skew.{round(age_s)}".replace("-", "ahead.")
+    assert "OK" == send(found.grpc, "metrics", metrics(name, (0, 1, 1.0), (1, age_s, 2.0), (2, 1, 3.0)))
+    series = f"{name.replace('.', '_')}_seconds"
+    query = f"last_over_time({series}[26h] offset -1h)"
+    assert wait_for(lambda: {"0", "2"} <= {row["metric"]["rl_rank"] for row in store.query(query)})
+    assert is_stored == ("1" in {row["metric"]["rl_rank"] for row in store.query(query)})
 
 
 def test_the_count_of_dropped_points_is_stored(stored: tuple[Collector, Prometheus]) -> None:
