@@ -162,7 +162,7 @@ class Overrides:
         return bound
 
     def _restore(self) -> None:
-        """Give objects their attributes back; what others have kept of ours counts once in the next recording."""
+        """Restore the attributes of objects; what others have kept of ours counts once in the next recording."""
         for trainer in filter(None, (one() for one in self._followed)):
             for name, value in vars(trainer).items():
                 if type(value) is FunctionType and value in self._on_objects:

@@ -56,7 +56,7 @@ def reaches(value: Any, hook: Hook, owner: Any, depth: int = DEPTH) -> bool:
 
 
 def _held(value: Any) -> Iterator[Any]:
-    """Give the functions that a function holds."""
+    """Return the functions that a function holds."""
     if isinstance(value, MethodType):
         value = value.__func__
     yield value.func if isinstance(value, (partial, partialmethod)) else getattr(value, "__wrapped__", None)
@@ -70,7 +70,7 @@ def _held(value: Any) -> Iterator[Any]:
 
 
 def _named(value: Any, owner: Any) -> Iterator[Any]:
-    """Give what the names in a function's code are in its module, and in the class that it is a method of."""
+    """Return what the names in a function's code mean in its module, and in the class that it is a method of."""
     function = getattr(value, "__func__", value)
     if type(function) is FunctionType:
         for name in function.__code__.co_names:

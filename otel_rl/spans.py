@@ -67,7 +67,7 @@ class Stage(Settable):
         self.outside: Any = None
         """OpenTelemetry's context around it, if it is or was current there, too."""
         self.inner: Context | None = None
-        """That in which it is current."""
+        """OpenTelemetry's context in which it is current."""
         self.outer: Any = None
         """The span of somebody else that surrounds it, if there is one."""
         self.before: Reading | None = None

@@ -31,7 +31,7 @@ class Conclusion:
 
     def __init__(self, *, quiet: bool) -> None:
         self.path: Path | None = None
-        """Of the run that is shown."""
+        """Path of the run that is shown."""
         self.head = ""
         self.report = ""
         self.lines: list[str] = []
@@ -75,14 +75,14 @@ class Conclusion:
         """Print it on standard error."""
         shown, lines = self.report or self.head, list(self.lines)
         if shown:
-            with suppress(OSError):  # nobody reads it any more
+            with suppress(OSError):  # the reader has gone
                 sys.stderr.write(shown)
                 sys.stderr.flush()
         for line in lines:
             complain(line)
 
     def say_rest(self, root: Path) -> None:
-        """Say which command shows what could not be read in time."""
+        """Print which command shows what could not be read in time."""
         if self.path is not None and not self.report:
             command = f"otel-rl report {shlex.quote(str(self.path))}"
             complain(f"the report takes longer than {LIMIT_S:.0f} s; to see all of it, run: {command}")

@@ -231,7 +231,7 @@ class Writer:
     def _end(self, segment: Segment) -> None:
         """Mark a segment as the last one of a closed journal, where that fits below the cap and onto the disk.
 
-        A sidecar sends its own journal until it ends, so it leaves nothing behind that nobody reads.
+        A sidecar sends its own journal until it ends, so it writes nothing after its last look.
         """
         size = sum(one.size for one in self._segments()) + self._held.total_bytes + len(frame.END)
         if segment.frames and size <= self._max_bytes and not self.identity.is_sidecar:

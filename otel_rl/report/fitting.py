@@ -171,5 +171,5 @@ def shorten(text: str, width: int) -> str:
 
 
 def more(number: int, what: str) -> Text:
-    """Say how many rows a table leaves out."""
+    """Return the line that counts the rows that a table leaves out."""
     return Text(f"and {count(number)} more{what}", style=NOTE)

@@ -79,7 +79,7 @@ def _ending(run: Run, opened: Sequence[OpenView]) -> str:
 
 
 def _unspanned(run: Run, is_counted: bool) -> str:
-    """Say why steps have numbers but no spans; empty where none has numbers."""
+    """Return why steps have numbers but no spans; empty if none has numbers."""
     if is_counted and run.damage:
         return "The steps' numbers are here, but no step's spans: some files could not be read, as listed below."
     if is_counted:
@@ -91,7 +91,7 @@ def _unspanned(run: Run, is_counted: bool) -> str:
 
 
 def _untold(found: Collected, ending: str) -> str:
-    """Say that a training is here, but not its steps; empty where none is."""
+    """Return the sentence for a training without steps; empty if there is none."""
     if TRAINED.isdisjoint(found.longest_ns):
         return ""
     systems = [str(one[v.SYSTEM]) for one in found.resources.values() if one.get(v.SYSTEM)]
@@ -104,7 +104,7 @@ def _untold(found: Collected, ending: str) -> str:
 
 
 def _unbegun(run: Run, found: Collected, ending: str) -> str:
-    """Say why no step began."""
+    """Return why no step began."""
     systems = [str(one[v.SYSTEM]) for one in found.resources.values() if one.get(v.SYSTEM)]
     if run.alive():
         return f"No step has begun yet. {HOW_TO_BEGIN}"

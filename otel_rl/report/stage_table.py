@@ -77,7 +77,7 @@ def _fold(rows: Sequence[StageRow]) -> tuple[list[StageRow], list[StageRow]]:
 
 
 def _how_small(folded: Sequence[StageRow]) -> str:
-    """Say how small each of the rows is that are left out, and how much they come to."""
+    """Return how small each row is that is left out, and what they add up to."""
     largest = max(row.share for row in folded)
     each = f" below {percent(LEAST_SHARE)}" if largest < LEAST_SHARE else f", each at most {percent(largest)}"
     stages = {row.stage for row in folded if row.inside is None}

@@ -131,7 +131,7 @@ def _unseen(report: Report) -> Text | None:
 
 
 def _failures(report: Report) -> Text | None:
-    """Say what ended steps early."""
+    """Return the lines about steps that ended early."""
     before = len(report.failures) - FAILURE_ROWS
     lines = [Text(f"and {plural(before, 'failure')} before these:", style=NOTE)] if before > 0 else []
     for failure in report.failures[-FAILURE_ROWS:]:
