@@ -37,6 +37,7 @@ from opentelemetry.sdk.trace.sampling import ParentBasedTraceIdRatio, Sampler
 
 from otel_rl.config import LIMITS, ignored
 from otel_rl.current import CONTEXT, SPAN_KEY, is_shared, leave_context, seen_without_us
+from otel_rl.guard import guard
 from otel_rl.ids import random_bits
 from otel_rl.journal.clean import UNENCODABLE
 from otel_rl.journal.wire import Request
@@ -240,15 +241,17 @@ class Providers:
 
     def _served(self, provider: OurTracerProvider, proxy: trace_api.ProxyTracer) -> trace_api.Tracer:
         """Return what serves a tracer: the program's provider once there is one, until then ours."""
-        theirs = OF_API.fget(proxy)
+        theirs: trace_api.Tracer = OF_API.fget(proxy)
         if theirs is not proxy._noop_tracer:
-            return cast("trace_api.Tracer", theirs)
-        tracer = self._tracers.get(proxy)
-        if tracer is None:
-            name, version = proxy._instrumenting_module_name, proxy._instrumenting_library_version
-            tracer = provider.get_tracer(name, version, proxy._schema_url, proxy._attributes)
-            self._tracers[proxy] = tracer
-        return tracer
+            return theirs
+        with guard("serve a tracer"):
+            tracer = self._tracers.get(proxy)
+            if tracer is None:
+                name, version = proxy._instrumenting_module_name, proxy._instrumenting_library_version
+                tracer = provider.get_tracer(name, version, proxy._schema_url, proxy._attributes)
+                self._tracers[proxy] = tracer
+            return tracer
+        return theirs
 
     def remove(self) -> None:
         """Serve no more; a program's own provider stays."""

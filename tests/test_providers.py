@@ -414,3 +414,12 @@ print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
     assert "7" == done.stdout.strip()
+
+
+@pytest.mark.guarded
+def test_a_tracer_that_cannot_be_served_records_nothing(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The program goes on as without us."""
+    monkeypatch.setattr("otel_rl.providers.OurTracerProvider.get_tracer", lambda *_: 1 // 0)
+    with trace.get_tracer("lib").start_as_current_span("x") as span:
+        assert not span.is_recording()
+    assert {"serve a tracer": 1} == errors

@@ -138,7 +138,7 @@ class Points:
     stepped: Counter[Rank] = field(default_factory=Counter)
     """How many steps of each rank left their time."""
     resource: Attributes = field(default_factory=dict)
-    """Of the last of these steps."""
+    """Resource of the last of these steps."""
     begin_ns: int = 0
     end_ns: int = 0
     """When the first process began to write, and the time of the last of these steps."""

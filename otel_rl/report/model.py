@@ -218,7 +218,7 @@ class WorkRow:
     response_tokens: int | None
     """Null where no rollout says `rl.tokens.response`."""
     environment_tokens: int
-    """Of the rollouts: what tools or an environment wrote into the responses."""
+    """Tokens that tools or an environment wrote into the responses of rollouts."""
     padding_tokens: int | None
     """Padding positions of every training forward; null where a training forward with `rl.tokens` lacks
     `rl.tokens.padding`, or none has it."""
@@ -342,7 +342,7 @@ class Report:
     """The training framework; empty when unknown."""
     system_version: str
     algorithm: str
-    """Of the first training."""
+    """Algorithm of the first training."""
     model: str
     trainings: list[Training]
     """In order of time; loops in a row with the same algorithm and model are one."""

@@ -41,7 +41,7 @@ class Work:
     prompt_tokens: int = 0
     response_tokens: int = 0
     environment_tokens: int = 0
-    """Of rollouts: written by tools or an environment."""
+    """Tokens that tools or an environment wrote in rollouts."""
     padding_tokens: int = 0
     """Of the forwards that say their tokens, too."""
     padded_tokens: int = 0
@@ -49,7 +49,7 @@ class Work:
     forward_tokens: int = 0
     """Tokens of every training forward."""
     train_tokens: int = 0
-    """Of them those that the loss uses, as far as the forwards say which are prompts or of an environment."""
+    """Tokens that the loss uses, as far as the forwards say which are prompts or of an environment."""
     has_prompts: bool = False
     """Whether a rollout says the tokens of its prompts."""
     has_responses: bool = False
