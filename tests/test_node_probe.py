@@ -20,7 +20,7 @@ def test_whatever_this_machine_has() -> None:
     probe = NodeProbe()
     found = {sample.name for _ in range(2) for sample in probe.read()}
     probe.close()
-    assert {v.CPU_UTILIZATION, v.SYSTEM_MEMORY} <= found <= set(v.METRICS)
+    assert {v.CPU_UTILIZATION, v.NODE_MEMORY} <= found <= set(v.METRICS)
 
 
 def test_the_host_is_sampled() -> None:
@@ -29,7 +29,7 @@ def test_the_host_is_sampled() -> None:
     found = {(sample.name, *sample.labels): sample.value for sample in probe.read()}
     probe.close()
     assert 0 <= found[v.CPU_UTILIZATION,] <= 1
-    assert 0 < found[v.SYSTEM_MEMORY,] < found[v.SYSTEM_MEMORY_LIMIT,]
+    assert 0 < found[v.NODE_MEMORY,] < found[v.NODE_MEMORY_LIMIT,]
 
 
 @pytest.mark.parametrize(

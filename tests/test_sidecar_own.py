@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from dataclasses import replace
 from pathlib import Path
 
 from otel_rl import vocabulary as v
@@ -26,7 +27,7 @@ def test_its_journal_is_one_of_the_run(tmp_path: Path) -> None:
     own.close()
     points = list(open_run(directory).points())
     names = {point.name for point in points}
-    assert {v.CPU_UTILIZATION, v.SYSTEM_MEMORY, v.NETWORK_IO, v.SELF_WAITING, v.SELF_OLDEST} <= names
+    assert {v.CPU_UTILIZATION, v.NODE_MEMORY, v.NETWORK_IO, v.SELF_WAITING, v.SELF_OLDEST} <= names
     resource = points[0].resource
     wanted = (v.RUN_ID, v.ROLE, v.SERVICE_NAME, v.HOST_NAME)
     assert ("my run", "sidecar", "otel_rl-sidecar", socket.gethostname()) == tuple(resource[key] for key in wanted)
@@ -55,6 +56,22 @@ def test_retries_are_a_metric(tmp_path: Path) -> None:
         (1, {v.OUTCOME: "blocked", v.REASON: "HTTP 401", v.SIGNAL: "traces"}),
         (3, {v.OUTCOME: "later", v.REASON: "HTTP 503", v.SIGNAL: "traces"}),
     ] == [(point.value, dict(point.attributes)) for point in points]
+
+
+def test_living_processes_are_a_metric(tmp_path: Path) -> None:
+    """Of the run on this node; the sidecar itself is none."""
+    own = OwnJournal(tmp_path, WriterIdentity.current("sidecar", 0))
+    node = Node(tmp_path, (), lambda writer: True, print)
+    own.write(node)
+    gone = replace(WriterIdentity.current("trainer", 1), pid=1 << 30)
+    for identity in (WriterIdentity.current("trainer", 0), gone):
+        writer = Writer(tmp_path, identity, 1 << 20)
+        writer.append("traces", b"", 5, 1, 1)
+        writer.close()
+    node.look()
+    own.write(node)
+    own.close()
+    assert [0, 1] == [point.value for point in open_run(tmp_path).points() if point.name == v.SELF_WRITERS]
 
 
 def test_what_another_sidecar_sent_is_not_counted_again(tmp_path: Path) -> None:

@@ -30,8 +30,8 @@ class HostProbe:
         memory = psutil.virtual_memory()
         yield Sample(vocabulary.CPU_UTILIZATION, psutil.cpu_percent(None) / 100)
         yield Sample(vocabulary.CPU_LOAD, psutil.getloadavg()[0])
-        yield Sample(vocabulary.SYSTEM_MEMORY, memory.total - memory.available)
-        yield Sample(vocabulary.SYSTEM_MEMORY_LIMIT, memory.total)
+        yield Sample(vocabulary.NODE_MEMORY, memory.total - memory.available)
+        yield Sample(vocabulary.NODE_MEMORY_LIMIT, memory.total)
         yield from self._network()
 
     def _network(self) -> Iterator[Sample]:

@@ -161,7 +161,7 @@ class Sidecar:
             if now - written > PERIOD_S and not is_last:  # a later one would say that our own last numbers wait
                 written = now
                 self._sample(own)
-            trainers = self._trainers()
+            trainers = self._node.trainers
             is_awaited = self._stays or (not trainers and now - begun < FIRST_S)
             if not self._is_leaving and (was_behind or trainers & self._node.living or is_awaited):
                 quiet_since, is_last = now, False
@@ -223,13 +223,9 @@ class Sidecar:
         self._ended = self._is_leaving or not self._stays
         self._is_leaving = True
 
-    def _trainers(self) -> set[str]:
-        """Who wrote here on this node, other than sidecars."""
-        return {writer for writer in self._node.writers if not writer.startswith(f"{owner.ROLE}-")}
-
     def _farewell(self) -> int:
         remaining = self._node.waiting
-        if not self._trainers():
+        if not self._node.trainers:
             self._node.say(f"nobody on this node has written in {self.directory}")
         if not remaining and not self._node.unclosed:
             return 0

@@ -255,6 +255,11 @@ class Node:
         """Who still writes."""
         return set(self.writers) - self._dead
 
+    @property
+    def trainers(self) -> set[str]:
+        """Who wrote here on this node, other than sidecars."""
+        return {writer for writer, identity in self.writers.items() if not identity.is_sidecar}
+
     def is_alive(self, writer: str) -> bool:
         """Whether somebody whose journal is here, of this node or another, still writes."""
         if writer in self.writers:

@@ -64,6 +64,7 @@ class OwnJournal:
 def _of_shipping(node: Node) -> Iterable[Sample]:
     yield Sample(vocabulary.SELF_WAITING, node.waiting)
     yield Sample(vocabulary.SELF_OLDEST, node.oldest_s())
+    yield Sample(vocabulary.SELF_WRITERS, len(node.trainers & node.living))
     for (signal, outcome), number in node.counts().items():
         labels = ((vocabulary.OUTCOME, outcome), (vocabulary.SIGNAL, signal))
         yield Sample(vocabulary.SELF_SHIPPED, number, labels)

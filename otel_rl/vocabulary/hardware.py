@@ -1,4 +1,8 @@
-"""The node and its devices, as the sidecar reads them: the same names for every vendor."""
+"""The node and its devices, as the sidecar reads them: the same names for every vendor.
+
+The node's own are no ``system.*``: by the conventions those have states, modes and interfaces, and a Collector's
+``host_metrics`` beside the sidecar writes them.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,9 @@ from typing import Final
 
 from otel_rl.vocabulary.row import SEMCONV, attribute, metric
 
-HW_ID: Final = attribute("hw.id", "string", "metric", "the device's own id", SEMCONV)
+HW_ID: Final = attribute(
+    "hw.id", "string", "metric", "the device's own id (NVIDIA: its UUID); in a rank's resource the one it uses", SEMCONV
+)
 HW_NAME: Final = attribute("hw.name", "string", "metric", "the device's product name", SEMCONV)
 HW_TYPE: Final = attribute("hw.type", "string", "metric", "`gpu`", SEMCONV)
 HW_PARENT: Final = attribute("hw.parent", "string", "metric", "of a part (MIG): the whole device's id", SEMCONV)
@@ -25,12 +31,15 @@ XID_CODE: Final = attribute(
     "rl.hw.xid.code", "string", "metric", "NVIDIA's number of the error; 64 of them, then `other`"
 )
 
-CPU_UTILIZATION: Final = metric("system.cpu.utilization", "gauge", "1", "share of all cores in use", SEMCONV)
-CPU_LOAD: Final = metric("system.linux.cpu.load_1m", "gauge", "{thread}", "load average of a minute", SEMCONV)
-SYSTEM_MEMORY: Final = metric("system.memory.usage", "gauge", "By", "memory of the node in use", SEMCONV)
-SYSTEM_MEMORY_LIMIT: Final = metric("system.memory.limit", "gauge", "By", "memory of the node", SEMCONV)
+CPU_UTILIZATION: Final = metric("rl.node.cpu.utilization", "gauge", "1", "share of all cores in use")
+CPU_LOAD: Final = metric("rl.node.cpu.load_1m", "gauge", "{thread}", "load average of a minute")
+NODE_MEMORY: Final = metric("rl.node.memory.usage", "gauge", "By", "memory of the node in use")
+NODE_MEMORY_LIMIT: Final = metric("rl.node.memory.limit", "gauge", "By", "memory of the node")
 NETWORK_IO: Final = metric(
-    "system.network.io", "counter", "By", "bytes by `network.io.direction`, since the sidecar began", SEMCONV
+    "rl.node.network.io",
+    "counter",
+    "By",
+    "bytes of all interfaces but loopback by `network.io.direction`, since the sidecar began",
 )
 GPU_UTILIZATION: Final = metric(
     "hw.gpu.utilization", "gauge", "1", "share of time in which a kernel ran; no measure of how busy it was", SEMCONV

@@ -52,6 +52,10 @@ def test_the_rules_say_what_they_should() -> None:
         ("min by", "max by"), ("offset 30m", "offset 1s"), ("< 0.7", "< 0.95"), ("< 0.7", "< 0.2"), ("< 0.5", "< 0.7"),
         (">= 60", ">= 6"), ("for: 10m", "for: 1m"), ("for: 10m", "for: 30m"), ('wall="cycle"', 'wall="step"'),
         ('"uncorrected"', '"corrected"'), ("thermal_software|", "power_cap|"), ("> 0.5", "> 0.1"), ('"failed"', '"ok"'),
+        ("max by (host_name, hw_id", "sum by (host_name, hw_id"), ("max by (host_name, hw_id", "max by (rl_run_id, hw_id"),
+        ('hw_id!="", ', 'hw_id="", '), ("clamp_min(3", "clamp_min(1"), ("clamp_min(3", "clamp_min(30"), (", 600)", ", 60)"),
+        (", 600)", ", 6000)"), ("writers) == 0", "writers) == 9"), ("and on (rl_run_id)", "or on (rl_run_id)"),
+        ("[30m] offset 30m)\n            unless", "[30m] offset 60m)\n            unless"), ("for: 2m", "for: 20m"),
     ],
 )  # fmt: skip
 def test_a_wrong_rule_would_be_seen(right: str, wrong: str, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import secrets
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -11,7 +12,12 @@ from typing import NamedTuple
 
 import pytest
 import yaml
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
+from otel_rl import vocabulary as v
+from otel_rl.journal.encode import SpanEncoder
+from otel_rl.probes.host import HostProbe
+from otel_rl.records import MetricPoints, Number
 from tests.backend.certificates import Authority
 from tests.backend.otlp import HOUR_S, Certificates, logs, metrics, send, span, texts, traces
 from tests.backend.test_standalone import SECRET, listening
@@ -104,8 +110,43 @@ def test_two_tiers_deliver(how: str, site: Site, tmp_path: Path) -> None:
         assert wait_for(lambda: series.query("rl_step_time_seconds"))
         assert ["1"] == [each["metric"]["rl_rank"] for each in series.query("rl_step_time_seconds")]
         assert wait_for(lambda: central.counted("otelcol_processor_filter_datapoints_filtered") == 1)
-        assert wait_for(lambda: series.query("system_cpu_load_average_1m"))  # of the agent's own
+        assert wait_for(lambda: series.query('{job="otelcol-agent"}'))  # of the agent's own
+        assert [] == series.query('{__name__=~"system_.*"}')
         assert wait_for(lambda: central.counted("otelcol_exporter_sent_log_records") == 1)
+
+
+def test_a_number_of_the_node_has_one_meaning(site: Site, tmp_path: Path) -> None:
+    """Of the sidecars of two runs and of the agent, which is told to sample the node too; nobody adds to another's."""
+    with (
+        prometheus(tmp_path) as series,
+        gateway(tmp_path / "gw", site, "token", OTEL_RL_PROMETHEUS=series.url) as central,
+        agent(tmp_path / "agent", site, "token", to=central.grpc, OTEL_RL_METRICS_FROM="[otlp, host_metrics]") as local,
+    ):
+        used = {run: _send_as_sidecar(local, run) for run in ("a", "b")}
+        assert wait_for(lambda: len(series.query("rl_node_memory_usage_bytes")) == 2)
+        assert wait_for(lambda: series.query("system_memory_usage_bytes"))
+        writers: dict[str, set[str]] = {}
+        for each in series.query('{__name__=~"(system|rl_node)_.*"}'):
+            writers.setdefault(each["metric"]["__name__"], set()).add(each["metric"].get("rl_role", "agent"))
+        assert {"agent", "sidecar"} == set().union(*writers.values())
+        assert [] == [name for name, found in writers.items() if len(found) > 1]
+        (node,) = series.query("max by (host_name) (rl_node_memory_usage_bytes)")
+        assert max(used.values()) == float(node["value"][1])
+
+
+def _send_as_sidecar(to: Collector, run: str) -> float:
+    """Send what the sidecar of a run samples of this machine; returns the memory in use."""
+    of_run = {v.SERVICE_NAME: "otel_rl-sidecar", v.SERVICE_INSTANCE_ID: run, v.RUN_ID: run, v.ROLE: "sidecar"}
+    now_ns, probe = time.time_ns(), HostProbe()
+    samples = list(probe.read())
+    made = [
+        MetricPoints(name, row.kind, row.unit, "", [Number(now_ns, value, dict(labels))], now_ns - 1)
+        for name, value, labels in samples
+        for row in [v.METRICS[name]]
+    ]
+    for request in SpanEncoder(of_run, "1.0").encode_metrics(made):
+        assert "OK" == send(to.grpc, "metrics", ExportMetricsServiceRequest.FromString(request.payload))
+    return next(float(value) for name, value, _ in samples if "memory.usage" in name)
 
 
 def test_a_token_is_asked_for(site: Site, tmp_path: Path) -> None:
