@@ -38,6 +38,8 @@ class Identity:
     pid: int = 0
     started_ns: int = 0
     host: str = ""
+    device_id: str = ""
+    """Of the device that it uses, as its driver names it."""
     coordinates: Mapping[str, int] = field(default_factory=dict)
     """Place along each axis of the parallel layout that is known, by the resource's key."""
     extra: Mapping[str, Value] = field(default_factory=dict)
@@ -75,6 +77,7 @@ class Identity:
             vocabulary.ROLE: self.role,
             vocabulary.RANK: self.rank,
             vocabulary.WORLD_SIZE: self.world_size,
+            vocabulary.HW_ID: self.device_id,
             **self.coordinates,
         }
         if self.local_rank != UNKNOWN:
@@ -83,7 +86,7 @@ class Identity:
 
     def in_child(self) -> Identity:
         """The identity of a forked child: another process of the same rank and attempt."""
-        return replace(self, pid=os.getpid(), started_ns=time.time_ns())
+        return replace(self, pid=os.getpid(), started_ns=time.time_ns(), device_id="")
 
 
 def from_launcher(config: Config, environ: Mapping[str, str] = os.environ) -> Identity:

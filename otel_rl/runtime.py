@@ -251,6 +251,8 @@ class Runtime:
     """The last memory reading of the host."""
     probe_ns: int = 0
     """When it was read, monotonic."""
+    find_device: Callable[[], str | None] = _nothing
+    """Names the device that this process uses as its driver does; None as long as it uses none."""
     has_context: Callable[[int], object] | None = None
     """Says of an accelerator, by its number, whether this process uses it; None where nobody can tell."""
     device: Any = None
@@ -337,10 +339,18 @@ class Runtime:
         """Make the resource final, with what can be known by now of this rank's place among the others."""
         if self.frozen:
             return
+        self.learn_device()
         with self.identifying:
             with guard.guard("find this rank's place"):
                 self.identify(coordinates=self.comm.layout.known())
             self.frozen = True
+
+    def learn_device(self) -> None:
+        """Take in which device this process uses, also where the resource is final: models load long."""
+        found = guard.attempt("find", "the device of this rank", self.find_device)
+        with self.identifying:
+            if found and found != self.identity.device_id:
+                self.identity = replace(self.identity, device_id=found)
 
     def found_attempt(self) -> Identity:
         """Make an attempt of our own: rank 0's duty, and any rank's when the others cannot be asked."""

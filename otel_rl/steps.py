@@ -25,7 +25,8 @@ from otel_rl.spans import Stage
 from otel_rl.workers import hear_attempt, leave_place, take_place, tell_attempt
 
 LOOKS = 3
-"""How many steps of a loop look for functions that another library has replaced: it may do so when training begins."""
+"""How many steps of a loop look for functions that another library has replaced, and for the device in use: either may
+come when training begins."""
 
 
 class Tree:
@@ -220,6 +221,7 @@ class Loop:
         if self.looks:
             self.looks -= 1
             state.look_again()
+            state.learn_device()
         now = monotonic_ns()
         if not state.identity.attempt_id:
             if state.comm.ask_again is not None:

@@ -30,7 +30,7 @@ from otel_rl.runtime import Trace, state
 from otel_rl.spans import Stage
 
 KEY = "otel_rl"
-OWN = ("pid", "started_ns", "host", "extra")
+OWN = ("pid", "started_ns", "host", "device_id", "extra")
 """What a worker knows of itself."""
 LAUNCHED = ("rank", "local_rank", "world_size", "coordinates")
 """What a launcher's variables say, where it set them."""

@@ -63,6 +63,7 @@ class FakeCuda:
         self.events: list[Event] = []
         self.stream = Stream(self)
         self.usage = (6, 10)
+        self.name = "NVIDIA H100 80GB HBM3"
         self.stats: dict[Any, Any] = {
             "allocated_bytes": {"all": {"current": 1, "peak": 2}},
             "reserved_bytes": {"all": {"current": 3, "peak": 4}},
@@ -92,6 +93,14 @@ class FakeCuda:
 
     def current_device(self) -> int:
         return int(self.stream.device[-1])
+
+    def device_count(self) -> int:
+        return 8
+
+    def get_device_properties(self, index: int) -> SimpleNamespace:
+        if not self.initialized:
+            raise AssertionError("a device was initialised")
+        return SimpleNamespace(name=self.name, uuid=f"uuid-of-{index}")
 
     def current_stream(self) -> Stream:
         self.check()

@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from time import monotonic_ns
 from types import CodeType, ModuleType
 from typing import Any
@@ -23,6 +24,7 @@ from otel_rl.integrations.torch_memory import exact_peaks
 from otel_rl.integrations.torch_optimizers import time_optimizers
 from otel_rl.patching import Attachment, Hook
 from otel_rl.probes.device import DeviceInUse
+from otel_rl.probes.device_id import nvidia_id
 from otel_rl.probes.memory import cuda_reader, use_memory_reader
 from otel_rl.records import Value
 from otel_rl.runtime import state
@@ -248,6 +250,8 @@ def _know_device(kind: str, device: Any) -> Callable[[], object]:
                 state.device = DeviceInUse(device, peaks)
 
     use_memory_reader(cuda_reader(device, in_use))
+    if kind == "cuda" and getattr(sys.modules.get("torch.version"), "hip", None) is None:
+        state.find_device = partial(nvidia_id, device)
     # Torch's own knows CUDA's devices only, also in a build for CUDA that runs on Ascend.
     state.has_context = (
         getattr(sys.modules.get("torch._C"), "_cuda_hasPrimaryContext", None) if kind == "cuda" else None
@@ -257,6 +261,7 @@ def _know_device(kind: str, device: Any) -> Callable[[], object]:
         undo_peaks()
         use_memory_reader()
         state.has_context = None
+        state.find_device = lambda: None
 
     return leave
 

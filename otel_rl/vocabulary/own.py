@@ -34,7 +34,7 @@ SELF_RETRIED: Final = metric(
 SELF_WAITING: Final = metric("otel_rl.ship.waiting", "gauge", "By", "journaled bytes that are still to be sent")
 SELF_OLDEST: Final = metric("otel_rl.ship.oldest_age", "gauge", "s", "age of the oldest record that waits to be sent")
 SELF_WRITERS: Final = metric(
-    "otel_rl.ship.writers", "gauge", "{process}", "processes of the run on this node that live, as the sidecar sees them"
+    "otel_rl.ship.writers", "gauge", "{process}", "processes of the run on this node that live, without sidecars"
 )
 SELF_DERIVED: Final = metric(
     "otel_rl.derive.steps", "counter", "{step}", "steps of a role that the sidecar compared over ranks, by outcome"

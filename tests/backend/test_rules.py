@@ -5,15 +5,17 @@ from __future__ import annotations
 import subprocess
 import time
 import urllib.request
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from otel_rl import vocabulary as v
+from otel_rl.identity import Identity
 from otel_rl.journal.encode import SpanEncoder
-from otel_rl.records import Distribution, MetricPoints, Number
-from tests.backends import CONFIGURATIONS, need, prometheus, wait_for
-from tests.rules import RULES, series_of_rules
+from otel_rl.records import Distribution, MetricPoints, Number, Value
+from tests.backends import CONFIGURATIONS, Prometheus, need, prometheus, wait_for
+from tests.rules import RULES, alerts, recording, series_of_rules
 
 pytestmark = pytest.mark.backend
 
@@ -52,10 +54,11 @@ def test_the_rules_say_what_they_should() -> None:
         ("min by", "max by"), ("offset 30m", "offset 1s"), ("< 0.7", "< 0.95"), ("< 0.7", "< 0.2"), ("< 0.5", "< 0.7"),
         (">= 60", ">= 6"), ("for: 10m", "for: 1m"), ("for: 10m", "for: 30m"), ('wall="cycle"', 'wall="step"'),
         ('"uncorrected"', '"corrected"'), ("thermal_software|", "power_cap|"), ("> 0.5", "> 0.1"), ('"failed"', '"ok"'),
-        ("max by (host_name, hw_id", "sum by (host_name, hw_id"), ("max by (host_name, hw_id", "max by (rl_run_id, hw_id"),
-        ('hw_id!="", ', 'hw_id="", '), ("clamp_min(3", "clamp_min(1"), ("clamp_min(3", "clamp_min(30"), (", 600)", ", 60)"),
-        (", 600)", ", 6000)"), ("writers) == 0", "writers) == 9"), ("and on (rl_run_id)", "or on (rl_run_id)"),
-        ("[30m] offset 30m)\n            unless", "[30m] offset 60m)\n            unless"), ("for: 2m", "for: 20m"),
+        ("max by (host_name", "sum by (host_name"), ("max by (host_name", "max by (rl_run_id"), ("[10m]", "[1m]"),
+        ('hw_id!="", ', 'hw_id="", '), ("clamp_min(3", "clamp_min(1"), ("clamp_min(3", "clamp_min(30"),
+        (", 600)", ", 60)"), (", 600)", ", 6000)"), ("writers) == 0", "writers) == 9"),
+        ("and on (rl_run_id)", "or on (rl_run_id)"), ("for: 2m", "for: 20m"),
+        ("[30m] offset 30m)\n            unless", "[30m] offset 60m)\n            unless"),
     ],
 )  # fmt: skip
 def test_a_wrong_rule_would_be_seen(right: str, wrong: str, tmp_path: Path) -> None:
@@ -82,14 +85,59 @@ def test_the_series_have_these_names_and_labels(tmp_path: Path) -> None:
     made += [_points(name, now_ns, {}) for name in stages]
     wanted = series_of_rules()
     with prometheus(tmp_path) as store:
-        for request in SpanEncoder(RESOURCE, "1.0").encode_metrics(made):
-            post = urllib.request.Request(f"{store.url}/api/v1/otlp/v1/metrics", request.payload)
-            post.add_header("Content-Type", "application/x-protobuf")
-            urllib.request.urlopen(post, timeout=10).close()
+        _send(store, RESOURCE, made)
         assert wait_for(lambda: store.query("rl_step_activity_seconds"))
         found = {each["metric"]["__name__"]: set(each["metric"]) for each in store.query('{rl_rank="1"}')}
     assert set() == set(wanted) - set(found)
     assert {} == {name: missing for name, asked in wanted.items() if (missing := asked - found[name])}
+
+
+def test_a_device_can_be_joined_to_its_rank(tmp_path: Path) -> None:
+    """By what a rank says of itself, once however many sidecars sample it; no series of the rank has a label for it."""
+    now_ns = time.time_ns()
+    (info,) = [rule["expr"] for rule in recording() if rule["record"] == "rank:rl_device:info"]
+    with prometheus(tmp_path) as store:
+        for run, value in (("r", 0.25), ("s", 0.5)):
+            sidecar = {v.SERVICE_NAME: "otel_rl-sidecar", v.SERVICE_INSTANCE_ID: run, v.RUN_ID: run, v.ROLE: "sidecar"}
+            of_device = {v.HW_ID: "GPU-1", v.HW_NAME: "H100"}
+            _send(
+                store, sidecar, [MetricPoints(v.GPU_UTILIZATION, "gauge", "1", "", [Number(now_ns, value, of_device)])]
+            )
+        identity = Identity(run_id="r", attempt_id="a", rank=3, local_rank=1, host="n", device_id="GPU-1")
+        _send(store, identity.resource(""), [_points(v.STEP_TIME, now_ns, {})])
+        assert wait_for(lambda: store.query("rl_step_time_seconds"))
+        asked = f"max by (hw_id) (hw_gpu_utilization_ratio) * on (hw_id) group_right () ({info})"
+        joined = [(each["metric"], each["value"][1]) for each in store.query(asked)]
+        (step,) = store.query("rl_step_time_seconds")
+    of_rank = {"rl_run_id": "r", "rl_attempt_id": "a", "rl_role": "trainer", "rl_rank": "3", "hw_id": "GPU-1"}
+    assert [(of_rank, "0.5")] == joined
+    assert "hw_id" not in step["metric"]
+
+
+def test_a_run_without_steps_is_found_by_these_names(tmp_path: Path) -> None:
+    """What a rank and the sidecar emit is what the alert asks for; one that has told no step has none."""
+    now_ns = time.time_ns()
+    (expr,) = [rule["expr"] for rule in alerts() if rule["alert"] == "OtelRlNoStep"]
+    for rule in recording():
+        expr = expr.replace(f"last_over_time({rule['record']}[6h])", f"({rule['expr']})")
+        expr = expr.replace(f"max_over_time({rule['record']}[6h])", f"({rule['expr']})")
+    with prometheus(tmp_path) as store:
+        identity = Identity(run_id="r", attempt_id="a", host="n")
+        _send(store, identity.resource(""), [_points(v.STEP_TIME, now_ns - 120_000_000_000, {})])
+        sidecar = {v.SERVICE_NAME: "otel_rl-sidecar", v.SERVICE_INSTANCE_ID: "s", v.RUN_ID: "r", v.ROLE: "sidecar"}
+        _send(store, sidecar, [_points(v.SELF_WAITING, now_ns, {}), _points(v.SELF_WRITERS, now_ns, {})])
+        assert wait_for(lambda: store.query("otel_rl_ship_writers"))
+        assert ["r"] == [each["metric"]["rl_run_id"] for each in store.query(expr.replace("600", "60"))]
+        assert [] == store.query(expr)
+        assert [] == store.query(expr.replace("600", "60").replace("== 0", "== 1"))
+
+
+def _send(store: Prometheus, resource: Mapping[str, Value], made: list[MetricPoints]) -> None:
+    """Send metrics of one resource as the Collector does."""
+    for request in SpanEncoder(resource, "1.0").encode_metrics(made):
+        post = urllib.request.Request(f"{store.url}/api/v1/otlp/v1/metrics", request.payload)
+        post.add_header("Content-Type", "application/x-protobuf")
+        urllib.request.urlopen(post, timeout=10).close()
 
 
 def _points(name: str, now_ns: int, labels: dict[str, str]) -> MetricPoints:
