@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 from collections import Counter
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
 import otel_rl
 from otel_rl import metrics, naming, vocabulary
@@ -21,6 +23,7 @@ from otel_rl.metrics import Fold, Labels, Point, as_number, count, gauge, labels
 from otel_rl.records import Count, Distribution, Exemplar, MetricPoints, Number
 from otel_rl.report.build import build_report
 from otel_rl.report.model import Loss
+from otel_rl.report.terminal import render
 from otel_rl.runtime import state
 from tests.fixtures import MS, WALL_NS, Recording
 
@@ -344,6 +347,9 @@ def test_names_that_prometheus_writes_alike_stay_apart(recording: Recording, cap
     report = build_report(run, WALL_NS)
     assert sorted(names) == sorted(series.name for series in report.numbers)
     assert [Loss(what="changed", signal="", reason="name_clash", count=2)] == report.losses
+    out = io.StringIO()
+    render(report, Console(file=out, width=80))
+    assert "2 numbers told apart by rl.metric.name alone (name_clash)" in out.getvalue()
 
 
 def test_of_too_many_names_each_has_its_own_beside(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,10 @@ SELF_JOURNALED: Final = metric(
 )
 SELF_DROPPED: Final = metric("otel_rl.dropped", "counter", "{record}", "records given up, by signal and reason")
 SELF_CHANGED: Final = metric(
-    "otel_rl.changed", "counter", "{change}", "what was cut, replaced or left out of records that are kept, by reason"
+    "otel_rl.changed",
+    "counter",
+    "{change}",
+    "what was cut, replaced, added to or left out of records that are kept, by reason",
 )
 SELF_ERRORS: Final = metric(
     "otel_rl.errors", "counter", "{error}", "errors of otel_rl itself, by reason; the host never sees them"
