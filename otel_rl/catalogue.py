@@ -11,15 +11,21 @@ from typing import Final
 
 from otel_rl.config import settings as all_settings
 from otel_rl.metrics import MAX_SERIES
-from otel_rl.vocabulary import ROWS, Attribute, Event, Metric, Stage
+from otel_rl.vocabulary import NAMESPACES, ROWS, SETTABLE, Attribute, Event, Metric, Stage
 
 PREAMBLE: Final = f"""\
 # What otel_rl emits
 
 Made from `otel_rl/vocabulary/` and `config.py` by `python -m otel_rl.catalogue`; do not edit by hand.
 
-Units are UCUM: `s` seconds, `By` bytes, `1` a ratio or a plain number, `{{token}}` a count of tokens. Sources other
-than `otel_rl` are names that exist elsewhere and mean the same here.
+Units are UCUM: `s` seconds, `By` bytes, `1` a ratio, `{{token}}` a count of tokens; a plain number has none. Sources
+other than `otel_rl` are names that exist elsewhere and mean the same here.
+
+A number that you record with `otel_rl.record("loss/policy", 0.5)` is the metric `user.loss/policy`, in Prometheus
+`user_loss_policy`; one that TRL measures and that has no name here is `trl.<name>`. Where Prometheus writes two names
+alike, the points of the second carry its name as `rl.metric.name`. `otel_rl.record` refuses names that begin with
+{", ".join(f"`{name}`" for name in NAMESPACES)}, except these, which a loop without a framework sets itself:
+{", ".join(f"`{name}`" for name in SETTABLE)}.
 
 Name your own stages, metrics and attributes by kinds of work, never by samples: `otel_rl.stage("reward", sample=17)`,
 not `otel_rl.stage("reward sample 17")`; `otel_rl.record("accuracy", 0.5)`, not one metric for each problem. Every name
@@ -59,7 +65,9 @@ def spans() -> str:
 def metrics() -> str:
     """Write the section of metrics."""
     rows = (
-        (code(row.name), row.kind, code(row.unit), row.meaning, row.source) for row in ROWS if isinstance(row, Metric)
+        (code(row.name), row.kind, code(row.unit) if row.unit else "", row.meaning, row.source)
+        for row in ROWS
+        if isinstance(row, Metric)
     )
     return section("Metrics", "", ("metric", "kind", "unit", "meaning", "source"), rows)
 

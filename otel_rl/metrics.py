@@ -17,12 +17,16 @@ from typing import Any, Literal
 
 from otel_rl import vocabulary
 from otel_rl.guard import guard, say
+from otel_rl.naming import series_of
 from otel_rl.records import Count, Distribution, Exemplar, Labels, MetricPoints, Number, Point
 from otel_rl.runtime import state
 from otel_rl.values import is_on_host
 
 MAX_SERIES = 2000
 """Attribute sets that one metric may have; what comes after is counted as dropped (the SDK's own limit)."""
+SETTABLE = frozenset(vocabulary.SETTABLE)
+MOST_REFUSED = 100
+"""Names that are refused with a line in the log each."""
 LARGEST = 1 << 1023
 """An integer as large as this is no number that a metric can hold."""
 
@@ -45,9 +49,14 @@ def record(name: str, value: Any) -> None:
         value: a number; NaN and infinity are kept. A tensor on the host counts as its number. What is no number, and a
             tensor on a device (reading it would wait for the device), is logged once and counted, not recorded.
 
+    The metric is ``user.<name>``, so that no number takes the series of another one. Some names of ours may be set by a
+    loop of your own and stay as they are: ``rl.reward.score``, ``rl.train.loss`` and those beside them in
+    docs/catalogue.md. Every other name below ``rl.``, ``gen_ai.``, ``hw.``, ``system.``, ``process.`` and ``otel_rl.``
+    is logged once and counted, not recorded.
+
     Inside a compiled region it does nothing.
 
-    Emits: ``name`` (gauge, without a unit). Cost: 1 us.
+    Emits: ``user.<name>`` (gauge, without a unit). Cost: 1.2 us.
     """
     if not state.on or state.is_compiling():
         return
@@ -57,16 +66,30 @@ def record(name: str, value: Any) -> None:
             refuse(
                 "not_a_number", "otel_rl.record(%r, ...) takes a name and a number, not %s", name, type(value).__name__
             )
-        elif _is_taken(str(name)):
-            refuse("name_taken", "otel_rl.record(%r, ...): %s counts that itself; take another name", name, __package__)
+        elif (name := str(name)) in SETTABLE:
+            gauge(name, number)
+        elif name.startswith(vocabulary.NAMESPACES):
+            _refuse_name(name)
         else:
-            gauge(str(name), number)
+            metric, labels = series_of(name, vocabulary.USER)
+            state.add(Point(metric, number, state.now(), labels))
 
 
-def _is_taken(name: str) -> bool:
-    """Whether a metric of ours that is no gauge has the name: a backend would refuse a second kind."""
-    row = vocabulary.METRICS.get(name)
-    return name.endswith(".duration") and name.startswith("rl.") if row is None else row.kind != "gauge"
+def _refuse_name(name: str) -> None:
+    """Count a number under a name of ours, and say so the first time that the name comes."""
+    state.dropped["metrics", "name_taken"] += 1
+    if name not in state.refused and len(state.refused) < MOST_REFUSED:
+        state.refused.add(name)
+        why = "is measured by otel_rl itself" if _is_ours(name) else "begins as names of otel_rl and OpenTelemetry do"
+        say(
+            "otel_rl.record(%r, ...) is not recorded: the name %s. Record it under another name, such as %r",
+            *(name, why, f"my.{name.partition('.')[2]}"),
+        )
+
+
+def _is_ours(name: str) -> bool:
+    """Whether a metric of ours has the name."""
+    return name in vocabulary.METRICS or any(name == stage.duration for stage in vocabulary.STAGES.values())
 
 
 def refuse(reason: str, message: str, *values: object) -> None:
@@ -300,7 +323,7 @@ def _duration_row(name: str, kind: Literal["counter", "histogram"]) -> vocabular
     stage = next((row for row in vocabulary.STAGES.values() if row.duration == name), None)
     meaning = f"duration of {stage.name}: {stage.meaning}" if stage else ""
     boundaries = vocabulary.DURATION_BOUNDARIES if kind == "histogram" else ()
-    return vocabulary.Metric(name, kind, "s" if kind == "histogram" else "1", meaning, boundaries=boundaries)
+    return vocabulary.Metric(name, kind, "s" if kind == "histogram" else "", meaning, boundaries=boundaries)
 
 
 def labels_of(attributes: dict[str, Any], keys: Iterable[str]) -> Labels:

@@ -17,7 +17,7 @@ from otel_rl import coordinates, guard, ids
 from otel_rl.clock import Clock, first_start_ns, process_start_ns
 from otel_rl.config import Config
 from otel_rl.identity import Identity, found_attempt, from_launcher
-from otel_rl.records import Attributes, Log, Noted
+from otel_rl.records import Attributes, Labels, Log, Noted
 from otel_rl.vocabulary import SETUP, TEARDOWN
 
 PHASES = frozenset((SETUP, TEARDOWN))
@@ -208,6 +208,12 @@ class Runtime:
     open: set[Any] = field(default_factory=set)
     """Stages and collectives that have begun and not ended; who looks through it makes a ``copy``, which nobody sees
     change: in the middle of a ``tuple`` the collector may come, and drop what ends a stage."""
+    series: dict[str, tuple[str, Labels]] = field(default_factory=dict)
+    """Metric and attributes of the numbers whose names a user or a framework gave, by name with prefix."""
+    alike: dict[str, list[str]] = field(default_factory=dict)
+    """These names by how Prometheus writes them."""
+    refused: set[str] = field(default_factory=set)
+    """Names that a number was given and cannot have."""
     dropped: defaultdict[tuple[str, str], int] = field(default_factory=lambda: defaultdict(int))
     """Records given up before the journal, by signal and reason."""
     wake: Callable[[], None] = _nothing

@@ -278,13 +278,13 @@ def _points(plan: Plan, rank: int, number: int, time_ns: int, step_s: float) -> 
     reward = 0.2 + 0.05 * (number - plan.first_step)
     values: list[tuple[str, float, Attributes]] = [
         (v.STEP_TIME, step_s, {}),
-        (v.REWARD_SCORE, reward, {v.STATISTIC: "mean", v.SCOPE_KEY: "global"}),
-        (v.REWARD_SCORE, reward + 0.1 * rank, {v.STATISTIC: "max"}),
-        (v.LOSS, float("nan") if number == plan.nan_loss_step else 1 / number + rank, {v.LOSS_TYPE: "total"}),
+        (v.REWARD_SCORE, reward, {v.SCOPE_KEY: "global"}),
+        (v.RESPONSE_MAX, reward + 0.1 * rank, {}),
+        (v.LOSS, float("nan") if number == plan.nan_loss_step else 1 / number + rank, {}),
         (v.GRAD_NORM, 0.5 + 0.1 * (number % 3), {}),
         (v.KL_REFERENCE, 0.001 * number, {}),
         (v.ENTROPY, 3.0 - 0.1 * number, {}),
-        (v.RESPONSE_LENGTH, 10.0 + rank, {v.STATISTIC: "mean"}),
+        (v.RESPONSE_LENGTH, 10.0 + rank, {}),
         (v.LEARNING_RATE, 1e-6, {}),
     ]
     if plan.device_memory:

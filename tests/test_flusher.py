@@ -269,7 +269,7 @@ def test_a_record_that_cannot_be_handled_takes_no_other_with_it(recording: Recor
     run = recording.stop()
     names = {span.name for span in run.spans()}
     assert {"before", "after", "rl.loop"} <= names
-    assert [1] == [point.value for point in run.points("my.metric")]
+    assert [1] == [point.value for point in run.points("user.my.metric")]
     assert guard.errors
 
 
@@ -387,7 +387,7 @@ def test_metrics_wait_until_the_resource_is_final(recording: Recording, monkeypa
     state.identify(system="trl")
     with otel_rl.step(1):
         assert otel_rl.flush()
-    (point,) = recording.stop().points("my.metric")
+    (point,) = recording.stop().points("user.my.metric")
     assert "trl-trainer" == point.resource[vocabulary.SERVICE_NAME]
 
 
@@ -397,11 +397,13 @@ def test_without_a_step_metrics_wait_for_a_time_only(recording: Recording, monke
     with otel_rl.stage("my loop"):
         otel_rl.record("my.metric", 1)
         answers = [otel_rl.flush(), otel_rl.flush()]  # the time begins when something waits
-        assert ([False, True], [1]) == (answers, [point.value for point in recording.run().points("my.metric")])
+        assert ([False, True], [1]) == (answers, [point.value for point in recording.run().points("user.my.metric")])
         state.identify(system="trl")
         otel_rl.record("my.metric", 2)
         assert otel_rl.flush()
-        points = {point.value: point.resource[vocabulary.SERVICE_NAME] for point in recording.run().points("my.metric")}
+        points = {
+            point.value: point.resource[vocabulary.SERVICE_NAME] for point in recording.run().points("user.my.metric")
+        }
     assert {1: "rl-trainer", 2: "trl-trainer"} == points
 
 
@@ -420,9 +422,9 @@ def test_points_do_not_wait_without_end(recording: Recording, monkeypatch: pytes
     for number in range(11):
         otel_rl.record("my.metric", number)
         answers.append(otel_rl.flush())
-    assert ([False] * 11, []) == (answers, list(recording.run().points("my.metric")))
+    assert ([False] * 11, []) == (answers, list(recording.run().points("user.my.metric")))
     assert otel_rl.flush()
-    assert list(range(11)) == [point.value for point in recording.run().points("my.metric")]
+    assert list(range(11)) == [point.value for point in recording.run().points("user.my.metric")]
 
 
 # --- the disk ---------------------------------------------------------------------------------------------------------

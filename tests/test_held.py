@@ -67,7 +67,7 @@ def killed(directory: Path, **environment: str) -> int:
 def check_turns(run: Run, ended: int) -> None:
     """Each turn is there once, as a span and a point, up to the last second by the process's own clock."""
     turns = sorted(span.attributes["rl.number"] for span in run.spans(["rl.number"]) if span.name == "turn")
-    points = sorted(int(point.value) for point in run.points("turn.number"))
+    points = sorted(int(point.value) for point in run.points("user.turn.number"))
     for found in (turns, points):
         assert list(range(len(found))) == found
         assert len(found) >= ended - 200
@@ -142,7 +142,7 @@ def told(run: Run) -> tuple[list[Any], list[float], list[float]]:
     """Numbers of the stages, values of the points, the last count, as a reader finds them."""
     return (
         sorted(span.attributes["rl.number"] for span in run.spans(["rl.number"]) if span.name == "tool"),
-        sorted(point.value for point in run.points("my.metric")),
+        sorted(point.value for point in run.points("user.my.metric")),
         [point.value for point in run.last_points(v.TRAIN_STEPS)],
     )
 

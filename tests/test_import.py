@@ -119,4 +119,4 @@ def test_a_program_that_only_ends_leaves_its_journal(tmp_path: Path) -> None:
 
     found = open_run(tmp_path / "run")
     assert {"rl.setup", "rl.loop", "rl.rank 0", "rl.reward", "rl.teardown"} == {span.name for span in found.spans()}
-    assert ([1], []) == ([point.value for point in found.points("x")], found.open_stages())
+    assert ([1], []) == ([point.value for point in found.points("user.x")], found.open_stages())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 from collections import Counter
 from collections.abc import Iterator
@@ -14,11 +15,15 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
 import otel_rl
-from otel_rl import metrics, vocabulary
+from otel_rl import metrics, naming, vocabulary
 from otel_rl.metrics import Fold, Labels, Point, as_number, count, gauge, labels_of
 from otel_rl.records import Count, Distribution, Exemplar, MetricPoints, Number
+from otel_rl.report.build import build_report
+from otel_rl.report.model import Loss
+from otel_rl.report.terminal import render
 from otel_rl.runtime import state
 from tests.fixtures import MS, WALL_NS, Recording
 
@@ -288,20 +293,74 @@ def test_recorded_numbers_are_points_of_their_time(recording: Recording) -> None
             otel_rl.record("my.metric", value)
             expected.append((WALL_NS + recording.clock.ns, float(value)))
     run = recording.stop()
-    found = [(point.time_ns, float(point.value)) for point in run.points("my.metric")]
+    found = [(point.time_ns, float(point.value)) for point in run.points("user.my.metric")]
     assert repr(sorted(expected)) == repr(sorted(found))
     (odd,) = run.last_points(vocabulary.NONFINITE)
-    assert (3, {vocabulary.METRIC_NAME: "my.metric"}) == (odd.value, odd.attributes)
+    assert (3, {vocabulary.METRIC_NAME: "user.my.metric"}) == (odd.value, odd.attributes)
 
 
-@pytest.mark.parametrize("name", [vocabulary.SAMPLES, vocabulary.COMM_DURATION, "rl.reward.duration"])
-def test_a_number_cannot_take_the_name_of_a_counter_or_histogram(recording: Recording, name: str) -> None:
-    """A backend refuses two kinds of one name; a gauge of ours may be recorded by hand."""
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        (vocabulary.SAMPLES, "is measured by otel_rl itself"),
+        (vocabulary.STEP_TIME, "is measured by otel_rl itself"),
+        ("rl.reward.duration", "is measured by otel_rl itself"),
+        ("rl.step.time.seconds", "begins as names of otel_rl and OpenTelemetry do"),
+        ("process.mine", "begins as names of otel_rl and OpenTelemetry do"),
+    ],
+)
+def test_a_number_cannot_take_a_name_of_ours(
+    recording: Recording, caplog: pytest.LogCaptureFixture, name: str, why: str
+) -> None:
+    """Each such name is said once, with what to do, and each value counted; those of a loop of one's own are taken."""
     with otel_rl.step(1):
-        otel_rl.record(name, 1.0)
-        otel_rl.record(vocabulary.ENTROPY, 1.0)
-    assert {("metrics", "name_taken"): 1} == state.dropped
-    assert [] == [point for point in recording.stop().points(name) if point.kind == "gauge"]
+        for _ in range(3):
+            otel_rl.record(name, 7.5)
+        for mine in vocabulary.SETTABLE:
+            otel_rl.record(mine, 1.5)
+    assert {("metrics", "name_taken"): 3} == state.dropped
+    (line,) = caplog.messages
+    assert f"otel_rl.record({name!r}, ...) is not recorded: the name {why}. Record it under another name" in line
+    run = recording.stop()
+    assert [] == [point for point in run.points() if point.value == 7.5]
+    assert sorted(vocabulary.SETTABLE) == sorted(point.name for point in run.points() if point.value == 1.5)
+
+
+def test_names_that_prometheus_writes_alike_stay_apart(recording: Recording, caplog: pytest.LogCaptureFixture) -> None:
+    """The first has the metric to itself, each other one its name beside; counted by name, and told once."""
+    names = ("loss/policy", "up", "loss.policy", "loss_policy", "UP")
+    with otel_rl.step(1):
+        for _ in range(2):
+            for value, name in enumerate(names):
+                otel_rl.record(name, float(value))
+    (line,) = caplog.messages
+    assert "Prometheus writes 'loss/policy' and 'loss.policy' alike" in line
+    run = recording.stop()
+    clashing = {"loss.policy", "loss_policy"}
+    assert {
+        (f"user.{name}", name if name in clashing else None): [float(value)] * 2 for value, name in enumerate(names)
+    } == {
+        (name, label): [p.value for p in run.points(name) if p.attributes.get(vocabulary.METRIC_NAME) == label]
+        for name, label in {(p.name, p.attributes.get(vocabulary.METRIC_NAME)) for p in run.points()}
+        if name.startswith(vocabulary.USER)
+    }
+    report = build_report(run, WALL_NS)
+    assert sorted(names) == sorted(series.name for series in report.numbers)
+    assert [Loss(what="changed", signal="", reason="name_clash", count=2)] == report.losses
+    out = io.StringIO()
+    render(report, Console(file=out, width=80))
+    assert "2 numbers told apart by rl.metric.name alone (name_clash)" in out.getvalue()
+
+
+def test_of_too_many_names_each_has_its_own_beside(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So they stay apart, though nobody remembers them."""
+    monkeypatch.setattr(naming, "MOST_NAMES", 2)
+    with otel_rl.step(1):
+        for name in ("a", "b", "c/d", "c.d", "a"):
+            otel_rl.record(name, 1.0)
+    found = [(p.name, p.attributes) for p in recording.stop().points() if p.name.startswith(vocabulary.USER)]
+    beside = [(f"user.{name}", {vocabulary.METRIC_NAME: name}) for name in ("c/d", "c.d")]
+    assert sorted([("user.a", {}), ("user.a", {}), ("user.b", {}), *beside], key=str) == sorted(found, key=str)
 
 
 @pytest.mark.parametrize("value", ["x", None, [1, 2], object(), 10**400, np.zeros(3)])
@@ -317,7 +376,7 @@ def test_what_is_no_number_is_said_once_and_counted(
     assert {("metrics", "not_a_number"): 3} == state.dropped
     assert 1 == caplog.text.count("takes a name and a number")
     run = recording.stop()
-    assert ([], [1]) == (list(run.points("my.metric")), [point.value for point in run.points("other")])
+    assert ([], [1]) == (list(run.points("user.my.metric")), [point.value for point in run.points("user.other")])
 
 
 @pytest.mark.guarded
@@ -334,7 +393,9 @@ def test_hostile_names_do_not_raise(recording: Recording) -> None:
         for name in ("\ud800", "x" * 100_000, 5, Odd(), np.zeros(3)):
             otel_rl.record(name, 1.0)  # type: ignore[arg-type]
         otel_rl.record("fine", 1.0)
-    assert {"\ufffd", "x" * 2048, "5", "fine"} <= {point.name for point in recording.stop().points()}
+    found = {point.name for point in recording.stop().points()}
+    assert {"user.\\ud800", "user.5", "user.fine"} <= found
+    assert [255] == [len(name) for name in found if name.startswith("user.xxx")]
 
 
 def test_record_without_instrument_is_nothing() -> None:

@@ -176,7 +176,7 @@ def test_a_killed_process_loses_at_most_the_last_second(tmp_path: Path, number: 
     (directory,) = (tmp_path / "runs").glob("[!.]*")
     journal = open_run(directory)
     turns = sorted(span.attributes["rl.number"] for span in journal.spans(["rl.number"]) if span.name == "turn")
-    points = sorted(int(point.value) for point in journal.points("turn.number"))
+    points = sorted(int(point.value) for point in journal.points("user.turn.number"))
     for found in (turns, points):
         assert list(range(len(found))) == found
         assert len(found) >= ended - 200

@@ -89,7 +89,9 @@ def test_of_many_numbers_those_with_most_values_are_listed(report: Report) -> No
 def test_rewards_of_many_functions_do_not_hide_the_loss(report: Report) -> None:
     """What is no part of something else comes first."""
     loss = replace(report.numbers[1], name=v.LOSS)
-    parts = [replace(loss, name=v.REWARD_SCORE, qualifiers={v.REWARD_FUNCTION: f"task {place}"}) for place in range(60)]
+    parts = [
+        replace(loss, name=v.FUNCTION_SCORE, qualifiers={v.REWARD_FUNCTION: f"task {place}"}) for place in range(60)
+    ]
     lines = shown(replace(report, series=[*parts, replace(loss, name=v.REWARD_SCORE), loss]), 80).splitlines()
     assert "and 22 more, which --json has" in lines
     assert (1, 38, 1) == tuple(

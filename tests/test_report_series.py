@@ -35,12 +35,12 @@ def test_ranks_are_averaged_by_step(tmp_path: Path) -> None:
     loss = series(tmp_path, v.LOSS)
     assert list(range(1, 13)) == loss.steps
     assert pytest.approx([1 / number + 0.5 for number in range(1, 13)]) == loss.values
-    assert {v.LOSS_TYPE: "total"} == loss.qualifiers
+    assert {} == loss.qualifiers
 
 
 def test_a_maximum_over_ranks_is_no_mean(tmp_path: Path) -> None:
     """Of maxima the largest counts."""
-    assert pytest.approx(0.3) == series(tmp_path, v.REWARD_SCORE, **{v.STATISTIC: "max"}).first
+    assert pytest.approx(0.3) == series(tmp_path, v.RESPONSE_MAX).first
 
 
 def test_values_that_are_not_finite_are_counted(tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ POINTS = st.tuples(st.integers(0, 3), st.integers(1, 5), st.sampled_from([0.5, -
 
 def loss(process: Attributes, time_ns: int, value: float) -> PointView:
     """One point of a loss."""
-    return PointView(v.LOSS, "gauge", "1", time_ns, 0, {v.LOSS_TYPE: "total"}, process, JOURNAL, value)
+    return PointView(v.LOSS, "gauge", "", time_ns, 0, {}, process, JOURNAL, value)
 
 
 def lined_up(points: Iterable[tuple[int, int, float]]) -> list[float]:

@@ -120,9 +120,9 @@ def assert_all_arrived(root: Path, server: Sink, recorded: Mapping[str, int], *,
     if once:
         assert expected == arrived(server)
     assert all(len(versions) == 1 for versions in contents(server).values())
-    points = Counter(point.name for point in open_run(root / RUN).points("my.metric"))
-    taken = sum(len(metric.gauge.data_points) for metric in server.taken("metrics") if metric.name == "my.metric")
-    assert taken >= points["my.metric"] if not once else taken == points["my.metric"]
+    points = Counter(point.name for point in open_run(root / RUN).points("user.my.metric"))
+    taken = sum(len(metric.gauge.data_points) for metric in server.taken("metrics") if metric.name == "user.my.metric")
+    assert taken >= points["user.my.metric"] if not once else taken == points["user.my.metric"]
 
 
 @pytest.mark.parametrize("protocol", ["grpc", "http"])
@@ -168,14 +168,14 @@ def test_a_program_that_is_killed_in_its_set_up_arrives(runs: Path, rank: int) -
             process.kill()
         with following(runs / RUN, OTEL_EXPORTER_OTLP_ENDPOINT=server.endpoint) if rank else nullcontext():
             assert wait_until(lambda: journaled(runs) == arrived(server))
-            points = sorted(point.value for point in open_run(runs / RUN).points("turn.number"))
+            points = sorted(point.value for point in open_run(runs / RUN).points("user.turn.number"))
             assert wait_until(lambda: points == turns(server))
     assert (True, []) == (len(points) > 0, list((runs / RUN).glob("*.held.otlp")))
 
 
 def turns(server: Sink) -> list[int]:
     """The numbers of the turns that were taken."""
-    metrics = [metric for metric in server.taken("metrics") if metric.name == "turn.number"]
+    metrics = [metric for metric in server.taken("metrics") if metric.name == "user.turn.number"]
     return sorted(point.as_int for metric in metrics for point in metric.gauge.data_points)
 
 

@@ -6,6 +6,8 @@ import socket
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from otel_rl import vocabulary as v
 from otel_rl.journal.acknowledged import path_of
 from otel_rl.journal.identity import WriterIdentity
@@ -72,6 +74,23 @@ def test_living_processes_are_a_metric(tmp_path: Path) -> None:
     own.write(node)
     own.close()
     assert [0, 1] == [point.value for point in open_run(tmp_path).points() if point.name == v.SELF_WRITERS]
+
+
+def test_what_was_fetched_is_in_no_sum_over_outcomes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is among what was left out and what was shipped already."""
+    own = OwnJournal(tmp_path, WriterIdentity.current("sidecar", 0))
+    node = Node(tmp_path, (), lambda writer: True, print)
+    monkeypatch.setattr(node, "counts", lambda: {("traces", "shipped"): 3, ("traces", "fetched"): 1})
+    own.write(node)
+    own.close()
+    assert [
+        (v.SELF_SHIPPED, 3, {v.OUTCOME: "shipped", v.SIGNAL: "traces"}),
+        (v.SELF_FETCHED, 1, {v.SIGNAL: "traces"}),
+    ] == [
+        (point.name, point.value, dict(point.attributes))
+        for point in open_run(tmp_path).points()
+        if point.name in (v.SELF_SHIPPED, v.SELF_FETCHED)
+    ]
 
 
 def test_what_another_sidecar_sent_is_not_counted_again(tmp_path: Path) -> None:

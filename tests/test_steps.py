@@ -579,7 +579,7 @@ def test_a_rank_does_not_hold_points_without_end(rank_1: Recording, monkeypatch:
     assert not rank_1.flusher.flush(60)
     assert rank_1.flusher.flush(60)
     assert state.identity.known
-    points = [point.value for point in rank_1.run(state.identity.run_id).points("my.metric")]
+    points = [point.value for point in rank_1.run(state.identity.run_id).points("user.my.metric")]
     assert list(range(11)) == points
 
 

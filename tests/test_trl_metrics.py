@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from otel_rl.integrations.trl_metrics import EVALUATION, RANK, Reader
+from otel_rl import vocabulary
+from otel_rl.integrations.trl_metrics import EVALUATION, GLOBAL, RANK, Reader
 from otel_rl.records import Point
 from otel_rl.runtime import state
 from tests.fixtures import Recording
@@ -19,7 +20,7 @@ def read(reader: Reader, lists: dict[str, list[Any]], time_ns: int) -> dict[str,
     names, entries = tuple(lists), tuple(lists.values())
     points = reader.points(names, entries, tuple(map(len, entries)), time_ns)
     assert all(point.time_ns == time_ns for point in points)
-    return {point.name: point.value for point in points}
+    return {point.name.removeprefix("trl."): point.value for point in points}
 
 
 def test_what_is_new_goes_out_once() -> None:
@@ -67,4 +68,15 @@ def test_other_ranks_leave_what_is_reduced_to_rank_0(recording: Recording) -> No
     state.identify(rank=1)
     reader = Reader((EVALUATION,))
     points = reader.points(("reward", "step_time"), ([1.0], [2.0]), (1, 1), 5)
-    assert [Point("step_time", 2.0, 5, (EVALUATION, RANK))] == points
+    assert [Point("trl.step_time", 2.0, 5, (EVALUATION, RANK))] == points
+
+
+def test_names_that_prometheus_writes_alike_stay_apart(recording: Recording) -> None:
+    """Also among what reward functions and tools log: the second carries its name."""
+    names = ("judge/score", "judge.score", "reward")
+    points = Reader(()).points(names, ([1.0], [2.0], [3.0]), (1, 1, 1), 5)
+    assert [
+        Point("trl.judge/score", 1.0, 5, (GLOBAL,)),
+        Point("trl.judge.score", 2.0, 5, ((vocabulary.METRIC_NAME, "judge.score"), GLOBAL)),
+        Point(vocabulary.REWARD_SCORE, 3.0, 5, (GLOBAL,)),
+    ] == points

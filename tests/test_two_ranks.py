@@ -93,8 +93,8 @@ def test_what_is_global_is_there_once(trained: tuple[Trained, Recorded]) -> None
     assert logs.keys() == set(range(1, STEPS + 1))
     points = list(recorded.run.points())
     assert {0} == {p.resource[v.RANK] for p in points if p.attributes.get(v.SCOPE_KEY) == "global"}
-    assert {0, 1} == {p.resource[v.RANK] for p in points if p.name == "step_time"}
-    rewards = recorded.values(v.REWARD_SCORE, rl_scope="global", rl_statistic="mean")
+    assert {0, 1} == {p.resource[v.RANK] for p in points if p.name == f"{v.TRL}step_time"}
+    rewards = recorded.values(v.REWARD_SCORE, rl_scope="global")
     assert {n: e["reward"] for n, e in logs.items() if "reward" in e} == pytest.approx(
         {n: x for n, (x,) in rewards.items()}
     )

@@ -25,7 +25,7 @@ from otel_rl.vocabulary import (
 )
 
 PACKAGE = Path(otel_rl.__file__).parent
-UNITS = {"s", "By", "1", "nat", "Cel", "Hz", "J", "W"}
+UNITS = {"", "s", "By", "1", "nat", "Cel", "Hz", "J", "W"}
 FILES = sorted(path for path in PACKAGE.rglob("*.py") if path.parent.name != "vocabulary")
 NAMES = {*ATTRIBUTES, *METRICS, *EVENTS, *STAGES} - {"rl.train", "rl.rank"}
 """All names but two that are a beginning of others."""
@@ -62,6 +62,14 @@ def test_a_metric_has_a_ucum_unit_and_its_boundaries(row: Metric) -> None:
     assert per in {"", "s"}
     assert (row.kind == "histogram") == bool(row.boundaries)
     assert list(row.boundaries) == sorted(set(row.boundaries))
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if isinstance(row, Metric)], ids=lambda row: row.name)
+def test_the_unit_1_is_that_of_ratios_alone(row: Metric) -> None:
+    """Prometheus writes ``_ratio`` behind its gauges; a count is one of things, and a plain number has no unit."""
+    is_share = "share of " in row.meaning or " / " in row.meaning
+    assert (row.unit == "1") == (is_share and row.kind == "gauge")
+    assert row.kind != "counter" or row.unit in {"s", "By", "J"} or row.unit.startswith("{")
 
 
 def test_durations_span_what_rl_needs() -> None:

@@ -11,35 +11,35 @@ from typing import Any
 
 from otel_rl import vocabulary
 from otel_rl.metrics import as_number
+from otel_rl.naming import Series, series_of
 from otel_rl.probes import deferred
 from otel_rl.records import Later, Point
 from otel_rl.runtime import state
 
 Label = tuple[str, str]
-Series = tuple[str, tuple[Label, ...]]
 
 CANONICAL: dict[str, tuple[str, tuple[Label, ...]]] = {
-    "reward": (vocabulary.REWARD_SCORE, ((vocabulary.STATISTIC, "mean"),)),
-    "reward_std": (vocabulary.REWARD_SCORE, ((vocabulary.STATISTIC, "std"),)),
+    "reward": (vocabulary.REWARD_SCORE, ()),
+    "reward_std": (vocabulary.REWARD_STD, ()),
     "frac_reward_zero_std": (vocabulary.REWARD_ZERO_STD, ()),
     "kl": (vocabulary.KL_REFERENCE, ()),
     "entropy": (vocabulary.ENTROPY, ()),
-    "policy_loss": (vocabulary.LOSS, ((vocabulary.LOSS_TYPE, "policy"),)),
-    "clip_ratio/low_mean": (vocabulary.CLIP_FRACTION, ((vocabulary.CLIP_SIDE, "low"),)),
-    "clip_ratio/high_mean": (vocabulary.CLIP_FRACTION, ((vocabulary.CLIP_SIDE, "high"),)),
-    "clip_ratio/region_mean": (vocabulary.CLIP_FRACTION, ((vocabulary.CLIP_SIDE, "region"),)),
-    "completions/mean_length": (vocabulary.RESPONSE_LENGTH, ((vocabulary.STATISTIC, "mean"),)),
-    "completions/min_length": (vocabulary.RESPONSE_LENGTH, ((vocabulary.STATISTIC, "min"),)),
-    "completions/max_length": (vocabulary.RESPONSE_LENGTH, ((vocabulary.STATISTIC, "max"),)),
+    "policy_loss": (vocabulary.LOSS_TERM, ((vocabulary.LOSS_TYPE, "policy"),)),
+    "clip_ratio/low_mean": (vocabulary.CLIP_SIDE_FRACTION, ((vocabulary.CLIP_SIDE, "low"),)),
+    "clip_ratio/high_mean": (vocabulary.CLIP_SIDE_FRACTION, ((vocabulary.CLIP_SIDE, "high"),)),
+    "clip_ratio/region_mean": (vocabulary.CLIP_FRACTION, ()),
+    "completions/mean_length": (vocabulary.RESPONSE_LENGTH, ()),
+    "completions/min_length": (vocabulary.RESPONSE_MIN, ()),
+    "completions/max_length": (vocabulary.RESPONSE_MAX, ()),
     "completions/clipped_ratio": (vocabulary.RESPONSE_CLIPPED, ()),
 }
-"""A name that is not here passes through as TRL calls it."""
+"""A name that is not here passes through as TRL calls it, below ``trl.``."""
+OF_FUNCTION = {"mean": vocabulary.FUNCTION_SCORE, "std": vocabulary.FUNCTION_STD}
 PER_RANK = frozenset({"step_time"})
 """What TRL does not reduce over the ranks."""
 GLOBAL: Label = (vocabulary.SCOPE_KEY, "global")
 RANK: Label = (vocabulary.SCOPE_KEY, "rank")
 EVALUATION: Label = (vocabulary.MODE, "eval")
-LOSS_LABELS = ((vocabulary.LOSS_TYPE, "total"), RANK)
 
 
 class Reader:
@@ -95,10 +95,19 @@ class Reader:
     def _name(self, name: str) -> Series | None:
         """Find the series of a metric; None where another rank reports it."""
         is_global = name not in PER_RANK
-        canonical, own = _canonical(name)
+        canonical, own = self._canonical(name)
         series = (canonical, (*own, *self._labels, GLOBAL if is_global else RANK))
         self._series[name] = None if is_global and state.identity.rank != 0 else series
         return self._series[name]
+
+    def _canonical(self, name: str) -> Series:
+        kind, _, rest = name.partition("/")
+        function, _, statistic = rest.rpartition("/")
+        if kind == "rewards" and function and statistic in OF_FUNCTION:
+            return OF_FUNCTION[statistic], ((vocabulary.REWARD_FUNCTION, function),)
+        if name == "reward" and EVALUATION in self._labels:
+            return vocabulary.EVAL_REWARD, ()
+        return CANONICAL.get(name) or series_of(name, vocabulary.TRL)
 
 
 def _mean(entries: list[Any]) -> float | None:
@@ -118,7 +127,7 @@ def step_metrics(trainer: Any) -> None:
     parts = 1 if is_scaled else trainer.current_gradient_accumulation_steps  # the mean over the micro-batches
 
     def use(values: list[float]) -> tuple[Point]:
-        return (Point(vocabulary.LOSS, sum(values) / parts, time_ns, LOSS_LABELS),)
+        return (Point(vocabulary.LOSS, sum(values) / parts, time_ns, (RANK,)),)
 
     deferred.read(losses, use)
 
@@ -145,11 +154,3 @@ def _record(trainer: Any, mode: str, labels: tuple[Label, ...]) -> None:
     lists = metrics[mode]
     complete = tuple(lists), tuple(lists.values()), tuple(map(len, lists.values()))
     state.add(Later(reader.points, (*complete, state.now())))
-
-
-def _canonical(name: str) -> tuple[str, tuple[Label, ...]]:
-    kind, _, rest = name.partition("/")
-    function, _, statistic = rest.rpartition("/")
-    if kind == "rewards" and function and statistic in ("mean", "std"):
-        return vocabulary.REWARD_SCORE, ((vocabulary.STATISTIC, statistic), (vocabulary.REWARD_FUNCTION, function))
-    return CANONICAL.get(name, (name, ()))

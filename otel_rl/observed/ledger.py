@@ -149,7 +149,7 @@ def attributes(noted: Noted) -> Attributes:
 def _points(row: Row[int], time_ns: int) -> Iterator[Point]:
     where = (v.LEDGER_BOUNDARY, row.boundary)
     if row.logprobs is not None and row.logprobs.count:
-        for statistic, value in (("mean", row.logprobs.mean_abs), ("max", row.logprobs.max_abs)):
-            yield Point(v.LOGPROB_DIFFERENCE, value, time_ns, ((v.STATISTIC, statistic), where))
+        yield Point(v.LOGPROB_DIFFERENCE, row.logprobs.mean_abs, time_ns, (where,))
+        yield Point(v.LOGPROB_MAX_DIFFERENCE, row.logprobs.max_abs, time_ns, (where,))
     if row.mask is not None and row.mask.ratio is not None:
         yield Point(v.MASK_RATIO, row.mask.ratio, time_ns, (where,))

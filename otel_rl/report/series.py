@@ -18,10 +18,13 @@ from otel_rl.report.model import Rank, Series
 from otel_rl.report.pieces import rank_of, text
 
 NAMES: Final = (
-    v.REWARD_SCORE, v.EVAL_REWARD, v.REWARD_ZERO_STD, v.LOSS, v.GRAD_NORM, v.KL_REFERENCE, v.KL_POLICY, v.ENTROPY,
-    v.CLIP_FRACTION, v.RESPONSE_LENGTH, v.RESPONSE_CLIPPED, v.LEARNING_RATE,
+    v.REWARD_SCORE, v.REWARD_STD, v.FUNCTION_SCORE, v.FUNCTION_STD, v.EVAL_REWARD, v.REWARD_ZERO_STD, v.LOSS,
+    v.LOSS_TERM, v.GRAD_NORM, v.KL_REFERENCE, v.KL_POLICY, v.ENTROPY, v.CLIP_FRACTION, v.CLIP_SIDE_FRACTION,
+    v.RESPONSE_LENGTH, v.RESPONSE_MIN, v.RESPONSE_MAX, v.RESPONSE_CLIPPED, v.LEARNING_RATE,
 )  # fmt: skip
 """The series of a report in their order."""
+EXTREMES: Final = {v.RESPONSE_MIN: min, v.RESPONSE_MAX: max}
+"""What is no mean over ranks."""
 
 MOST_MOMENTS: Final = 4096
 """Times of a process that are known again; one that comes back later is kept once more."""
@@ -61,7 +64,7 @@ class Numbers:
         key = (point.name, point.unit, *point.attributes, *map(str, point.attributes.values()))
         found = self._heads.get(key)
         if found is None:
-            head = point.name, point.unit, _qualifiers(point)
+            head = _name(point), point.unit, _qualifiers(point)
             found = self._heads[key] = self._points.setdefault(head, (array("I"), array("d")))
         moments, values = found
         moments.append(self._moment(point))
@@ -161,24 +164,31 @@ def _at(steps: Sequence[StepRecord], time_ns: int) -> StepRecord | None:
 
 
 def is_own(point: PointView) -> bool:
-    """Whether a point is one that the training recorded by itself: a gauge that is none of ours, without attributes."""
-    return point.kind == "gauge" and point.name not in v.METRICS and not point.attributes
+    """Whether the training recorded a point by itself: a number of the user's, another gauge without attributes."""
+    if point.kind != "gauge" or point.name in v.METRICS:
+        return False
+    return not point.attributes or point.name.startswith(v.USER)
+
+
+def _name(point: PointView) -> str:
+    """Return the name of a series, of a user's number as the user wrote it."""
+    return text(point.attributes, v.METRIC_NAME) or point.name.removeprefix(v.USER)
 
 
 def _qualifiers(point: PointView) -> Qualifiers:
-    return tuple(sorted((key, str(value)) for key, value in point.attributes.items() if key != v.SCOPE_KEY))
+    hidden = (v.SCOPE_KEY, v.METRIC_NAME)
+    return tuple(sorted((key, str(value)) for key, value in point.attributes.items() if key not in hidden))
 
 
 def _series(head: Head, steps: Iterable[tuple[StepKey, list[Value]]]) -> Series:
     name, unit, qualifiers = head
-    statistic = dict(qualifiers).get(v.STATISTIC, "")
     rows: list[tuple[int, int | None, float]] = []
     nonfinite = 0
     for key, values in steps:
         newest = _newest(values)
         numbers = [number for _, _, number in newest]
         nonfinite += sum(not math.isfinite(number) for number in numbers)
-        rows.append((newest[0][0], key[1], _combine(numbers, statistic)))
+        rows.append((newest[0][0], key[1], _combine(numbers, name)))
     rows.sort(key=lambda row: row[0])
     numbers = [number for _, _, number in rows]
     found = trend(numbers)
@@ -203,8 +213,8 @@ def _newest(values: list[Value]) -> list[Value]:
     return sorted(value for value in values if value[1] == attempt)
 
 
-def _combine(numbers: Sequence[float], statistic: str) -> float:
+def _combine(numbers: Sequence[float], name: str) -> float:
     finite = [number for number in numbers if math.isfinite(number)]
     if not finite:
         return math.nan
-    return {"min": min, "max": max}.get(statistic, mean)(finite)
+    return EXTREMES.get(name, mean)(finite)

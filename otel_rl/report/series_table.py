@@ -18,9 +18,11 @@ from otel_rl.report.style import BAR, WARNING
 
 TITLES: Final = {
     v.REWARD_SCORE: "reward",
+    v.FUNCTION_SCORE: "reward",
     v.EVAL_REWARD: "evaluation reward",
     v.REWARD_ZERO_STD: "groups of equal reward",
     v.LOSS: "loss",
+    v.LOSS_TERM: "loss",
     v.GRAD_NORM: "gradient norm",
     v.KL_REFERENCE: "KL to reference",
     v.KL_POLICY: "KL to old policy",
@@ -30,7 +32,7 @@ TITLES: Final = {
     v.RESPONSE_CLIPPED: "responses cut",
     v.LEARNING_RATE: "learning rate",
 }
-"""What people call the series."""
+"""What people call the series that are shown."""
 LONGEST_LINE: Final = 48
 MOST_ROWS: Final = 40
 """Lines over the steps that are shown; a framework may have a reward for each task."""
@@ -73,10 +75,8 @@ def _table(heads: tuple[str, ...], lines: Sequence[Number], left: int) -> Render
 
 
 def _is_shown(series: Series) -> bool:
-    """Leave to JSON what is no mean, the sides of the clip fraction, and of evaluations all but their reward."""
-    if series.qualifiers.get(v.STATISTIC, "mean") != "mean" or series.qualifiers.get(v.CLIP_SIDE, "region") != "region":
-        return False
-    return not _is_evaluation(series) or (series.name == v.REWARD_SCORE and v.REWARD_FUNCTION not in series.qualifiers)
+    """Leave to JSON what has no title, and of evaluations all but their reward."""
+    return series.name in TITLES and (not _is_evaluation(series) or series.name == v.EVAL_REWARD)
 
 
 def _is_evaluation(series: Series) -> bool:
@@ -85,17 +85,14 @@ def _is_evaluation(series: Series) -> bool:
 
 def _is_part(series: Series) -> bool:
     """Whether a series is of one function or task, of which there may be many."""
-    return v.REWARD_FUNCTION in series.qualifiers
+    return series.name == v.FUNCTION_SCORE
 
 
-def _order(series: Series) -> tuple[int, bool, int]:
-    """Keep the order of the report, but put a series before its parts and training before evaluation."""
-    return list(TITLES).index(series.name), _is_evaluation(series), len(series.qualifiers)
+def _order(series: Series) -> tuple[int, int]:
+    """Keep the order of the report, but put a series before its parts."""
+    return list(TITLES).index(series.name), len(series.qualifiers)
 
 
 def _title(series: Series) -> str:
-    if _is_evaluation(series):
-        return TITLES[v.EVAL_REWARD]
-    plain = ((v.STATISTIC, "mean"), (v.CLIP_SIDE, "region"), (v.LOSS_TYPE, "total"))
-    rest = [value for key, value in series.qualifiers.items() if (key, value) not in plain]
+    rest = [value for key, value in series.qualifiers.items() if key != v.MODE]
     return f"  {TITLES[series.name]} {' '.join(rest)}" if rest else TITLES[series.name]

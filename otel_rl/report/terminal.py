@@ -8,6 +8,7 @@ from typing import Any, Final
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
+from otel_rl import vocabulary as v
 from otel_rl.report.balance_table import balance_table
 from otel_rl.report.clocks import clock_lines
 from otel_rl.report.comm_table import comm_table
@@ -186,7 +187,9 @@ def _trust(report: Report) -> Text | None:
         if loss.what == "dropped"
     ]
     lines += [
-        f"{plural(loss.count, 'value')} cut, replaced or left out ({loss.reason})"
+        f"{plural(loss.count, 'number')} told apart by {v.METRIC_NAME} alone ({loss.reason})"
+        if loss.reason == "name_clash"
+        else f"{plural(loss.count, 'value')} cut, replaced or left out ({loss.reason})"
         for loss in report.losses
         if loss.what == "changed"
     ]

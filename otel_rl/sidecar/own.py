@@ -66,8 +66,11 @@ def _of_shipping(node: Node) -> Iterable[Sample]:
     yield Sample(vocabulary.SELF_OLDEST, node.oldest_s())
     yield Sample(vocabulary.SELF_WRITERS, len(node.trainers & node.living))
     for (signal, outcome), number in node.counts().items():
-        labels = ((vocabulary.OUTCOME, outcome), (vocabulary.SIGNAL, signal))
-        yield Sample(vocabulary.SELF_SHIPPED, number, labels)
+        of_signal = (vocabulary.SIGNAL, signal)
+        if outcome == "fetched":  # these are among the others: a sum over outcomes would count them once more
+            yield Sample(vocabulary.SELF_FETCHED, number, (of_signal,))
+        else:
+            yield Sample(vocabulary.SELF_SHIPPED, number, ((vocabulary.OUTCOME, outcome), of_signal))
     for (signal, kind, reason), number in node.retries().items():
         why = ((vocabulary.OUTCOME, kind), (vocabulary.REASON, reason), (vocabulary.SIGNAL, signal))
         yield Sample(vocabulary.SELF_RETRIED, number, why)

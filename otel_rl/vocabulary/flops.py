@@ -27,7 +27,7 @@ MFU: Final = metric(
     "rl.flops.mfu",
     "gauge",
     "1",
-    "the same by the device's peak, only where that is known; one point per step and scope",
+    "share of the device's peak that the same is, only where the peak is known; one point per step and scope",
 )
 FLOPS_NOTE: Final = event(
     "rl.flops.note", "what the operations of a model assume, or why they are not known or not counted; each once"

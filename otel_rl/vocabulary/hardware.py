@@ -60,11 +60,11 @@ HW_ERRORS: Final = metric(
     SEMCONV,
 )
 HW_STATUS: Final = metric(
-    "hw.status", "gauge", "1", "1 for the `hw.state` that the device is in, 0 for the other", SEMCONV
+    "hw.status", "gauge", "", "1 for the `hw.state` that the device is in, 0 for the other", SEMCONV
 )
 HW_CLOCK: Final = metric("rl.hw.clock", "gauge", "Hz", "clock by `rl.hw.clock.type`")
 THROTTLE: Final = metric(
-    "rl.hw.throttle", "gauge", "1", "1 where the device's clock was held down for `rl.hw.throttle.reason`, else 0"
+    "rl.hw.throttle", "gauge", "", "1 where the device's clock was held down for `rl.hw.throttle.reason`, else 0"
 )
 PCIE_THROUGHPUT: Final = metric(
     "rl.hw.pcie.throughput", "gauge", "By/s", "in a window of 20 ms; only of devices that count no bytes of PCIe"

@@ -47,6 +47,9 @@ LOGPROB_DIFFERENCE: Final = metric(
     "rl.ledger.logprob.difference",
     "gauge",
     "nat",
-    "|logprob of training - logprob of the rollout| over a step's tokens, by `rl.statistic` and boundary",
+    "|logprob of training - logprob of the rollout|, mean over a step's tokens, by boundary",
+)
+LOGPROB_MAX_DIFFERENCE: Final = metric(
+    "rl.ledger.logprob.max_difference", "gauge", "nat", "the largest such difference of a step's tokens, by boundary"
 )
 MASK_RATIO: Final = metric("rl.ledger.mask.ratio", "gauge", "1", "share of true positions of the masks, by boundary")

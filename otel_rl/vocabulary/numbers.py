@@ -20,12 +20,17 @@ TOKEN_KIND: Final = attribute(
 )
 WORK: Final = attribute("rl.work", "string", "metric", "what was counted: `rollout` or `train`")
 WALL: Final = attribute("rl.wall", "string", "metric", "the wall time a rate was divided by: `step`")
-STATISTIC: Final = attribute("rl.statistic", "string", "metric", "`mean`, `min`, `max` or `std`")
 LOSS_TYPE: Final = attribute(
-    "rl.loss.type", "string", "metric", "`total`, `policy`, `value`, `kl_divergence`, `entropy`", PROPOSAL
+    "rl.loss.type", "string", "metric", "`policy`, `value`, `kl_divergence`, `entropy`", PROPOSAL
 )
-CLIP_SIDE: Final = attribute("rl.clip.side", "string", "metric", "`low`, `high` or `region`")
-METRIC_NAME: Final = attribute("rl.metric.name", "string", "metric", "the metric that a value belonged to")
+CLIP_SIDE: Final = attribute("rl.clip.side", "string", "metric", "`low` or `high`")
+METRIC_NAME: Final = attribute(
+    "rl.metric.name",
+    "string",
+    "metric",
+    "of `rl.metric.nonfinite` the metric that a value belonged to; of a number that a user or a framework named, its "
+    "name as they wrote it, where Prometheus writes that of another one alike",
+)
 
 STAGE_DURATION: Final = metric(
     "rl.stage.duration", "histogram", "s", "duration of a user's own stage, by `rl.stage`", OURS, DURATION_BOUNDARIES
@@ -66,20 +71,50 @@ TOKENS_RATE: Final = metric(
 SAMPLES_RATE: Final = metric(
     "rl.throughput.samples", "gauge", "{sample}/s", "samples per second, by `rl.work` and `rl.wall`"
 )
-LOSS: Final = metric("rl.train.loss", "gauge", "1", "loss of the step, by `rl.loss.type`", PROPOSAL)
-GRAD_NORM: Final = metric("rl.train.grad_norm", "gauge", "1", "gradient norm before clipping")
-LEARNING_RATE: Final = metric("rl.train.learning_rate", "gauge", "1", "learning rate of the first parameter group")
+LOSS: Final = metric("rl.train.loss", "gauge", "", "loss of the step, all of its terms together", PROPOSAL)
+LOSS_TERM: Final = metric("rl.train.loss_term", "gauge", "", "one term of the loss, by `rl.loss.type`")
+GRAD_NORM: Final = metric("rl.train.grad_norm", "gauge", "", "gradient norm before clipping")
+LEARNING_RATE: Final = metric("rl.train.learning_rate", "gauge", "", "learning rate of the first parameter group")
 ENTROPY: Final = metric("rl.train.entropy", "gauge", "nat", "mean token entropy of the policy")
 KL_REFERENCE: Final = metric("rl.train.kl.reference", "gauge", "nat", "KL divergence of policy and reference model")
 KL_POLICY: Final = metric("rl.train.kl.policy", "gauge", "nat", "KL divergence of new and old policy")
 CLIP_FRACTION: Final = metric("rl.train.clip_fraction", "gauge", "1", "share of tokens whose ratio was clipped")
-REWARD_SCORE: Final = metric("rl.reward.score", "gauge", "1", "reward, by `rl.statistic` and `rl.reward.function`")
+CLIP_SIDE_FRACTION: Final = metric(
+    "rl.train.clip_side_fraction",
+    "gauge",
+    "1",
+    "share of tokens whose ratio was clipped on one side, by `rl.clip.side`",
+)
+REWARD_SCORE: Final = metric("rl.reward.score", "gauge", "", "reward, mean of the samples, of all functions together")
+REWARD_STD: Final = metric("rl.reward.std", "gauge", "", "its standard deviation")
+FUNCTION_SCORE: Final = metric(
+    "rl.reward.function.score",
+    "gauge",
+    "",
+    "score of one reward function, mean of the samples, by `rl.reward.function`",
+)
+FUNCTION_STD: Final = metric(
+    "rl.reward.function.std", "gauge", "", "standard deviation of such a score, by `rl.reward.function`"
+)
 REWARD_ZERO_STD: Final = metric("rl.reward.group.zero_std", "gauge", "1", "share of groups whose rewards are all equal")
-RESPONSE_LENGTH: Final = metric("rl.sample.response.length", "gauge", "{token}", "response length, by `rl.statistic`")
+RESPONSE_LENGTH: Final = metric("rl.sample.response.length", "gauge", "{token}", "mean length of the responses")
+RESPONSE_MIN: Final = metric("rl.sample.response.min_length", "gauge", "{token}", "length of the shortest response")
+RESPONSE_MAX: Final = metric("rl.sample.response.max_length", "gauge", "{token}", "length of the longest response")
 RESPONSE_CLIPPED: Final = metric(
     "rl.sample.response.clipped", "gauge", "1", "share of responses cut at the length limit"
 )
-EVAL_REWARD: Final = metric("rl.environment.reward.mean", "gauge", "1", "mean reward of the evaluation", PROPOSAL)
+EVAL_REWARD: Final = metric("rl.environment.reward.mean", "gauge", "", "mean reward of the evaluation", PROPOSAL)
+SETTABLE: Final = (
+    REWARD_SCORE, REWARD_STD, EVAL_REWARD, REWARD_ZERO_STD, LOSS, GRAD_NORM, KL_REFERENCE, KL_POLICY, ENTROPY,
+    CLIP_FRACTION, RESPONSE_LENGTH, RESPONSE_MIN, RESPONSE_MAX, RESPONSE_CLIPPED, LEARNING_RATE,
+)  # fmt: skip
+"""What a loop without a framework sets itself, with ``otel_rl.record``."""
+NAMESPACES: Final = ("rl.", "gen_ai.", "hw.", "system.", "process.", "otel_rl.")
+"""How names begin that no user may give to a number."""
+USER: Final = "user."
+"""How metrics begin that a user named."""
+TRL: Final = "trl."
+"""How metrics begin that TRL named."""
 NONFINITE: Final = metric("rl.metric.nonfinite", "counter", "{value}", "per-step values that were NaN or infinite")
 RSS: Final = metric("rl.memory.host.rss", "gauge", "By", "resident bytes at step end")
 VMS: Final = metric("rl.memory.host.vms", "gauge", "By", "virtual bytes at step end")

@@ -18,7 +18,10 @@ SELF_JOURNALED: Final = metric(
 )
 SELF_DROPPED: Final = metric("otel_rl.dropped", "counter", "{record}", "records given up, by signal and reason")
 SELF_CHANGED: Final = metric(
-    "otel_rl.changed", "counter", "{change}", "what was cut, replaced or left out of records that are kept, by reason"
+    "otel_rl.changed",
+    "counter",
+    "{change}",
+    "what was cut, replaced, added to or left out of records that are kept, by reason",
 )
 SELF_ERRORS: Final = metric(
     "otel_rl.errors", "counter", "{error}", "errors of otel_rl itself, by reason; the host never sees them"
@@ -27,6 +30,12 @@ SELF_BYTES: Final = metric("otel_rl.journal.bytes", "counter", "By", "bytes writ
 
 SELF_SHIPPED: Final = metric(
     "otel_rl.ship.records", "counter", "{record}", "records by signal and by what became of them at the other side"
+)
+SELF_FETCHED: Final = metric(
+    "otel_rl.ship.fetched",
+    "counter",
+    "{record}",
+    "records that were left out and sent after all, since a child was: `otel_rl.ship.records` has them twice",
 )
 SELF_RETRIED: Final = metric(
     "otel_rl.ship.retries", "counter", "{request}", "requests that are sent again, by signal, outcome and answer"
@@ -45,9 +54,8 @@ OUTCOME: Final = attribute(
     "string",
     "metric",
     "of records: `shipped`, `rejected` (partial success), `refused`, `left_out` (beyond the share of a trace, or the "
-    "end of a stage that had been closed), `fetched` (of these, sent after all since a child was: it counts as one of "
-    "the former, too) or `damaged`; of retries: `later`, or `blocked` until somebody mends the settings; of steps: "
-    "`derived`, or why not: a word of docs/failures.md",
+    "end of a stage that had been closed) or `damaged`; of retries: `later`, or `blocked` until somebody mends the "
+    "settings; of steps: `derived`, or why not: a word of docs/failures.md",
 )
 
 OPEN: Final = event("rl.stage.open", "a stage that was open when the journal was written; its end, if any, is its span")

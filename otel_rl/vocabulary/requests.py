@@ -183,7 +183,7 @@ ROLLOUT_WALL: Final = metric("rl.rollout.time", "gauge", "s", "time of a rollout
 RUNNING: Final = metric("rl.engine.requests.running", "gauge", "{request}", "requests that the engine works on")
 WAITING: Final = metric("rl.engine.requests.waiting", "gauge", "{request}", "requests that wait in the engine")
 KV_USAGE: Final = metric("rl.engine.kv_cache.usage", "gauge", "1", "share of the KV cache in use")
-KV_PEAK: Final = metric("rl.engine.kv_cache.peak", "gauge", "1", "highest usage of the KV cache in a step")
+KV_PEAK: Final = metric("rl.engine.kv_cache.peak", "gauge", "1", "highest share of the KV cache in use in a step")
 KV_BYTES: Final = metric(
     "rl.memory.kv_cache.size",
     "gauge",

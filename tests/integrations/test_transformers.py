@@ -176,7 +176,7 @@ def test_a_users_own_stages_spans_and_threads_nest(trainings: Trainings) -> None
         (reward,) = [child for child in step.children if child.name == v.REWARD]
         assert ["rl.reward digits_in_threads", "  judge", "    http"] == reward.outline()
         assert reward.children[0].children[0].attributes[v.BATCH_SIZE] == 4
-    assert ["nan", "nan"] == [str(point.value) for point in recorded.run.points("judge.score")]
+    assert ["nan", "nan"] == [str(point.value) for point in recorded.run.points("user.judge.score")]
 
 
 def test_the_norm_is_known_without_clipping(trainings: Trainings) -> None:

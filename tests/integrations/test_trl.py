@@ -441,24 +441,25 @@ def test_metrics_of_every_step_are_trls_own(measured: tuple[Trained, Trained, Re
         assert expected == pytest.approx(found, nan_ok=True), name
     assert any(map(math.isnan, logged["rewards/unsure/mean"].values()))
     counted = {point.attributes[v.METRIC_NAME]: point.value for point in recorded.last(v.NONFINITE)}
-    assert counted[v.REWARD_SCORE] == sum(math.isnan(point.value) for point in recorded.run.points(v.REWARD_SCORE))
+    nan = sum(math.isnan(point.value) for point in recorded.run.points(v.FUNCTION_SCORE))
+    assert nan == counted[v.FUNCTION_SCORE] > 0
 
 
 def spelled(name: str) -> tuple[str, dict[str, str]]:
     """Say under which metric and labels a value of TRL is found; an independent spelling of the table."""
     parts = name.split("/")
     if parts[0] == "rewards":
-        return v.REWARD_SCORE, {"rl_reward_function": parts[1], "rl_statistic": parts[2]}
-    metric, labels = CANONICAL.get(name, (name, ()))
+        return f"rl.reward.function.{parts[2].replace('mean', 'score')}", {"rl_reward_function": parts[1]}
+    metric, labels = CANONICAL.get(name, (f"trl.{name}", ()))
     return metric, {key.replace(".", "_"): value for key, value in labels}
 
 
-def test_the_unlabelled_reward_is_the_whole_reward(measured: tuple[Trained, Trained, Recorded]) -> None:
-    """A function's reward is told from the sum by its label alone."""
+def test_the_reward_is_a_metric_of_its_own(measured: tuple[Trained, Trained, Recorded]) -> None:
+    """No point of it is one of a function, of an evaluation, or a deviation: its mean by run needs no label."""
     plain, _, recorded = measured
-    points = [p for p in recorded.run.points(v.REWARD_SCORE) if v.REWARD_FUNCTION not in p.attributes]
-    means = [p.value for p in points if p.attributes[v.STATISTIC] == "mean" and v.MODE not in p.attributes]
-    assert [entry["reward"] for entry in plain.truth["logs"] if "reward" in entry] == pytest.approx(means)
+    found = [(p.value, dict(p.attributes)) for p in recorded.run.points(v.REWARD_SCORE)]
+    whole = {v.SCOPE_KEY: "global"}
+    assert [(pytest.approx(e["reward"]), whole) for e in plain.truth["logs"] if "reward" in e] == found
 
 
 def test_loss_norm_and_rate_of_every_step_are_the_trainers(measured: tuple[Trained, Trained, Recorded]) -> None:
@@ -476,7 +477,7 @@ def test_an_evaluations_metrics_are_told_apart(measured: tuple[Trained, Trained,
     plain, _, recorded = measured
     for name in ("reward", "rewards/digits/mean", "completions/mean_length", "entropy"):
         expected = {e["step"]: e[f"eval_{name}"] for e in plain.truth["logs"] if f"eval_{name}" in e}
-        metric, labels = spelled(name)
+        metric, labels = (v.EVAL_REWARD, {}) if name == "reward" else spelled(name)
         assert [3, 6, 7] == list(expected)
         assert expected == pytest.approx(one(recorded.values(metric, **labels, rl_mode="eval"))), name
 
@@ -503,7 +504,7 @@ def test_step_time_is_the_length_of_the_step(measured: tuple[Trained, Trained, R
     for number, (least_s, most_s) in evaluated.items():
         assert lengths[number] - most_s - 1e-9 <= inner[number] <= lengths[number] - least_s + 1e-9, number
     assert set(PER_RANK) == {"step_time"}
-    assert set(lengths) == set(recorded.values("step_time", rl_scope="rank"))
+    assert set(lengths) == set(recorded.values("trl.step_time", rl_scope="rank"))
 
 
 # --- an evaluation that leaves the model training ---------------------------------------------------------------------
@@ -572,9 +573,9 @@ def test_an_evaluation_that_left_the_model_training_has_its_reward(batched: tupl
         return sum(1 / (1 + len(ids)) for ids in rollout["completion_ids"]) / len(rollout["completion_ids"])
 
     first = {number: reward(rollouts[0]) for number, rollouts in evaluated.items()}
-    assert first == pytest.approx(one(recorded.values(v.REWARD_SCORE, rl_mode="eval", rl_statistic="mean")))
+    assert first == pytest.approx(one(recorded.values(v.EVAL_REWARD, rl_mode="eval")))
     own = {number: reward(rollout) for number, rollout in enumerate(training, 1)}
-    assert own == pytest.approx(one(recorded.values(v.REWARD_SCORE, rl_statistic="mean")))
+    assert own == pytest.approx(one(recorded.values(v.REWARD_SCORE)))
 
 
 # --- what goes wrong --------------------------------------------------------------------------------------------------

@@ -1,0 +1,61 @@
+"""Under which metric a number goes out whose name a user or a framework gave.
+
+The prefix keeps such a name apart from every other one: from ours, from those of the backend (``up``, ``ALERTS``). What
+is left are names that Prometheus writes alike (``loss/policy``, ``loss.policy``): the first has the metric to itself,
+each other one the attribute ``rl.metric.name``.
+"""
+
+from __future__ import annotations
+
+import re
+from hashlib import blake2b
+from typing import Final
+
+from otel_rl import vocabulary
+from otel_rl.guard import say
+from otel_rl.records import Count, Labels
+from otel_rl.runtime import state
+
+MOST_NAMES: Final = 10_000
+"""Names that are known again; each one that comes later has the attribute."""
+LONGEST: Final = 255
+"""Characters of a metric's name, as OpenTelemetry limits them; the end of a longer one becomes a checksum."""
+KEPT: Final = re.compile("[a-zA-Z0-9:]+")
+"""What Prometheus keeps of a name; all else becomes one underscore."""
+
+Series = tuple[str, Labels]
+"""Name of a metric, and its attributes."""
+
+
+def series_of(name: str, prefix: str) -> Series:
+    """Return the metric of a number that has this name.
+
+    Args:
+        name: as the user or the framework wrote it.
+        prefix: whose name it is: ``user.``, ``trl.``.
+
+    Cost: 0.15 us from the second call on.
+    """
+    whole = prefix + name
+    return state.series.get(whole) or _choose(name, prefix, whole)
+
+
+def _choose(name: str, prefix: str, whole: str) -> Series:
+    written = whole.encode(errors="backslashreplace").decode()  # a surrogate of its own is no text
+    if len(written) > LONGEST:
+        written = f"{written[: LONGEST - 17]}.{blake2b(written.encode(), digest_size=8).hexdigest()}"
+    shown = written.removeprefix(prefix)
+    label = ((vocabulary.METRIC_NAME, shown),)
+    if len(state.series) >= MOST_NAMES:
+        return written, label
+    alike = state.alike.setdefault("_".join(KEPT.findall(written)), [])
+    if whole not in alike:
+        alike.append(whole)
+    place = alike.index(whole)
+    series = state.series[whole] = (written, label if place else ())
+    if place:
+        state.add(Count(vocabulary.SELF_CHANGED, 1, ((vocabulary.REASON, "name_clash"),)))
+    if place == 1:
+        message = "otel_rl: Prometheus writes %r and %r alike; points of the second carry %s=%r, and so do further ones"
+        say(message, alike[0].removeprefix(prefix), shown, vocabulary.METRIC_NAME, shown)
+    return series

@@ -1,0 +1,103 @@
+"""Numbers that a user records are all found in Prometheus: none overwrites another, and none a series of Prometheus."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+
+from otel_rl import vocabulary as v
+from otel_rl.journal.encode import SpanEncoder
+from otel_rl.journal.read import open_run
+from otel_rl.records import MetricPoints, Number
+from tests.backend.otlp import send
+from tests.backends import collector, prometheus, wait_for
+
+pytestmark = pytest.mark.backend
+
+PROGRAM = """
+import json, sys, otel_rl
+otel_rl.instrument()
+with otel_rl.step(1):
+    for value, name in enumerate(json.loads(sys.argv[1])):
+        otel_rl.record(name, float(value))
+"""
+FIRST = {
+    "loss/policy": "user_loss_policy", "up": "user_up", "ALERTS": "user_ALERTS", "target_info": "user_target_info",
+    "réward": "user_r_ward", "1st": "user_1st", "tokens.total": "user_tokens_total", "a:b": "user_a:b",
+    "gain.ratio": "user_gain_ratio", "损失": "user", "\ud800up": "user_ud800up", "rl/step/time": "user_rl_step_time",
+    v.REWARD_SCORE: "rl_reward_score", v.LOSS: "rl_train_loss", v.LEARNING_RATE: "rl_train_learning_rate",
+    v.GRAD_NORM: "rl_train_grad_norm", v.EVAL_REWARD: "rl_environment_reward_mean",
+}  # fmt: skip
+"""Names that have a series to themselves."""
+LATER = {
+    "loss.policy": "user_loss_policy", "loss_policy": "user_loss_policy", "loss__policy": "user_loss_policy",
+    "_loss policy!": "user_loss_policy", "r/ward": "user_r_ward", "_1st": "user_1st",
+    "tokens_total": "user_tokens_total", "gain ratio": "user_gain_ratio", "报酬": "user", "\\ud800up": "user_ud800up",
+}  # fmt: skip
+"""Names that Prometheus writes like one of the former."""
+LONG = ["long" * 500 + "1", "long" * 500 + "2"]
+REFUSED = [v.STEP_TIME, f"{v.STEP_TIME}.seconds", v.HW_STATUS, "process.mine"]
+
+
+def test_every_number_is_found_again(tmp_path: Path) -> None:
+    """Through the Collector, under a series or a label of its own; what is Prometheus' or ours stays as it is."""
+    names = [*FIRST, *LATER, *LONG, *REFUSED]
+    values = {name: str(value) for value, name in enumerate(names)}
+    result = subprocess.run(
+        [sys.executable, "-c", PROGRAM, json.dumps(names)],
+        env={**os.environ, "OTEL_RL_DIR": str(tmp_path), "OTEL_RL_RUN_ID": "run"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    with prometheus(tmp_path) as store, collector(tmp_path, OTEL_RL_PROMETHEUS=store.url) as found:
+        for _, frame in open_run(tmp_path / "run").frames("metrics"):
+            assert "OK" == send(found.grpc, "metrics", ExportMetricsServiceRequest.FromString(frame.payload))
+        assert wait_for(lambda: store.query("user_up"))
+        stored = {
+            (one["metric"]["__name__"], one["metric"].get("rl_metric_name", "")): one["value"][1]
+            for one in store.query('{rl_role="trainer",__name__!~"otel_rl_.+"}')
+        }
+    expected = {
+        **{(series, ""): values[name] for name, series in FIRST.items()},
+        **{(series, name): values[name] for name, series in LATER.items()},
+    }
+    numbers = {key: value for key, value in stored.items() if key[0].startswith("user") or key[0] in FIRST.values()}
+    assert expected.items() <= numbers.items()
+    assert {values[name] for name in LONG} == {numbers[key] for key in numbers.keys() - expected.keys()}
+    assert set() == {"up", "ALERTS", "hw_status", "process_mine"} & {series for series, _ in stored}
+    assert not {values[name] for name in REFUSED} & set(stored.values())
+    assert len(REFUSED) == result.stderr.count(" is not recorded: ")
+    assert len(set(LATER.values())) == result.stderr.count(" alike; ")
+
+
+def test_every_metric_of_ours_has_a_series_of_its_own(tmp_path: Path) -> None:
+    """And none is called a ratio that is none, as Prometheus calls every gauge whose unit is 1."""
+    rows = [row for row in v.METRICS.values() if row.kind != "histogram"]
+    now = time.time_ns()
+    points = [
+        MetricPoints(row.name, row.kind, row.unit, row.meaning, [Number(now, place)], now)
+        for place, row in enumerate(rows)
+    ]
+    with prometheus(tmp_path) as store, collector(tmp_path, OTEL_RL_PROMETHEUS=store.url) as found:
+        for request in SpanEncoder({v.SERVICE_NAME: "test", v.ROLE: "trainer"}, "1").encode_metrics(points):
+            assert "OK" == send(found.grpc, "metrics", ExportMetricsServiceRequest.FromString(request.payload))
+        assert wait_for(lambda: store.query("rl_step_time_seconds"))
+        stored = store.query('{rl_role="trainer",__name__!="target_info"}')
+    names = {rows[int(one["value"][1])].name: one["metric"]["__name__"] for one in stored}
+    assert {row.name for row in rows} == set(names)
+    assert len(rows) == len(set(names.values()))
+    ratios = {row.name for row in rows if row.unit == "1"}
+    assert ratios == {name for name, series in names.items() if series.endswith("_ratio")}
+    assert ("hw_status", "rl_train_loss", "rl_sample_response_length") == (
+        names[v.HW_STATUS],
+        names[v.LOSS],
+        names[v.RESPONSE_LENGTH],
+    )
