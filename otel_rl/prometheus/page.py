@@ -37,10 +37,12 @@ A **counter** appears with the first thing that it counts, which `rate()` and `i
 compare `last_over_time(x[1d])` of two times instead.
 """
 ELSEWHERE: Final = """\
-## Not of otel_rl
+## Other series
 
 | series | from | labels |
 | --- | --- | --- |
+| `user_*` | `otel_rl.record(name, value)`, one point per call | none, or `rl_metric_name` where names look alike in Prometheus |
+| `trl_*` | TRL's own numbers, one point per step | `rl_scope`, `rl_mode` |
 | `otelcol_*` | every Collector, about itself: what it received, refused, queued, sent and filtered | `host_name`, `exporter`, `receiver`, `filter` |
 | `system_*` with other names than above | the agent's `host_metrics` receiver | `host_name` and those of the receiver |
 | `DCGM_*`, `vllm:*`, `sglang:*` and others | exporters that the agent scrapes, under their own names | `host_name`, `job` and their own |

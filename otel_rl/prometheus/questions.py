@@ -40,7 +40,7 @@ def mean(metric: str, *by: str, where: str = "") -> str:
     return f"{total}\n/ {count}"
 
 
-REWARD: Final = 'avg by (rl_run_id) (avg_over_time($REWARD_SCORE{rl_statistic="mean", rl_mode!="eval"}[10m]%s))'
+REWARD: Final = 'avg by (rl_run_id) (avg_over_time($REWARD_SCORE{rl_mode!="eval"}[10m]%s))'
 ENGINE: Final = ("rl_run_id", "gen_ai_provider_name", "rl_replica")
 
 QUESTIONS: Final = (
@@ -117,7 +117,7 @@ QUESTIONS: Final = (
     Question(
         "Does a run diverge?",
         (
-            'avg by (rl_run_id) (last_over_time($LOSS{rl_loss_type="total"}[30m]))',
+            "avg by (rl_run_id) (last_over_time($LOSS[30m]))",
             "max by (rl_run_id) (max_over_time($GRAD_NORM[10m]) / quantile_over_time(0.5, $GRAD_NORM[6h]))",
             "sum by (rl_run_id, rl_metric_name) (last_over_time($NONFINITE[1d]))",
         ),

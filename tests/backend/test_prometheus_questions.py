@@ -143,7 +143,7 @@ def post_facts(found: Collector) -> None:
     for run in STEPS:  # both runs' sidecars see the same devices
         sidecar = {v.SERVICE_NAME: "sidecar", v.HOST_NAME: HOST, v.RUN_ID: run, v.ROLE: "sidecar"}
         post(found, {**sidecar, v.SERVICE_INSTANCE_ID: f"{run}-sidecar"}, points_of(samples))
-    before = Number(time.time_ns() - HOUR_S * 10**9, REWARD_BEFORE, {v.STATISTIC: "mean", v.SCOPE_KEY: "global"})
+    before = Number(time.time_ns() - HOUR_S * 10**9, REWARD_BEFORE, {v.SCOPE_KEY: "global"})
     row = v.METRICS[v.REWARD_SCORE]
     post(found, {v.RUN_ID: "slow", v.RANK: 0}, [MetricPoints(row.name, row.kind, row.unit, "", [before])])
 

@@ -44,14 +44,14 @@ def rollout() -> None:
 def report(number: int, steps: int, rank: int) -> None:
     """Note what a framework would."""
     own = (v.SCOPE_KEY, "rank")
-    gauge(v.LOSS, math.nan if number == NAN_STEP else LOSS, (v.LOSS_TYPE, "total"), own)
+    gauge(v.LOSS, math.nan if number == NAN_STEP else LOSS, own)
     gauge(v.GRAD_NORM, LAST_GRAD_NORM if number == steps else GRAD_NORM, own)
     gauge(v.MFU, MFU, (v.FLOPS_SCOPE, "update"))
     gauge(v.TOKENS_RATE, TOKENS_RATE, (v.WORK, "train"), (v.WALL, "cycle"))
     gauge(v.RESERVED, RESERVED * (rank + 1))
     if rank == 0:
-        gauge(v.REWARD_SCORE, REWARD, (v.STATISTIC, "mean"), (v.SCOPE_KEY, "global"))
-        gauge(v.REWARD_SCORE, 0.1, (v.STATISTIC, "std"), (v.SCOPE_KEY, "global"))
+        gauge(v.REWARD_SCORE, REWARD, (v.SCOPE_KEY, "global"))
+        gauge(v.REWARD_SCORE, 0.0, (v.MODE, "eval"), (v.SCOPE_KEY, "global"))
 
 
 def main() -> None:
