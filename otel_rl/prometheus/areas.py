@@ -132,7 +132,7 @@ AREAS: Final = (
     ),
     Area(
         "Rollouts",
-        "From the same process, one point of a gauge per rollout.",
+        "From the process that hosts or calls the engine. A gauge has one point per rollout.",
         {
             **of((v.ROLLOUT_WALL, v.ROLLOUT_BUBBLE), v.MODE),
             **of((v.TAIL,), v.SLOWEST, v.MODE),
