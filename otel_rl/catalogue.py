@@ -1,16 +1,17 @@
 """The reference of everything that otel_rl emits, as Markdown, made from vocabulary and settings.
 
-``python -m otel_rl.catalogue`` writes ``docs/catalogue.md`` anew; a test compares the two.
+``python -m otel_rl.catalogue`` writes ``docs/catalogue.md`` and ``docs/prometheus.md`` anew; tests compare both.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
 from otel_rl.config import settings as all_settings
+from otel_rl.markdown import code, section
 from otel_rl.metrics import MAX_SERIES
+from otel_rl.prometheus import page
 from otel_rl.vocabulary import NAMESPACES, ROWS, SETTABLE, Attribute, Event, Metric, Stage
 
 PREAMBLE: Final = f"""\
@@ -95,18 +96,7 @@ def settings() -> str:
     return section("Settings", "Environment variables that otel_rl reads.", ("variable", "default", "meaning"), rows)
 
 
-def section(title: str, text: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Write a heading, a sentence where there is one, and a table."""
-    head = [f"## {title}", "", *([text, ""] if text else [])]
-    table = [columns, ["---"] * len(columns), *rows]
-    lines = ("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in table)
-    return "\n".join([*head, *lines, ""])
-
-
-def code(text: str) -> str:
-    """Mark ``text`` as a name."""
-    return f"`{text}`"
-
-
 if __name__ == "__main__":
-    (Path(__file__).parent.parent / "docs" / "catalogue.md").write_text(render(), encoding="utf-8")
+    docs = Path(__file__).parent.parent / "docs"
+    (docs / "catalogue.md").write_text(render(), encoding="utf-8")
+    (docs / "prometheus.md").write_text(page.render(), encoding="utf-8")

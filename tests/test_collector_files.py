@@ -23,10 +23,11 @@ import yaml
 from typer.main import get_command
 
 from otel_rl.cli import app
+from otel_rl.prometheus.names import all_series
 from otel_rl.providers import CONTENT
 from otel_rl.version import __version__
 from otel_rl.vocabulary import ATTRIBUTES, DURATION_BOUNDARIES, EVENTS, METRICS, SCOPE, STAGES
-from tests.rules import RECORDED, RULES, alerts, recording, rules, series_names, series_of_rules
+from tests.rules import RECORDED, RULES, alerts, recording, rules, series_of_rules
 
 ROOT = Path(__file__).parents[1]
 COLLECTOR = ROOT / "collector"
@@ -164,7 +165,7 @@ def test_rules_are_of_the_vocabulary() -> None:
     promoted = read(COLLECTOR / "prometheus.yaml")["otlp"]["promote_resource_attributes"]
     labels = {key.replace(".", "_") for key in (*promoted, *ATTRIBUTES)}
     asked = series_of_rules()
-    assert set() == set(asked) - series_names()
+    assert set() == set(asked) - all_series()
     assert set() == set().union(*asked.values()) - labels
     named = [label for rule in recording() for label in rule.get("labels", {}).items()]
     assert set() == {*named} - {("rl_stage", stage) for stage in STAGES}

@@ -17,6 +17,7 @@ import pytest
 from otel_rl import vocabulary as v
 from otel_rl.journal.identity import WriterIdentity
 from otel_rl.journal.read import Run, open_run
+from otel_rl.prometheus.areas import AREAS
 from otel_rl.sidecar import owner
 from tests.backend.stored import facts, journaled
 from tests.backends import NO_TEMPO, Jaeger, Prometheus, Tempo, collector, find, jaeger, prometheus, tempo, wait_for
@@ -144,6 +145,14 @@ def test_every_metric_of_every_rank_is_in_prometheus(stored: Stored) -> None:
         found[series["metric"]["rl_rank"]].add(series["metric"].get("__name__", ""))
     missing = [(name, rank) for name, rank in sorted(expected) if not has(found[rank], name)]
     assert [] == missing
+
+
+def test_labels_are_those_on_the_page(stored: Stored) -> None:
+    """A metric of ours has no attribute that docs/prometheus.md does not list."""
+    listed = {name: set(area.keys(name)) for area in AREAS for name in area.attributes}
+    found = {(point.name, key) for point in stored.run.points() if point.name in listed for key in point.attributes}
+    assert {(v.REWARD_SCORE, v.SCOPE_KEY), (v.TTFT, v.PROVIDER), (v.SELF_SHIPPED, v.SIGNAL)} <= found
+    assert set() == {(name, key) for name, key in found if key not in listed[name]}
 
 
 def has(names: Iterable[str], name: str) -> bool:

@@ -1,0 +1,18 @@
+"""Pieces of the Markdown that is generated from the vocabulary."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+
+def section(title: str, text: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Write a heading, a sentence where there is one, and a table."""
+    head = [f"## {title}", "", *([text, ""] if text else [])]
+    table = [columns, ["---"] * len(columns), *rows]
+    lines = ("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in table)
+    return "\n".join([*head, *lines, ""])
+
+
+def code(text: str) -> str:
+    """Mark ``text`` as a name."""
+    return f"`{text}`"

@@ -1,0 +1,197 @@
+"""Which process emits which metric, with which attributes on its points: a table of ``docs/prometheus.md`` each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from otel_rl import vocabulary as v
+
+Keys = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Area:
+    """Metrics that are emitted by the same kind of process."""
+
+    title: str
+    text: str
+    """Who emits them, and what has to be known to query them."""
+    attributes: Mapping[str, Keys]
+    """By metric."""
+    common: Keys = ()
+    """Of all its metrics."""
+
+    def keys(self, metric: str) -> Keys:
+        """Return all attributes that the points of a metric may have."""
+        return (*self.common, *self.attributes[metric])
+
+
+def of(metrics: Keys, *attributes: str) -> dict[str, Keys]:
+    """Give metrics the same attributes."""
+    return dict.fromkeys(metrics, attributes)
+
+
+OF_STAGES: Final = {
+    v.LOGPROB: (v.LOGPROB_KIND, v.MODE),
+    v.REWARD: (v.REWARD_FUNCTION, v.MODE),
+    v.IDLE: (v.IDLE_REASON, v.MODE),
+    v.CHECKPOINT: (v.CHECKPOINT_LOAD,),
+    v.EXECUTE_TOOL: (v.TOOL_NAME, v.MODE),
+    **dict.fromkeys((v.LOOP, v.SETUP, v.TEARDOWN, v.OPTIMIZER, v.CLIP, v.SYNC, v.CHECKPOINT_STAGING), ()),
+}
+"""What tells the durations of a stage apart, where it is not the mode alone."""
+
+AREAS: Final = (
+    Area(
+        "Steps and work",
+        "From every trainer rank. A gauge has one point per step, at its end.",
+        {
+            **of((v.STEP_TIME, v.TRAIN_TIME, v.SAMPLES, v.TRAIN_STEPS, v.TRAIN_STEPS_SKIPPED)),
+            **of((v.SAMPLE_TOKENS, v.TRAIN_TOKENS), v.TOKEN_KIND),
+            **of((v.TOKENS_RATE, v.SAMPLES_RATE), v.WORK, v.WALL),
+            **of((v.SAMPLE_PADDING,), v.MODE),
+            **of((v.FLOPS,), v.FLOPS_STAGE, v.FLOPS_FORMULA, v.LOGPROB_KIND),
+            **of((v.FLOPS_RATE,), v.FLOPS_SCOPE, v.FLOPS_FORMULA, v.CLOCK),
+            **of((v.MFU,), v.FLOPS_SCOPE, v.FLOPS_FORMULA, v.CLOCK, v.FLOPS_PEAK, v.FLOPS_PEAK_SOURCE),
+        },
+    ),
+    Area(
+        "Stages and collectives",
+        "From every rank and worker: one histogram of durations per stage, sampled or not.",
+        {
+            **{row.duration: OF_STAGES.get(row.name, (v.MODE,)) for row in v.STAGES.values() if row.duration},
+            **of((v.STAGE_DURATION,), v.STAGE, v.MODE),
+            **of((v.DEVICE_DURATION, v.COMM_EXPOSED_TIME), v.STAGE, v.LOGPROB_KIND, v.REWARD_FUNCTION, v.MODE),
+            **of((v.COMM_DURATION, v.COMM_IO), v.COMM_OPERATION, v.COMM_GROUP_KIND, v.COMM_ASYNC, v.CLOCK),
+        },
+    ),
+    Area(
+        "Where the time goes",
+        "From every rank, about itself. The sidecar adds what needs several ranks, under the labels of the rank: waits "
+        "for slower peers (also as bubbles of the reason `skew`) and the cost of slow ranks.",
+        {
+            **of((v.GOODPUT_TIME,), v.GOODPUT_KIND),
+            **of((v.ACTIVITY_TIME,), v.ACTIVITY),
+            **of((v.BUBBLE_RATIO,), v.IDLE_REASON, v.BUBBLE_DENOMINATOR, v.SCOPE_KEY),
+            **of((v.SKEW_WAIT,), v.SCOPE_KEY),
+            **of((v.STRAGGLER_COST,), v.STAGE, v.SCOPE_KEY),
+        },
+    ),
+    Area(
+        "Learning",
+        "What the framework reports. From rank 0 alone where `rl_scope` is `global`, else from every rank.",
+        {
+            **of((v.LOSS,), v.LOSS_TYPE, v.SCOPE_KEY),
+            **of((v.GRAD_NORM, v.LEARNING_RATE), v.SCOPE_KEY),
+            **of((v.ENTROPY, v.KL_REFERENCE, v.KL_POLICY, v.REWARD_ZERO_STD), v.SCOPE_KEY, v.MODE),
+            **of((v.RESPONSE_CLIPPED, v.EVAL_REWARD), v.SCOPE_KEY, v.MODE),
+            **of((v.CLIP_FRACTION,), v.CLIP_SIDE, v.SCOPE_KEY, v.MODE),
+            **of((v.REWARD_SCORE,), v.STATISTIC, v.REWARD_FUNCTION, v.SCOPE_KEY, v.MODE),
+            **of((v.RESPONSE_LENGTH,), v.STATISTIC, v.SCOPE_KEY, v.MODE),
+            **of((v.NONFINITE,), v.METRIC_NAME),
+            **of((v.LEDGER_FAULTS,), v.LEDGER_FAULT),
+            **of((v.LOGPROB_DIFFERENCE,), v.STATISTIC, v.LEDGER_BOUNDARY),
+            **of((v.MASK_RATIO,), v.LEDGER_BOUNDARY),
+        },
+    ),
+    Area(
+        "Memory of a process",
+        "From every trainer rank, one point per step.",
+        of(
+            (
+                v.RSS,
+                v.VMS,
+                v.ALLOCATED,
+                v.RESERVED,
+                v.ACTIVE,
+                v.REQUESTED,
+                v.INACTIVE_SPLIT,
+                v.NON_TORCH,
+                v.FRAGMENTATION,
+                v.SLACK,
+                v.ROUNDING,
+                v.ACTIVATION,
+                v.COMM_BUFFERS,
+            )
+        ),
+    ),
+    Area(
+        "Rollout requests",
+        "From the process that hosts or calls the engine. `rl_mode` is `eval` for evaluations, else absent.",
+        {
+            **of((v.TTFT, v.TPOT, v.REQUEST_DURATION, v.QUEUE_TIME, v.PREFILL_TIME)),
+            **of((v.PROMPT_LENGTH, v.OUTPUT_LENGTH, v.CACHED_LENGTH)),
+            **of((v.REQUESTS,), v.FINISH),
+            **of((v.ABORTED, v.TIMED_OUT, v.CLIPPED)),
+            **of((v.REQUEST_ERRORS,), v.FAILURE),
+            **of((v.PREEMPTIONS,)),
+        },
+        (v.OPERATION, v.PROVIDER, v.REQUEST_MODEL, v.REPLICA, v.SUBMISSION, v.MODE),
+    ),
+    Area(
+        "Rollouts",
+        "From the process that hosts or calls the engine. A gauge has one point per rollout.",
+        {
+            **of((v.ROLLOUT_WALL, v.ROLLOUT_BUBBLE), v.MODE),
+            **of((v.TAIL,), v.SLOWEST, v.MODE),
+            **of((v.REQUEST_RATIO,), v.OUTCOME_KIND, v.MODE),
+            **of((v.OMITTED,), v.MODE),
+            **of((v.BAD_REQUESTS,), v.REASON),
+        },
+    ),
+    Area(
+        "Engines",
+        "From the process that hosts the engine, as far as the engine has such numbers.",
+        of((v.RUNNING, v.WAITING, v.KV_USAGE, v.KV_PEAK, v.KV_BYTES, v.KV_BYTES_PEAK, v.ENGINE_PREEMPTIONS)),
+        (v.PROVIDER, v.REPLICA),
+    ),
+    Area(
+        "The node",
+        "From the sidecar, every five seconds. Two runs on one node report the same: `max by (host_name)` counts it "
+        "once.",
+        {
+            **of((v.CPU_UTILIZATION, v.CPU_LOAD, v.SYSTEM_MEMORY, v.SYSTEM_MEMORY_LIMIT)),
+            **of((v.NETWORK_IO,), v.NETWORK_DIRECTION),
+        },
+    ),
+    Area(
+        "Devices",
+        "From the sidecar, every five seconds. Two runs on one node report the same devices: "
+        "`max by (host_name, hw_id)` counts each once.",
+        {
+            **of((v.GPU_UTILIZATION, v.POWER, v.ENERGY, v.TEMPERATURE)),
+            **of((v.GPU_MEMORY, v.GPU_MEMORY_LIMIT), v.HW_PARENT),
+            **of((v.SM_ACTIVITY, v.TENSOR_ACTIVITY, v.DRAM_UTILIZATION), v.HW_PARENT),
+            **of((v.GPU_IO,), v.LINK, v.NETWORK_DIRECTION),
+            **of((v.PCIE_THROUGHPUT,), v.NETWORK_DIRECTION),
+            **of((v.HW_CLOCK,), v.CLOCK_TYPE),
+            **of((v.THROTTLE,), v.THROTTLE_REASON),
+            **of((v.HW_ERRORS,), v.ERROR_TYPE),
+            **of((v.XID,), v.XID_CODE),
+            **of((v.HW_STATUS,), v.HW_STATE),
+        },
+        (v.HW_ID, v.HW_NAME, v.HW_TYPE),
+    ),
+    Area(
+        "otel_rl itself: recording",
+        "From every process that records.",
+        {
+            **of((v.SELF_RECORDED, v.SELF_ENCODED, v.SELF_JOURNALED), v.SIGNAL),
+            **of((v.SELF_DROPPED,), v.SIGNAL, v.REASON),
+            **of((v.SELF_CHANGED, v.SELF_ERRORS), v.REASON),
+            **of((v.SELF_BYTES,)),
+        },
+    ),
+    Area(
+        "otel_rl itself: shipping",
+        "From the sidecar.",
+        {
+            **of((v.SELF_WAITING, v.SELF_OLDEST)),
+            **of((v.SELF_SHIPPED,), v.SIGNAL, v.OUTCOME),
+            **of((v.SELF_RETRIED,), v.SIGNAL, v.OUTCOME, v.REASON),
+            **of((v.SELF_DERIVED,), v.OUTCOME),
+        },
+    ),
+)

@@ -1,0 +1,54 @@
+"""The names that Prometheus gives to metrics taken by OTLP, with ``UnderscoreEscapingWithSuffixes``."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from otel_rl.vocabulary import LOOP, METRICS, STAGES, Metric
+
+UNITS: Final = {"s": "seconds", "By": "bytes", "J": "joules", "W": "watts", "Cel": "celsius", "Hz": "hertz", "1": ""}
+"""Of UCUM; another unit stays as it is, and what is in braces is none."""
+PER: Final = {"s": "second"}
+IS_NATIVE: Final = False
+"""Histograms arrive as exponential ones, which Prometheus keeps as native histograms: one series, without suffixes."""
+OF_HISTOGRAM: Final = ("",) if IS_NATIVE else ("_bucket", "_sum", "_count")
+"""Suffixes of the series of a histogram."""
+STEPS: Final = "a step as each rank has it; only rank 0's becomes the root span"
+
+
+def series_name(row: Metric) -> str:
+    """Return the name of a metric's series, of a histogram without the suffixes of its series."""
+    words = [word for word in re.split(r"[^a-zA-Z0-9:]+", row.name) if word]
+    unit, _, per = row.unit.partition("/")
+    unit = "" if "{" in unit else UNITS.get(unit, unit)
+    words += [word for word in (unit, f"per_{PER.get(per, per)}" if per else "") if word and word not in words]
+    if row.kind == "counter":
+        words = [*(word for word in words if word != "total"), "total"]
+    if row.kind == "gauge" and row.unit == "1":
+        words = [*(word for word in words if word != "ratio"), "ratio"]
+    return "_".join(words)
+
+
+def label_name(key: str) -> str:
+    """Return the name of the label that an attribute becomes."""
+    return key.replace(".", "_")
+
+
+def emitted() -> dict[str, Metric]:
+    """Return every metric of the vocabulary by name, with the histograms of the stages."""
+    durations = [
+        Metric(row.duration, "histogram", "s", STEPS if row.name == LOOP else row.meaning, row.source)
+        for row in STAGES.values()
+        if row.duration
+    ]
+    return {**METRICS, **{row.name: row for row in durations}}
+
+
+def all_series() -> set[str]:
+    """Return the names of all series of the vocabulary."""
+    return {
+        f"{series_name(row)}{suffix}"
+        for row in emitted().values()
+        for suffix in (OF_HISTOGRAM if row.kind == "histogram" else ("",))
+    }

@@ -1,0 +1,304 @@
+"""The twenty questions of docs/prometheus.md, asked of a real Prometheus about real runs with planted facts.
+
+The run ``slow`` has two ranks, of which rank 1 is slow in its rewards. The run ``fast`` has one, and was started twice.
+A driver that stands in has three devices: one works, one idles, throttles and reports an XID, one falls off the bus.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import grpc
+import pynvml
+import pytest
+
+from otel_rl import vocabulary as v
+from otel_rl.journal.identity import WriterIdentity
+from otel_rl.journal.read import Run, open_run
+from otel_rl.probes.nvidia import NvidiaProbe
+from otel_rl.probes.sample import Sample
+from otel_rl.prometheus.areas import AREAS
+from otel_rl.prometheus.questions import QUESTIONS, expressions
+from otel_rl.records import MetricPoints, Number
+from otel_rl.sidecar import owner
+from tests.backend.otlp import HOUR_S, metrics, send, span, traces
+from tests.backend.test_prometheus_names import post
+from tests.backends import Collector, Prometheus, collector, free_ports, prometheus, wait_for
+from tests.nvml import GIB, Driver, number
+from tests.programs.asked import (
+    GRAD_NORM,
+    KV_USAGE,
+    LAST_GRAD_NORM,
+    LOSS,
+    MFU,
+    QUEUED,
+    RESERVED,
+    REWARD,
+    SLOW_S,
+    TOKENS_RATE,
+    TPOT_S,
+    TTFT_S,
+)
+from tests.sink import TAKEN, Answer, sink
+from tests.test_shipping import END_S
+
+pytestmark = [pytest.mark.backend, pytest.mark.slow]
+
+PROGRAM = Path(__file__).parents[1] / "programs" / "asked.py"
+STEPS = {"slow": 20, "fast": 10}
+HOST = socket.gethostname()
+ATTEMPTS = 3
+BY_RULE = "count by (rl_attempt_id) (role:rl_flops_mfu_ratio:avg)"
+"""Rules are evaluated every half minute."""
+REWARD_BEFORE = 0.25
+POISON = "poison"
+BUSY, IDLE, LOST = 1, 2, 3
+REFUSED = 3
+IGNORED = {"__name__", "rl_attempt_id", "rl_role", "rl_activity", "rl_bubble_denominator"}
+PATIENCE_S = 20.0
+
+
+class Asked(NamedTuple):
+    """Where the runs were sent, and their journals."""
+
+    store: Prometheus
+    runs: Mapping[str, Run]
+
+
+class Devices(Driver):
+    """Three devices: the second one idles."""
+
+    def _nvmlDeviceGetUtilizationRates(self, device: Any, rates: Any) -> None:
+        rates._obj.gpu, rates._obj.memory = (87 if number(device) == BUSY else 3), 40
+
+    def _nvmlDeviceGetMemoryInfo(self, device: Any, info: Any) -> None:
+        info._obj.used, info._obj.total = (79 if number(device) == BUSY else 8) * GIB, 80 * GIB
+
+    def _nvmlDeviceGetCurrentClocksEventReasons(self, device: Any, reasons: Any) -> None:
+        thermal, cap = pynvml.nvmlClocksEventReasonSwThermalSlowdown, pynvml.nvmlClocksEventReasonSwPowerCap
+        reasons._obj.value = thermal if number(device) == IDLE else cap
+
+
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asked]:
+    """Run everything with the programs running, and wait until all of it has arrived."""
+    folder = tmp_path_factory.mktemp("asked")
+    with (
+        sink("grpc") as jaeger,
+        prometheus(folder) as store,
+        collector(
+            folder, OTEL_RL_JAEGER=jaeger.endpoint.removeprefix("http://"), OTEL_RL_PROMETHEUS=store.url
+        ) as found,
+    ):
+        refused = Answer(code=grpc.StatusCode.INVALID_ARGUMENT)
+        jaeger.answer = lambda _, payload: refused if POISON.encode() in payload else TAKEN
+        assert "OK" == send(found.grpc, "traces", traces(span(7, 1, rl_loop_name=POISON)))
+        assert "OK" == send(found.grpc, "metrics", metrics("rl.step.time", (9, 25 * HOUR_S, 1.0)))
+        post_facts(found)
+        for run in ("slow", "fast", "fast"):
+            train(folder, found, run)
+        assert wait_for(lambda: len(store.query(BY_RULE)) == ATTEMPTS, 90), "the rules were not evaluated"
+        yield Asked(store, {run: open_run(folder / "runs" / run) for run in STEPS})
+
+
+def train(folder: Path, found: Collector, run: str) -> None:
+    """Run the program, and wait for the sidecar to end: all has been sent."""
+    (port,) = free_ports(1)
+    environ = {
+        **os.environ,
+        "OTEL_RL_DIR": str(folder / "runs"),
+        "OTEL_RL_RUN_ID": run,
+        "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://{found.grpc}",
+        "OTEL_EXPORTER_OTLP_TIMEOUT": "30000",
+        "PYTHONPATH": str(PROGRAM.parents[2]),
+    }
+    world = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
+    ranks = [{**world, "RANK": str(rank)} for rank in (0, 1)] if run == "slow" else [{}]
+    command = [sys.executable, str(PROGRAM), str(STEPS[run])]
+    programs = [subprocess.Popen(command, env={**environ, **rank}, cwd=folder) for rank in ranks]
+    assert [0] * len(ranks) == [program.wait(240) for program in programs]
+    boot_id = WriterIdentity.current("test", 0).boot_id
+    assert wait_for(lambda: owner.living(folder / "runs" / run, boot_id) is None, END_S), "the sidecar does not end"
+
+
+def post_facts(found: Collector) -> None:
+    """Send what the box here has not: devices, a past of an hour, and records that were refused."""
+    with pytest.MonkeyPatch.context() as patch:
+        driver = Devices(3).install(patch)
+        probe = NvidiaProbe()
+        list(probe.read())
+        driver.lost.add(LOST)
+        driver.events.append((IDLE, 79))
+        samples = list(probe.read())
+        probe.close()
+    samples.append(Sample(v.SELF_SHIPPED, REFUSED, ((v.OUTCOME, "refused"), (v.SIGNAL, "traces"))))
+    for run in STEPS:  # both runs' sidecars see the same devices
+        sidecar = {v.SERVICE_NAME: "sidecar", v.HOST_NAME: HOST, v.RUN_ID: run, v.ROLE: "sidecar"}
+        post(found, {**sidecar, v.SERVICE_INSTANCE_ID: f"{run}-sidecar"}, points_of(samples))
+    before = Number(time.time_ns() - HOUR_S * 10**9, REWARD_BEFORE, {v.SCOPE_KEY: "global"})
+    row = v.METRICS[v.REWARD_SCORE]
+    post(found, {v.RUN_ID: "slow", v.RANK: 0}, [MetricPoints(row.name, row.kind, row.unit, "", [before])])
+
+
+def points_of(samples: list[Sample]) -> list[MetricPoints]:
+    """The points that the sidecar makes of samples."""
+    now_ns, by_name = time.time_ns(), defaultdict(list)
+    for sample in samples:
+        by_name[sample.name].append(Number(now_ns, sample.value, dict(sample.labels)))
+    rows = {name: v.METRICS[name] for name in by_name}
+    return [
+        MetricPoints(name, rows[name].kind, rows[name].unit, "", numbers, now_ns - 10**9)
+        for name, numbers in by_name.items()
+    ]
+
+
+Bounds = tuple[float, float]
+SLOW, FAST = ("slow",), ("fast",)
+
+
+def near(value: float, by: float = 0.001) -> Bounds:
+    """Bounds around a planted value."""
+    return value - by, value + by
+
+
+GOODPUT: dict[tuple[str, ...], Bounds] = {
+    **{(run, "productive"): (0.1, 0.9) for run in STEPS},
+    **{(run, "overhead"): (0.05, 0.9) for run in STEPS},
+    **{(run, "idle"): (0.01, 0.3) for run in STEPS},
+    **{(run, "other"): (0.0, 0.1) for run in STEPS},
+}
+ANSWERS: dict[str, list[dict[tuple[str, ...], Bounds]]] = {
+    "Which runs are live": [{SLOW: near(2), FAST: near(1)}],
+    "Does a run make progress": [{SLOW: (0, 600), FAST: (0, 600)}],
+    "How often was a run restarted": [{SLOW: near(0), FAST: near(1)}],
+    "How fast is a run": [
+        {SLOW: (0.19, 0.4), FAST: (0.14, 0.19)},
+        {("slow", "train"): near(2 * TOKENS_RATE), ("fast", "train"): near(TOKENS_RATE)},
+        {("slow", "update"): near(MFU), ("fast", "update"): near(MFU)},
+    ],
+    "Where did the time of a run go": [GOODPUT, GOODPUT],
+    "Which stages take the time": [
+        {
+            (run, stage): (0.005, 0.6)
+            for run in STEPS
+            for stage in ("rl.sample", "rl.reward", "rl.train.forward", "rl.train.optimizer", "rl.checkpoint")
+        }
+    ],
+    "Which rank is slow": [
+        {("slow", "1", "rl.reward"): (0.6 * SLOW_S, 1.2 * SLOW_S)},
+        {("slow", "1"): (0.3 * SLOW_S, 0.7 * SLOW_S)},
+    ],
+    "How large are the bubbles": [
+        {("slow", "queue"): (0.05, 0.15), ("slow", "skew"): (0.06, 0.2), ("fast", "queue"): (0.05, 0.2)},
+        {SLOW: (0.3, 0.6), FAST: (0.3, 0.6)},
+    ],
+    "How long do checkpoints": [{SLOW: (0.1, 0.15), FAST: (0.1, 0.15)}, {SLOW: (0.02, 0.04), FAST: (0.02, 0.04)}],
+    "What reward do the runs get": [{SLOW: near(REWARD), FAST: near(REWARD)}, {SLOW: near(REWARD - REWARD_BEFORE)}],
+    "Does a run diverge": [
+        {SLOW: near(LOSS), FAST: near(LOSS)},
+        {SLOW: near(LAST_GRAD_NORM / GRAD_NORM), FAST: near(LAST_GRAD_NORM / GRAD_NORM)},
+        {("slow", v.LOSS): near(2), ("fast", v.LOSS): near(2)},
+    ],
+    "What do the slowest requests see": [
+        {(run, "my-engine"): (TTFT_S * 0.9, TTFT_S * 1.61) for run in STEPS},
+        {(run, "my-engine"): (TPOT_S * 0.9, TPOT_S * 1.81) for run in STEPS},
+    ],
+    "How many requests are aborted": [
+        {
+            (run, outcome): near(share)
+            for run in STEPS
+            for outcome, share in (("aborted", 0.1), ("clipped", 0.2), ("timed_out", 0.0), ("error", 0.0))
+        }
+    ],
+    "How full are the engines": [
+        {(run, "my-engine"): near(QUEUED) for run in STEPS},
+        {(run, "my-engine"): near(KV_USAGE) for run in STEPS},
+    ],
+    "Which device is closest": [
+        {(HOST, "GPU-1"): near(79 / 80), (HOST, "GPU-2"): near(8 / 80)},
+        {
+            (HOST, "slow", "0"): near(RESERVED),
+            (HOST, "slow", "1"): near(2 * RESERVED),
+            (HOST, "fast", "0"): near(RESERVED),
+        },
+    ],
+    "Which device idles": [
+        {(HOST, "GPU-2"): near(0.03)},
+        {(HOST, "GPU-2", "thermal_software"): near(1)},
+        {(HOST, "GPU-2", "79"): near(1)},
+        {(HOST, "GPU-3"): near(1)},
+    ],
+    "Is a node out of memory": [{(HOST,): (0.001, 1)}],
+    "How much telemetry": [
+        {(HOST, "slow"): (0, 60), (HOST, "fast"): (0, 60)},
+        {("slow", "not_a_number", "metrics"): near(40), ("fast", "not_a_number", "metrics"): near(20)},
+        {("slow", "refused", "traces"): near(REFUSED), ("fast", "refused", "traces"): near(REFUSED)},
+    ],
+    "Does a Collector drop": [
+        {("otlp_grpc/jaeger", HOST): (1, 1000)},
+        {("filter/too_old", HOST): near(1)},
+        {("otlp_grpc/jaeger", HOST): (0, 0.5)},
+    ],
+    "How many series": [{SLOW: (200, 2000), FAST: (200, 2000)}],
+}
+CASES = [
+    pytest.param(query, expected, id=f"{begin}-{place}")
+    for (begin, answers), question in zip(ANSWERS.items(), QUESTIONS, strict=True)
+    for place, (query, expected) in enumerate(zip(expressions(question), answers, strict=True))
+    if question.text.startswith(begin)
+]
+
+
+def answer(store: Prometheus, query: str) -> dict[frozenset[str], list[float]]:
+    """The values of a query by the labels that matter."""
+    found: defaultdict[frozenset[str], list[float]] = defaultdict(list)
+    for series in store.query(query):
+        labels = frozenset(value for key, value in series["metric"].items() if key not in IGNORED)
+        found[labels].append(float(series["value"][1]))
+    return dict(found)
+
+
+def test_attributes_of_real_points_are_on_the_page(asked: Asked) -> None:
+    """The tables say all labels that a metric of a real run has."""
+    documented = {name: set(area.keys(name)) for area in AREAS for name in area.attributes}
+    found = [point for run in asked.runs.values() for point in run.points() if point.name in documented]
+    assert {v.STEP_TIME, v.GOODPUT_TIME, v.STRAGGLER_COST, v.TTFT, v.SYSTEM_MEMORY} <= {point.name for point in found}
+    assert set() == {
+        (point.name, key) for point in found for key in point.attributes if key not in documented[point.name]
+    }
+
+
+def test_the_age_of_the_last_step_is_right(asked: Asked) -> None:
+    """By the journals: the query looks every 15 s."""
+    (query,) = expressions(QUESTIONS[1])
+    for name, run in asked.runs.items():
+        ended_s = max(point.time_ns for point in run.points() if point.name == v.STEP_TIME) / 1e9
+        (age_s,) = answer(asked.store, query)[frozenset((name,))]
+        assert -1 < age_s - (time.time() - ended_s) < 16
+
+
+def test_every_query_is_asked() -> None:
+    """None was left out."""
+    assert sum(len(question.queries) for question in QUESTIONS) == len(CASES)
+
+
+@pytest.mark.parametrize(("query", "expected"), CASES)
+def test_the_answer_is_right(asked: Asked, query: str, expected: dict[tuple[str, ...], Bounds]) -> None:
+    """Which run, which rank, and a number within bounds."""
+    bounds = {frozenset(key): each for key, each in expected.items()}
+
+    def is_so() -> bool:
+        found = answer(asked.store, query)
+        return found.keys() == bounds.keys() and all(
+            low <= value <= high for key, (low, high) in bounds.items() for value in found[key]
+        )
+
+    assert wait_for(is_so, PATIENCE_S), (answer(asked.store, query), bounds)
