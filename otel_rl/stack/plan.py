@@ -98,7 +98,7 @@ def _jaeger(program: str, at: Addresses) -> Part:
         name="jaeger",
         command=(program, "--config", f"{CONFIGURATIONS}/jaeger.yaml"),
         environ=(
-            ("OTEL_RL_JAEGER", at.of("jaeger_otlp")),
+            ("OTEL_RL_JAEGER_OTLP", at.of("jaeger_otlp")),
             ("OTEL_RL_JAEGER_UI", at.of("jaeger")),
             ("OTEL_RL_JAEGER_QUERY", at.of("jaeger_query")),
             ("OTEL_RL_JAEGER_HEALTH", at.of("jaeger_health")),
@@ -143,7 +143,7 @@ def _tempo(program: str, at: Addresses) -> Part:
         ),
         environ=(
             ("OTEL_RL_STACK_DIR", "."),
-            ("OTEL_RL_TEMPO", at.of("tempo_otlp")),
+            ("OTEL_RL_TEMPO_OTLP", at.of("tempo_otlp")),
             ("OTEL_RL_TEMPO_HOST", LOOPBACK),
             ("OTEL_RL_TEMPO_PORT", str(at.port["tempo"])),
             ("OTEL_RL_TEMPO_GRPC_PORT", str(at.port["tempo_grpc"])),

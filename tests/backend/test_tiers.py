@@ -43,7 +43,7 @@ def site(tmp_path: Path) -> Site:
     token.write_text(TOKEN)
     return Site(
         authority,
-        authority.issue("gateway", f"IP:{HOST},DNS:otel-gateway"),
+        authority.issue("gateway", f"IP:{HOST},DNS:otel-rl-gateway"),
         authority.issue("agent", "DNS:agent"),
         Authority(tmp_path / "foreign", "foreign").issue("stranger", "DNS:agent"),
         token,
@@ -220,7 +220,7 @@ def test_an_agent_keeps_what_the_store_has_not(site: Site, tmp_path: Path) -> No
 
 def test_a_trace_stays_on_one_gateway(site: Site, tmp_path: Path) -> None:
     """Each of two gateways gets whole traces, whichever ranks sent them; certificates hold the name, no address."""
-    named = site._replace(server=site.authority.issue("named", "DNS:otel-gateway"))
+    named = site._replace(server=site.authority.issue("named", "DNS:otel-rl-gateway"))
     with ExitStack() as stack:
         sinks = [stack.enter_context(sink("grpc")) for _ in range(2)]
         centrals = [
@@ -233,7 +233,7 @@ def test_a_trace_stays_on_one_gateway(site: Site, tmp_path: Path) -> None:
         two = tmp_path / "two.yaml"
         two.write_text(yaml.safe_dump(configuration))
         local = stack.enter_context(
-            agent(tmp_path / "agent", named, "token", to="otel-gateway:9", configuration=str(two))
+            agent(tmp_path / "agent", named, "token", to="otel-rl-gateway:9", configuration=str(two))
         )
         random = [secrets.randbits(127) for _ in range(40)]
         for rank in range(2):
