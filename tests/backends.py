@@ -238,11 +238,11 @@ class Collector(Backend):
 
 
 @contextmanager
-def jaeger(folder: Path) -> Iterator[Jaeger]:
-    """A Jaeger with the shipped configuration until the block ends."""
+def jaeger(folder: Path, configuration: Path = CONFIGURATIONS / "jaeger.yaml") -> Iterator[Jaeger]:
+    """A Jaeger with the shipped configuration, or another, until the block ends."""
     otlp, page, query, health, own = free_ports(5)
     found = Jaeger(
-        [need("jaeger"), "--config", CONFIGURATIONS / "jaeger.yaml"],
+        [need("jaeger"), "--config", configuration],
         {
             "OTEL_RL_JAEGER_OTLP": f"127.0.0.1:{otlp}",
             "OTEL_RL_JAEGER_UI": f"127.0.0.1:{page}",

@@ -31,6 +31,11 @@ PORTS: Final = {
     "tempo_gossip": 7946,
 }
 """The usual ports; Jaeger's are moved off those that the Collector has."""
+FOR_OTHER_STORES: Final = (
+    "OTEL_RL_PROMETHEUS_PATH",
+    *(f"OTEL_RL_{store}_{what}" for store in ("JAEGER", "TEMPO", "PROMETHEUS") for what in ("HEADERS", "TLS")),
+)
+"""How standalone.yaml reaches stores that are not those of the stack."""
 CONFIGURATIONS: Final = "configurations"
 """Folder below that of the stack: ours, written anew at every start."""
 
@@ -88,8 +93,11 @@ def make_plan(found: Mapping[str, Path], offset: int) -> tuple[Part, ...]:
 
 
 def environment(part: Part, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Give a part's environment: without what the user set for the training, which these programs would obey too."""
+    """Give a part's environment: without what the user set for the training, which these programs would obey too, and
+    for other stores."""
     inherited = {k: v for k, v in environ.items() if k.startswith("OTEL_RL_") or not k.startswith("OTEL_")}
+    for name in FOR_OTHER_STORES:
+        inherited.pop(name, None)
     return {**inherited, **dict(part.environ)}
 
 

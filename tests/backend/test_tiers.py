@@ -51,29 +51,33 @@ def site(tmp_path: Path) -> Site:
 
 
 @contextmanager
-def gateway(folder: Path, site: Site, how: str, **environment: str) -> Iterator[Collector]:
-    """A gateway that lets in by `token` or `mtls`."""
+def gateway(folder: Path, site: Site, how: str, *added: str, **environment: str) -> Iterator[Collector]:
+    """A gateway that lets in by `token` or `mtls`; `added` are further configurations."""
     with collector(
         folder,
         "gateway.yaml",
         f"gateway-{how}.yaml",
-        OTEL_RL_CERT=str(site.server.certificate),
-        OTEL_RL_KEY=str(site.server.key),
-        OTEL_RL_CLIENT_CA=str(site.authority.certificate),
-        OTEL_RL_TOKEN_FILE=str(site.token),
-        **environment,
+        *added,
+        **{
+            "OTEL_RL_CERT": str(site.server.certificate),
+            "OTEL_RL_KEY": str(site.server.key),
+            "OTEL_RL_CLIENT_CA": str(site.authority.certificate),
+            "OTEL_RL_TOKEN_FILE": str(site.token),
+            **environment,
+        },
     ) as found:
         yield found
 
 
 @contextmanager
-def agent(folder: Path, site: Site, how: str, *, to: str, **environment: str) -> Iterator[Collector]:
+def agent(folder: Path, site: Site, how: str, *added: str, to: str, **environment: str) -> Iterator[Collector]:
     """An agent that shows a `token` or its certificate (`mtls`) to the gateway at an address."""
     host, _, port = to.rpartition(":")
     with collector(
         folder,
         environment.pop("configuration", "agent.yaml"),
         f"agent-{how}.yaml",
+        *added,
         **{
             "OTEL_RL_GATEWAY": host,
             "OTEL_RL_GATEWAY_PORT": port,
