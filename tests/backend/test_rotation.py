@@ -27,7 +27,7 @@ numbers = itertools.count(1)
 
 @pytest.fixture
 def often(tmp_path: Path) -> dict[str, str]:
-    """Further configurations of gateway and agent: they look for new certificates each second instead of each minute."""
+    """Further configurations of gateway and agent: they look for new certificates each second, not each minute."""
     central = "receivers: {otlp: {protocols: {grpc: {tls: {reload_interval: 1s}}}}}"
     local = """
 exporters:

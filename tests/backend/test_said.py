@@ -65,7 +65,8 @@ def test_why_it_does_not_start(site: Site, tmp_path: Path) -> None:
     [
         ("connection refused", "token", "token", lambda site: {"to": f"{HOST}:9"}),
         ("no such host", "token", "token", lambda site: {"to": "gateway.invalid:9"}),
-        ("certificate is valid for", "token", "token", lambda site: {"named": "DNS:another"}),
+        ("certificate is valid for", "token", "token", lambda site: {"to": "localhost:{}", "named": "DNS:another"}),
+        ("cannot validate certificate for", "token", "token", lambda site: {"named": "DNS:another"}),
         ("signed by unknown authority", "token", "token", lambda site: {"OTEL_RL_CA": str(site.foreign.authority)}),
         ("certificate required", "mtls", "token", lambda site: {}),
         (
@@ -86,7 +87,7 @@ def test_why_nothing_comes_through(
     site = site._replace(server=site.authority.issue("gateway", name))
     with sink("grpc") as taken, ExitStack() as stack:
         central = stack.enter_context(gateway(tmp_path / "gateway", site, there, OTEL_RL_JAEGER=address(taken)))
-        to = changed.pop("to", central.grpc)
+        to = changed.pop("to", f"{HOST}:{{}}").format(central.grpc.rpartition(":")[2])
         local = stack.enter_context(agent(tmp_path / "agent", site, here, to=to, **changed))
         assert "OK" == send(local.grpc, "traces", traces(span(7, 1)))
         is_dropped = words == "Unauthenticated"

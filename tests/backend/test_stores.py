@@ -155,7 +155,9 @@ def test_a_token_that_a_store_refuses_loses_what_the_agents_send(site: Site, tmp
         spans.answer = lambda signal, payload: Answer(code=grpc.StatusCode.UNAUTHENTICATED)
         to = {"OTEL_RL_PROMETHEUS": points.endpoint, "OTEL_RL_JAEGER": address(spans)}
         one = started(stack, "standalone", tmp_path, site, **to)
-        assert "UNAUTHENTICATED" == send(one.grpc, "metrics", metrics("rl.step.time", (0, 1, 1.0)))  # the journal keeps it
+        assert "UNAUTHENTICATED" == send(
+            one.grpc, "metrics", metrics("rl.step.time", (0, 1, 1.0))
+        )  # the journal keeps it
         local = started(stack, "gateway", tmp_path, site, **to)
         assert "OK" == send(local.grpc, "metrics", metrics("rl.step.time", (0, 1, 1.0)))
         for found in (one, local):
