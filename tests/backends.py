@@ -1,8 +1,8 @@
 """The real Collector, Jaeger, Prometheus and Tempo on free ports of loopback, with this repository's configurations.
 
 A program is taken from the PATH, from the folder ``OTEL_RL_BACKENDS`` or from where ``scripts/backends`` put it. Tempo,
-which is not built, is the program that ``OTEL_RL_TEMPO_PROGRAM`` names or the ``tempo`` on PATH. A test is skipped where the
-program that it needs is not there.
+which is not built, is the program that ``OTEL_RL_TEMPO_PROGRAM`` names or the ``tempo`` on PATH. A test is skipped
+where the program that it needs is not there.
 """
 
 from __future__ import annotations

@@ -73,8 +73,10 @@ def test_traces_go_to_tempo_where_there_is_one(names: tuple[str, ...], expected:
 
 
 def test_what_is_set_for_the_training_does_not_reach_the_programs() -> None:
-    """They would send their own telemetry there, and call themselves so; what our configurations read stays, but for
-    the ways to other stores."""
+    """They would send their own telemetry there, and call themselves so.
+
+    What our configurations read stays, but for how to reach other stores.
+    """
     *_, collector = make_plan(FOUND, 0)
     user = {
         "OTEL_EXPORTER_OTLP_HEADERS": "authorization=secret",

@@ -93,7 +93,7 @@ def make_plan(found: Mapping[str, Path], offset: int) -> tuple[Part, ...]:
 
 
 def environment(part: Part, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Give a part's environment: without what the user set for the training and for other stores; it would obey."""
+    """Give a part's environment: without what the user set for the training and for other stores."""
     inherited = {k: v for k, v in environ.items() if k.startswith("OTEL_RL_") or not k.startswith("OTEL_")}
     for name in FOR_OTHER_STORES:
         inherited.pop(name, None)

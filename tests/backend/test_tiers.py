@@ -134,7 +134,7 @@ def test_a_token_is_asked_for(site: Site, tmp_path: Path) -> None:
 
 
 def test_a_certificate_is_asked_for(site: Site, tmp_path: Path) -> None:
-    """A client without a certificate, or with one of another authority, is refused."""
+    """A client without a certificate, or with one of another authority, is refused; any of this authority is not."""
     with sink("grpc") as taken, gateway(tmp_path / "gw", site, "mtls", OTEL_RL_JAEGER=address(taken)) as central:
         request, trusted = traces(span(7, 1)), site.authority.certificate
         assert "UNAVAILABLE" == send(central.grpc, "traces", request, trusted=trusted)
@@ -142,7 +142,8 @@ def test_a_certificate_is_asked_for(site: Site, tmp_path: Path) -> None:
         assert "UNAVAILABLE" == send(central.grpc, "traces", request)
         assert [] == taken.requests
         assert "OK" == send(central.grpc, "traces", request, trusted=trusted, shown=site.client)
-        assert 1 == len(taken.taken("traces"))
+        assert "OK" == send(central.grpc, "traces", request, trusted=trusted, shown=site.server)
+        assert 2 == len(taken.taken("traces"))
 
 
 def test_an_agent_trusts_its_own_authority_only(site: Site, tmp_path: Path) -> None:

@@ -38,9 +38,9 @@ def blocks() -> dict[str, str]:
     """The commands below each heading of the walk."""
     assert WALK is not None
     parts = re.split(r"^#### (.*)\n", WALK[1], flags=re.MULTILINE)[1:]
-    found = {heading: re.findall(r"```bash\n(.*?)```", text, re.DOTALL) for heading, text in zip(*[iter(parts)] * 2)}
-    assert {1} == {len(commands) for commands in found.values()}
-    return {heading: commands[0] for heading, commands in found.items()}
+    found = [re.findall(r"```bash\n(.*?)```", text, re.DOTALL) for text in parts[1::2]]
+    assert {1} == {len(commands) for commands in found}
+    return {heading: commands for heading, (commands,) in zip(parts[::2], found, strict=True)}
 
 
 @contextmanager
@@ -75,8 +75,9 @@ def test_the_walk_works(how: str, tmp_path: Path) -> None:
     programs = {str(need(name).parent) for name in ("otelcol", "jaeger", "prometheus")}
     found = blocks()
     *first, end = [commands for heading, commands in found.items() if "Gateway" not in heading or heading == how]
-    ports = dict(zip(NAMED, map(str, free_ports(len(NAMED)))))
-    others = {name: form.format(port) for (name, form), port in zip(UNNAMED.items(), free_ports(len(UNNAMED)))}
+    free = [*map(str, free_ports(len(NAMED) + len(UNNAMED)))]
+    ports = dict(zip(NAMED, free, strict=False))
+    others = {name: UNNAMED[name].format(port) for name, port in zip(UNNAMED, reversed(free), strict=False)}
     environ = {
         "PATH": os.pathsep.join([*programs, str(Path(sys.executable).parent), os.environ["PATH"]]),
         "HOME": str(tmp_path),
