@@ -56,6 +56,14 @@ def test_why_it_does_not_start(site: Site, tmp_path: Path) -> None:
                 last_words(*files, **{**mine, "OTEL_RL_QUEUE_DIR": "/proc/nowhere"})
             ],
         }
+    tokens = {
+        "OTEL_RL_STACK_DIR": str(tmp_path),
+        "OTEL_RL_HTTP": f"{HOST}:0",
+        "OTEL_RL_TRACES_TOKEN_FILE": str(site.token),
+    }
+    said["the credentials require transport level security"] = [
+        last_words("standalone.yaml", "traces-token.yaml", **ports, **tokens)
+    ]
     for words, lines in said.items():
         assert [True, *[True] * len(lines)] == [f"`{words}`" in README, *[words in line for line in lines]], lines
 

@@ -299,3 +299,18 @@ def test_spans_of_every_size_arrive(kilobytes: float, site: Site, tmp_path: Path
             assert "OK" == send(local.grpc, "traces", traces(*spans))
         assert wait_for(lambda: number == len(taken.taken("traces")), timeout_s=60)
         assert 0 == central.counted("otelcol_exporter_send_failed_spans")
+
+
+def test_both_are_asked_for_where_both_files_are_named(site: Site, tmp_path: Path) -> None:
+    """A token without a certificate is refused, and a certificate without a token."""
+    with (
+        sink("grpc") as taken,
+        gateway(tmp_path / "gw", site, "token", "gateway-mtls.yaml", OTEL_RL_JAEGER=address(taken)) as central,
+        agent(tmp_path / "agent", site, "token", "agent-mtls.yaml", to=central.grpc) as local,
+    ):
+        request, trusted = traces(span(7, 1)), site.authority.certificate
+        assert "UNAVAILABLE" == send(central.grpc, "traces", request, trusted=trusted, token=TOKEN)
+        assert "UNAUTHENTICATED" == send(central.grpc, "traces", request, trusted=trusted, shown=site.client)
+        assert [] == taken.requests
+        assert "OK" == send(local.grpc, "traces", request)
+        assert wait_for(lambda: 1 == len(taken.taken("traces")))
