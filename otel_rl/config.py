@@ -29,9 +29,12 @@ OF_COLLECTOR = frozenset(
     PREFIX + name
     for name in (
         "CA", "CERT", "CLIENT_CA", "COLLECTOR", "DCGM", "DRAIN_S", "GATEWAY", "GATEWAY_PORT", "GRPC", "HEALTH",
-        "HOST_ROOT", "HTTP", "JAEGER", "JAEGER_HEALTH", "JAEGER_OWN", "JAEGER_QUERY", "JAEGER_TRACES", "JAEGER_UI",
-        "KEY", "LOGS", "LOGS_TO", "METRICS_FROM", "NPU", "OWN", "PROMETHEUS", "QUEUE_DIR", "SGLANG", "STACK_DIR",
-        "TEMPO_GRPC_PORT", "TEMPO_HOST", "TEMPO_PORT", "TOKEN_FILE", "TRACES_TO", "VLLM",
+        "HOST_ROOT", "HTTP", "JAEGER", "JAEGER_HEADERS", "JAEGER_HEALTH", "JAEGER_OTLP", "JAEGER_OWN",
+        "JAEGER_QUERY", "JAEGER_TLS", "JAEGER_TRACES", "JAEGER_UI", "KEY", "LOCAL_TOKEN_FILE", "LOGS",
+        "LOGS_HEADERS", "LOGS_TLS", "LOGS_TO", "METRICS_FROM", "METRICS_SCHEME", "METRICS_TOKEN_FILE", "NPU", "OWN",
+        "PROMETHEUS", "PROMETHEUS_HEADERS", "PROMETHEUS_PATH", "PROMETHEUS_TLS", "QUEUE_DIR", "SGLANG",
+        "STACK_DIR", "TEMPO", "TEMPO_GRPC_PORT", "TEMPO_HEADERS", "TEMPO_HOST", "TEMPO_OTLP", "TEMPO_PORT",
+        "TEMPO_TLS", "TOKEN_FILE", "TRACES_SCHEME", "TRACES_TO", "TRACES_TOKEN_FILE", "VLLM",
     )
 )  # fmt: skip
 """What the configurations in ``collector/`` read; it means nothing to us, and is no mistake where we find it."""
@@ -219,7 +222,10 @@ class Config:
         "folder with the programs that `otel-rl stack` starts, before all other places",
     )
     tempo: str = _setting(
-        "OTEL_RL_TEMPO", expanded, "", "the Tempo program that `otel-rl stack` starts; else the `tempo` on PATH"
+        "OTEL_RL_TEMPO_PROGRAM",
+        expanded,
+        "",
+        "the Tempo program that `otel-rl stack` starts; else the `tempo` on PATH",
     )
     join_spans: bool = _setting(
         "OTEL_RL_JOIN_SPANS",

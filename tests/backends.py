@@ -1,8 +1,8 @@
 """The real Collector, Jaeger, Prometheus and Tempo on free ports of loopback, with this repository's configurations.
 
 A program is taken from the PATH, from the folder ``OTEL_RL_BACKENDS`` or from where ``scripts/backends`` put it. Tempo,
-which is not built, is the program that ``OTEL_RL_TEMPO`` names or the ``tempo`` on PATH. A test is skipped where the
-program that it needs is not there.
+which is not built, is the program that ``OTEL_RL_TEMPO_PROGRAM`` names or the ``tempo`` on PATH. A test is skipped
+where the program that it needs is not there.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Status
 ROOT = Path(__file__).parents[1]
 CONFIGURATIONS = ROOT / "collector"
 NAMED = os.environ.get("OTEL_RL_BACKENDS")  # here, because every test begins without OTEL_* variables
-TEMPO = os.environ.get("OTEL_RL_TEMPO")
-NO_TEMPO = "no tempo here: put one on PATH, or name it in OTEL_RL_TEMPO"
+TEMPO = os.environ.get("OTEL_RL_TEMPO_PROGRAM")
+NO_TEMPO = "no tempo here: put one on PATH, or name it in OTEL_RL_TEMPO_PROGRAM"
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "otel_rl" / "backends"
 PASSED_ON = ("PATH", "HOME", "TMPDIR")
 DEADLINE_S = 60.0
@@ -238,13 +238,13 @@ class Collector(Backend):
 
 
 @contextmanager
-def jaeger(folder: Path) -> Iterator[Jaeger]:
-    """A Jaeger with the shipped configuration until the block ends."""
+def jaeger(folder: Path, configuration: Path = CONFIGURATIONS / "jaeger.yaml") -> Iterator[Jaeger]:
+    """A Jaeger with the shipped configuration, or another, until the block ends."""
     otlp, page, query, health, own = free_ports(5)
     found = Jaeger(
-        [need("jaeger"), "--config", CONFIGURATIONS / "jaeger.yaml"],
+        [need("jaeger"), "--config", configuration],
         {
-            "OTEL_RL_JAEGER": f"127.0.0.1:{otlp}",
+            "OTEL_RL_JAEGER_OTLP": f"127.0.0.1:{otlp}",
             "OTEL_RL_JAEGER_UI": f"127.0.0.1:{page}",
             "OTEL_RL_JAEGER_QUERY": f"127.0.0.1:{query}",
             "OTEL_RL_JAEGER_HEALTH": f"127.0.0.1:{health}",
@@ -271,7 +271,7 @@ def tempo(folder: Path) -> Iterator[Tempo]:
         ],
         {
             "OTEL_RL_STACK_DIR": str(folder),
-            "OTEL_RL_TEMPO": f"127.0.0.1:{otlp}",
+            "OTEL_RL_TEMPO_OTLP": f"127.0.0.1:{otlp}",
             "OTEL_RL_TEMPO_HOST": "127.0.0.1",
             "OTEL_RL_TEMPO_PORT": str(page),
             "OTEL_RL_TEMPO_GRPC_PORT": str(grpc),

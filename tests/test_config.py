@@ -57,7 +57,7 @@ def test_without_variables_everything_has_its_default() -> None:
         ("OTEL_RL_DIR", "~/runs", "directory", Path("/people/me/runs")),
         ("OTEL_RL_DIR", "$HOME/$UNSET/${HOME}", "directory", Path("/people/me/$UNSET//people/me")),
         ("OTEL_RL_BACKENDS", "~/bin", "backends", "/people/me/bin"),
-        ("OTEL_RL_TEMPO", "$HOME/tempo", "tempo", "/people/me/tempo"),
+        ("OTEL_RL_TEMPO_PROGRAM", "$HOME/tempo", "tempo", "/people/me/tempo"),
         ("OTEL_RL_MEMORY_PEAK", "exact", "memory_peak", "exact"),
     ],
 )

@@ -76,6 +76,7 @@ if [[ $1 == sidecar ]]; then
 fi
 until [[ -e $NOTES/here.sidecar && -e $NOTES/here.otelcol ]]; do sleep 0.02; done
 trap 'sleep 0.2; exit 5' TERM  # a checkpoint before it goes
+echo "${{OTEL_EXPORTER_OTLP_HEADERS:-}}" > "$NOTES/headers"
 echo "$OTEL_RL_SIDECAR $OTEL_EXPORTER_OTLP_ENDPOINT $OTEL_RL_DIR $OTEL_RL_RUN_ID" > "$NOTES/trains"
 while [[ ! ${{CODE:-}} ]]; do sleep 0.02; done
 exit "$CODE"
@@ -203,3 +204,18 @@ def test_one_agent_and_one_sidecar_run_on_every_node(tmp_path: Path) -> None:
     assert (True, Path(root) / folder_name(run_id)) == followed
     assert ["otel-rl", "run", "--", "torchrun"] == words["training"][1:5]
     assert "node-1:29500" in words["training"]
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_agents_on_shared_nodes_ask_for_a_token(tmp_path: Path, is_shared: bool) -> None:
+    """Where its file is named, the agents ask for it and the senders show it."""
+    token = tmp_path / "local.token"
+    token.write_text("abc\n")
+    with job(tmp_path, CODE="0", **({"OTEL_RL_LOCAL_TOKEN_FILE": str(token)} if is_shared else {})) as process:
+        assert (0, "") == outcome(process, tmp_path)[:2]
+    notes = tmp_path / "notes"
+    named = [f"--config {tmp_path}/collector/{name}.yaml" for name in ("agent", "agent-token", "agent-local-token")]
+    asked = (notes / "words.agents").read_text().strip().partition("otelcol ")[2]
+    shown = (notes / "headers").read_text()
+    expected = (named, "authorization=Bearer%20abc\n") if is_shared else (named[:2], "\n")
+    assert (" ".join(expected[0]), expected[1]) == (asked, shown)

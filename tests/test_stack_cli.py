@@ -57,14 +57,14 @@ health, path, others = {{
     "jaeger": (
         env("OTEL_RL_JAEGER_HEALTH"),
         "/status",
-        [env("OTEL_RL_JAEGER"), env("OTEL_RL_JAEGER_UI"), env("OTEL_RL_JAEGER_QUERY"), own],
+        [env("OTEL_RL_JAEGER_OTLP"), env("OTEL_RL_JAEGER_UI"), env("OTEL_RL_JAEGER_QUERY"), own],
     ),
     "prometheus": (flags.get("--web.listen-address"), "/-/ready", []),
     "tempo": (
         f"{{env('OTEL_RL_TEMPO_HOST')}}:{{env('OTEL_RL_TEMPO_PORT')}}",
         "/ready",
         [
-            env("OTEL_RL_TEMPO"),
+            env("OTEL_RL_TEMPO_OTLP"),
             f"127.0.0.1:{{env('OTEL_RL_TEMPO_GRPC_PORT')}}",
             f"127.0.0.1:{{flags.get('-memberlist.bind-port')}}",
         ],

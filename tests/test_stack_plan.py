@@ -73,13 +73,18 @@ def test_traces_go_to_tempo_where_there_is_one(names: tuple[str, ...], expected:
 
 
 def test_what_is_set_for_the_training_does_not_reach_the_programs() -> None:
-    """They would send their own telemetry there, and call themselves so; what our configurations read stays."""
+    """They would send their own telemetry there, and call themselves so.
+
+    What our configurations read stays, but for how to reach other stores.
+    """
     *_, collector = make_plan(FOUND, 0)
     user = {
         "OTEL_EXPORTER_OTLP_HEADERS": "authorization=secret",
         "OTEL_RESOURCE_ATTRIBUTES": "a=b",
         "OTEL_RL_LOGS_TO": "[file/logs]",
         "OTEL_RL_GRPC": "0.0.0.0:1",
+        "OTEL_RL_PROMETHEUS_PATH": "/otlp",
+        "OTEL_RL_JAEGER_TLS": "{ca_file: /ca.pem}",
         "HOME": "/h",
     }
     found = environment(collector, user)

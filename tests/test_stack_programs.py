@@ -44,7 +44,7 @@ def test_a_folder_that_is_named_is_found_as_a_shell_would(
     """By ``~`` and by variables."""
     monkeypatch.setenv("HOME", str(tmp_path))
     jaeger, tempo = program(tmp_path / "mine", "jaeger"), program(tmp_path / "other", "tempo")
-    named = {"OTEL_RL_BACKENDS": "~/mine", "OTEL_RL_TEMPO": "$HOME/other/tempo"}
+    named = {"OTEL_RL_BACKENDS": "~/mine", "OTEL_RL_TEMPO_PROGRAM": "$HOME/other/tempo"}
     assert {"jaeger": jaeger, "tempo": tempo} == find_all(environ | named)
 
 
@@ -79,6 +79,6 @@ def test_tempo_is_taken_from_its_variable_or_from_path(tmp_path: Path, environ: 
     assert {} == find_all({**environ, "OTEL_RL_BACKENDS": str(tmp_path / "named")})
     on_path, elsewhere = program(tmp_path / "first", "tempo"), program(tmp_path / "x", "tempo-3")
     assert {"tempo": on_path} == find_all(environ)
-    assert {"tempo": elsewhere} == find_all({**environ, "OTEL_RL_TEMPO": str(elsewhere)})
-    with pytest.raises(StackError, match=r"^OTEL_RL_TEMPO=/nowhere/tempo is no program"):
-        find_all({**environ, "OTEL_RL_TEMPO": "/nowhere/tempo"})
+    assert {"tempo": elsewhere} == find_all({**environ, "OTEL_RL_TEMPO_PROGRAM": str(elsewhere)})
+    with pytest.raises(StackError, match=r"^OTEL_RL_TEMPO_PROGRAM=/nowhere/tempo is no program"):
+        find_all({**environ, "OTEL_RL_TEMPO_PROGRAM": "/nowhere/tempo"})

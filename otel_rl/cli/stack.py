@@ -52,9 +52,9 @@ def up(
     """Start the stack, wait until all of it answers, and say how to train into it.
 
     The programs are taken from the folder OTEL_RL_BACKENDS, from PATH, or from where `scripts/backends` put them; Tempo
-    is the program that OTEL_RL_TEMPO names, or the `tempo` on PATH, and may be absent. Where the others are missing and
-    a Docker engine answers, `docker compose` does the same. All of it listens on loopback only, and keeps its
-    configurations, data and logs in `.stack` below the root of the runs. A second `up` finds it running.
+    is the program that OTEL_RL_TEMPO_PROGRAM names, or the `tempo` on PATH, and may be absent. Where the others are
+    missing and a Docker engine answers, `docker compose` does the same. All of it listens on loopback only, and keeps
+    its configurations, data and logs in `.stack` below the root of the runs. A second `up` finds it running.
     """
     from otel_rl.stack.look import look
     from otel_rl.stack.plan import Addresses

@@ -31,6 +31,11 @@ PORTS: Final = {
     "tempo_gossip": 7946,
 }
 """The usual ports; Jaeger's are moved off those that the Collector has."""
+FOR_OTHER_STORES: Final = (
+    "OTEL_RL_PROMETHEUS_PATH",
+    *(f"OTEL_RL_{store}_{what}" for store in ("JAEGER", "TEMPO", "PROMETHEUS") for what in ("HEADERS", "TLS")),
+)
+"""How standalone.yaml reaches stores that are not those of the stack."""
 CONFIGURATIONS: Final = "configurations"
 """Folder below that of the stack: ours, written anew at every start."""
 
@@ -88,8 +93,10 @@ def make_plan(found: Mapping[str, Path], offset: int) -> tuple[Part, ...]:
 
 
 def environment(part: Part, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Give a part's environment: without what the user set for the training, which these programs would obey too."""
+    """Give a part's environment: without what the user set for the training and for other stores."""
     inherited = {k: v for k, v in environ.items() if k.startswith("OTEL_RL_") or not k.startswith("OTEL_")}
+    for name in FOR_OTHER_STORES:
+        inherited.pop(name, None)
     return {**inherited, **dict(part.environ)}
 
 
@@ -98,7 +105,7 @@ def _jaeger(program: str, at: Addresses) -> Part:
         name="jaeger",
         command=(program, "--config", f"{CONFIGURATIONS}/jaeger.yaml"),
         environ=(
-            ("OTEL_RL_JAEGER", at.of("jaeger_otlp")),
+            ("OTEL_RL_JAEGER_OTLP", at.of("jaeger_otlp")),
             ("OTEL_RL_JAEGER_UI", at.of("jaeger")),
             ("OTEL_RL_JAEGER_QUERY", at.of("jaeger_query")),
             ("OTEL_RL_JAEGER_HEALTH", at.of("jaeger_health")),
@@ -143,7 +150,7 @@ def _tempo(program: str, at: Addresses) -> Part:
         ),
         environ=(
             ("OTEL_RL_STACK_DIR", "."),
-            ("OTEL_RL_TEMPO", at.of("tempo_otlp")),
+            ("OTEL_RL_TEMPO_OTLP", at.of("tempo_otlp")),
             ("OTEL_RL_TEMPO_HOST", LOOPBACK),
             ("OTEL_RL_TEMPO_PORT", str(at.port["tempo"])),
             ("OTEL_RL_TEMPO_GRPC_PORT", str(at.port["tempo_grpc"])),

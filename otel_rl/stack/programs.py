@@ -20,7 +20,7 @@ NAMES: Final[dict[str, tuple[str, ...]]] = {
 build, which is called otelcol as ours is, has not, so it is taken only where there is no other."""
 TEMPO: Final = "tempo"
 FOLDER: Final = "OTEL_RL_BACKENDS"
-TEMPO_PROGRAM: Final = "OTEL_RL_TEMPO"
+TEMPO_PROGRAM: Final = "OTEL_RL_TEMPO_PROGRAM"
 HOW_TO_GET_THEM: Final = (
     "`scripts/backends` of the repository builds them with Go; "
     f"they are also taken from PATH and from the folder that {FOLDER} names"
@@ -32,7 +32,7 @@ def find_all(environ: Mapping[str, str] = os.environ) -> dict[str, Path]:
     """Return the program of each part that is there; Tempo, which `scripts/backends` does not build, from PATH.
 
     Raises:
-        StackError: ``OTEL_RL_TEMPO`` names something that is no program.
+        StackError: ``OTEL_RL_TEMPO_PROGRAM`` names something that is no program.
     """
     found = {part: program for part, names in NAMES.items() if (program := _find(names, environ))}
     tempo = _tempo(environ)

@@ -13,12 +13,16 @@ pytestmark = pytest.mark.backend
 
 COMPLETE = (
     ("standalone.yaml",),
+    ("standalone.yaml", "metrics-token.yaml", "traces-token.yaml"),
     ("agent.yaml", "agent-token.yaml"),
     ("agent.yaml", "agent-mtls.yaml"),
     ("agent.yaml", "agent-token.yaml", "agent-mtls.yaml"),
+    ("agent.yaml", "agent-token.yaml", "agent-local-token.yaml"),
+    ("agent.yaml", "agent-mtls.yaml", "agent-local-token.yaml"),
     ("gateway.yaml", "gateway-token.yaml"),
     ("gateway.yaml", "gateway-mtls.yaml"),
     ("gateway.yaml", "gateway-token.yaml", "gateway-mtls.yaml"),
+    ("gateway.yaml", "gateway-mtls.yaml", "metrics-token.yaml", "traces-token.yaml"),
 )
 
 
@@ -73,6 +77,22 @@ def test_lists_come_from_the_environment(name: str, variable: str, value: str, t
     assert (0, "") == validate(tmp_path, CONFIGURATIONS / name, **{variable: value})
     code, _ = validate(tmp_path, CONFIGURATIONS / name, **{variable: "{is: no list}"})
     assert 1 == code
+
+
+HEADERS = ('{X-Scope-OrgID: "7"}', "X-Scope-OrgID: team", "")
+TLS = ("{ca_file: /etc/ca.pem, server_name_override: store}", "insecure: false", "")
+
+
+@pytest.mark.parametrize("name", ["standalone.yaml", "gateway.yaml"])
+def test_headers_and_tls_come_from_the_environment(name: str, tmp_path: Path) -> None:
+    """For each store: maps, in braces or without, or nothing; a value that is a number must be in quotes."""
+    files = (CONFIGURATIONS / name, *([CONFIGURATIONS / "gateway-token.yaml"] if name == "gateway.yaml" else []))
+    to = {"OTEL_RL_TRACES_TO": "[otlp_grpc/jaeger, otlp_grpc/tempo]", "OTEL_RL_LOGS_TO": "[otlp_http/logs]"}
+    for store in ("JAEGER", "TEMPO", "PROMETHEUS", "LOGS"):
+        for what, good, bad in (("HEADERS", HEADERS, "{X-Scope-OrgID: 7}"), ("TLS", TLS, "{authority: /ca.pem}")):
+            variable = f"OTEL_RL_{store}_{what}"
+            assert [(0, "")] * 3 == [validate(tmp_path, *files, **to, **{variable: value}) for value in good], variable
+            assert 1 == validate(tmp_path, *files, **to, **{variable: bad})[0], variable
 
 
 def test_jaeger_accepts() -> None:

@@ -98,7 +98,7 @@ class Stack:
 @pytest.fixture
 def stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stack]:
     """Give the command where the programs are; nothing is left running."""
-    for variable, value in {"OTEL_RL_BACKENDS": NAMED, "OTEL_RL_TEMPO": TEMPO}.items():
+    for variable, value in {"OTEL_RL_BACKENDS": NAMED, "OTEL_RL_TEMPO_PROGRAM": TEMPO}.items():
         if value:
             monkeypatch.setenv(variable, value)
     if names := missing(find_all()):

@@ -49,7 +49,7 @@ def site(tmp_path: Path) -> Site:
     token.write_text(TOKEN)
     return Site(
         authority,
-        authority.issue("gateway", f"IP:{HOST},DNS:otel-gateway"),
+        authority.issue("gateway", f"IP:{HOST},DNS:otel-rl-gateway"),
         authority.issue("agent", "DNS:agent"),
         Authority(tmp_path / "foreign", "foreign").issue("stranger", "DNS:agent"),
         token,
@@ -57,29 +57,33 @@ def site(tmp_path: Path) -> Site:
 
 
 @contextmanager
-def gateway(folder: Path, site: Site, how: str, **environment: str) -> Iterator[Collector]:
-    """A gateway that lets in by `token` or `mtls`."""
+def gateway(folder: Path, site: Site, how: str, *added: str, **environment: str) -> Iterator[Collector]:
+    """A gateway that lets in by `token` or `mtls`; `added` are further configurations."""
     with collector(
         folder,
         "gateway.yaml",
         f"gateway-{how}.yaml",
-        OTEL_RL_CERT=str(site.server.certificate),
-        OTEL_RL_KEY=str(site.server.key),
-        OTEL_RL_CLIENT_CA=str(site.authority.certificate),
-        OTEL_RL_TOKEN_FILE=str(site.token),
-        **environment,
+        *added,
+        **{
+            "OTEL_RL_CERT": str(site.server.certificate),
+            "OTEL_RL_KEY": str(site.server.key),
+            "OTEL_RL_CLIENT_CA": str(site.authority.certificate),
+            "OTEL_RL_TOKEN_FILE": str(site.token),
+            **environment,
+        },
     ) as found:
         yield found
 
 
 @contextmanager
-def agent(folder: Path, site: Site, how: str, *, to: str, **environment: str) -> Iterator[Collector]:
+def agent(folder: Path, site: Site, how: str, *added: str, to: str, **environment: str) -> Iterator[Collector]:
     """An agent that shows a `token` or its certificate (`mtls`) to the gateway at an address."""
     host, _, port = to.rpartition(":")
     with collector(
         folder,
         environment.pop("configuration", "agent.yaml"),
         f"agent-{how}.yaml",
+        *added,
         **{
             "OTEL_RL_GATEWAY": host,
             "OTEL_RL_GATEWAY_PORT": port,
@@ -171,7 +175,7 @@ def test_a_token_is_asked_for(site: Site, tmp_path: Path) -> None:
 
 
 def test_a_certificate_is_asked_for(site: Site, tmp_path: Path) -> None:
-    """A client without a certificate, or with one of another authority, is refused."""
+    """A client without a certificate, or with one of another authority, is refused; any of this authority is not."""
     with sink("grpc") as taken, gateway(tmp_path / "gw", site, "mtls", OTEL_RL_JAEGER=address(taken)) as central:
         request, trusted = traces(span(7, 1)), site.authority.certificate
         assert "UNAVAILABLE" == send(central.grpc, "traces", request, trusted=trusted)
@@ -179,7 +183,8 @@ def test_a_certificate_is_asked_for(site: Site, tmp_path: Path) -> None:
         assert "UNAVAILABLE" == send(central.grpc, "traces", request)
         assert [] == taken.requests
         assert "OK" == send(central.grpc, "traces", request, trusted=trusted, shown=site.client)
-        assert 1 == len(taken.taken("traces"))
+        assert "OK" == send(central.grpc, "traces", request, trusted=trusted, shown=site.server)
+        assert 2 == len(taken.taken("traces"))
 
 
 def test_an_agent_trusts_its_own_authority_only(site: Site, tmp_path: Path) -> None:
@@ -261,7 +266,7 @@ def test_an_agent_keeps_what_the_store_has_not(site: Site, tmp_path: Path) -> No
 
 def test_a_trace_stays_on_one_gateway(site: Site, tmp_path: Path) -> None:
     """Each of two gateways gets whole traces, whichever ranks sent them; certificates hold the name, no address."""
-    named = site._replace(server=site.authority.issue("named", "DNS:otel-gateway"))
+    named = site._replace(server=site.authority.issue("named", "DNS:otel-rl-gateway"))
     with ExitStack() as stack:
         sinks = [stack.enter_context(sink("grpc")) for _ in range(2)]
         centrals = [
@@ -274,7 +279,7 @@ def test_a_trace_stays_on_one_gateway(site: Site, tmp_path: Path) -> None:
         two = tmp_path / "two.yaml"
         two.write_text(yaml.safe_dump(configuration))
         local = stack.enter_context(
-            agent(tmp_path / "agent", named, "token", to="otel-gateway:9", configuration=str(two))
+            agent(tmp_path / "agent", named, "token", to="otel-rl-gateway:9", configuration=str(two))
         )
         random = [secrets.randbits(127) for _ in range(40)]
         for rank in range(2):
@@ -335,3 +340,18 @@ def test_spans_of_every_size_arrive(kilobytes: float, site: Site, tmp_path: Path
             assert "OK" == send(local.grpc, "traces", traces(*spans))
         assert wait_for(lambda: number == len(taken.taken("traces")), timeout_s=60)
         assert 0 == central.counted("otelcol_exporter_send_failed_spans")
+
+
+def test_both_are_asked_for_where_both_files_are_named(site: Site, tmp_path: Path) -> None:
+    """A token without a certificate is refused, and a certificate without a token."""
+    with (
+        sink("grpc") as taken,
+        gateway(tmp_path / "gw", site, "token", "gateway-mtls.yaml", OTEL_RL_JAEGER=address(taken)) as central,
+        agent(tmp_path / "agent", site, "token", "agent-mtls.yaml", to=central.grpc) as local,
+    ):
+        request, trusted = traces(span(7, 1)), site.authority.certificate
+        assert "UNAVAILABLE" == send(central.grpc, "traces", request, trusted=trusted, token=TOKEN)
+        assert "UNAUTHENTICATED" == send(central.grpc, "traces", request, trusted=trusted, shown=site.client)
+        assert [] == taken.requests
+        assert "OK" == send(local.grpc, "traces", request)
+        assert wait_for(lambda: 1 == len(taken.taken("traces")))
