@@ -10,7 +10,7 @@ from otel_rl.vocabulary import LOOP, METRICS, STAGES, Metric
 UNITS: Final = {"s": "seconds", "By": "bytes", "J": "joules", "W": "watts", "Cel": "celsius", "Hz": "hertz", "1": ""}
 """Of UCUM; another unit stays as it is, and what is in braces is none."""
 PER: Final = {"s": "second"}
-IS_NATIVE: Final = False
+IS_NATIVE: Final = True
 """Histograms arrive as exponential ones, which Prometheus keeps as native histograms: one series, without suffixes."""
 OF_HISTOGRAM: Final = ("",) if IS_NATIVE else ("_bucket", "_sum", "_count")
 """Suffixes of the series of a histogram."""

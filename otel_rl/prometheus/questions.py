@@ -147,9 +147,11 @@ QUESTIONS: Final = (
         (
             "topk(3, max by (host_name, hw_id) (last_over_time($GPU_MEMORY[5m]))\n"
             "/ max by (host_name, hw_id) (last_over_time($GPU_MEMORY_LIMIT[5m])))",
+            "topk(3, max by (hw_id) (last_over_time($GPU_MEMORY[5m])) * on (hw_id) group_right () rank:rl_device:info)",
             "topk(3, max by (rl_run_id, host_name, rl_rank) (last_over_time($RESERVED[30m])))",
         ),
-        "The share of the device in use, by all processes. Bytes that the rank's allocator holds at the end of a step.",
+        "The share of the device in use, by all processes; its bytes in use, with the rank that uses the device. Bytes "
+        "that the rank's allocator holds at the end of a step.",
     ),
     Question(
         "Which device idles, is throttled, reports an XID or failed?",
@@ -167,8 +169,8 @@ QUESTIONS: Final = (
     Question(
         "Is a node out of memory?",
         (
-            "topk(3, max by (host_name) (last_over_time($SYSTEM_MEMORY[5m]))\n"
-            "/ max by (host_name) (last_over_time($SYSTEM_MEMORY_LIMIT[5m])))",
+            "topk(3, max by (host_name) (last_over_time($NODE_MEMORY[5m]))\n"
+            "/ max by (host_name) (last_over_time($NODE_MEMORY_LIMIT[5m])))",
         ),
         "The share of the node's memory in use.",
     ),

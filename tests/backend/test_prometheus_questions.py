@@ -143,6 +143,8 @@ def post_facts(found: Collector) -> None:
     for run in STEPS:  # both runs' sidecars see the same devices
         sidecar = {v.SERVICE_NAME: "sidecar", v.HOST_NAME: HOST, v.RUN_ID: run, v.ROLE: "sidecar"}
         post(found, {**sidecar, v.SERVICE_INSTANCE_ID: f"{run}-sidecar"}, points_of(samples))
+    rank = {v.RUN_ID: "slow", v.ATTEMPT_ID: "a", v.ROLE: "trainer", v.RANK: 0, v.HW_ID: "GPU-1"}
+    post(found, {**rank, v.SERVICE_NAME: "trainer", v.SERVICE_INSTANCE_ID: "a0"}, points_of([Sample(v.RSS, GIB)]))
     before = Number(time.time_ns() - HOUR_S * 10**9, REWARD_BEFORE, {v.SCOPE_KEY: "global"})
     row = v.METRICS[v.REWARD_SCORE]
     post(found, {v.RUN_ID: "slow", v.RANK: 0}, [MetricPoints(row.name, row.kind, row.unit, "", [before])])
@@ -224,6 +226,7 @@ ANSWERS: dict[str, list[dict[tuple[str, ...], Bounds]]] = {
     ],
     "Which device is closest": [
         {(HOST, "GPU-1"): near(79 / 80), (HOST, "GPU-2"): near(8 / 80)},
+        {("slow", "0", "GPU-1"): near(79 * GIB)},
         {
             (HOST, "slow", "0"): near(RESERVED),
             (HOST, "slow", "1"): near(2 * RESERVED),
@@ -270,7 +273,7 @@ def test_attributes_of_real_points_are_on_the_page(asked: Asked) -> None:
     """The tables say all labels that a metric of a real run has."""
     documented = {name: set(area.keys(name)) for area in AREAS for name in area.attributes}
     found = [point for run in asked.runs.values() for point in run.points() if point.name in documented]
-    assert {v.STEP_TIME, v.GOODPUT_TIME, v.STRAGGLER_COST, v.TTFT, v.SYSTEM_MEMORY} <= {point.name for point in found}
+    assert {v.STEP_TIME, v.GOODPUT_TIME, v.STRAGGLER_COST, v.TTFT, v.NODE_MEMORY} <= {point.name for point in found}
     assert set() == {
         (point.name, key) for point in found for key in point.attributes if key not in documented[point.name]
     }
