@@ -44,6 +44,7 @@ class Purpose(NamedTuple):
     """They judge what others made: no rollout."""
 
 
+TRAINING: Final = Purpose((), is_judging=False)
 PURPOSES: Final = tuple(Purpose(mode, is_judging) for mode in ((), EVALUATION) for is_judging in (False, True))
 
 
@@ -143,16 +144,24 @@ class Stages:
         """Say what the requests of each place are for, by the place, as far as that could be seen."""
         return {place: self._purpose(place) for place in places}
 
+    def around(self, stage: Stage) -> tuple[Purpose, list[int]]:
+        """Say what a stage is for, and give the ids of the spans around it, the innermost first."""
+        return self._purpose(stage), [above.parent_id for above in self._upwards(stage)]
+
     def _purpose(self, place: Any) -> Purpose:
-        above = _above(place) if isinstance(place, Stage) else self._find(place.span_id) if place else None
         is_evaluation = is_judging = False
+        for above in self._upwards(place):
+            is_evaluation |= above.is_evaluation
+            is_judging |= above.is_judging
+        return Purpose(EVALUATION if is_evaluation else (), is_judging)
+
+    def _upwards(self, place: Any) -> Iterator[Above]:
+        above = _above(place) if isinstance(place, Stage) else self._find(place.span_id) if place else None
         for _ in range(DEEPEST):
             if above is None:
                 break
-            is_evaluation |= above.is_evaluation
-            is_judging |= above.is_judging
+            yield above
             above = self._find(above.parent_id)
-        return Purpose(EVALUATION if is_evaluation else (), is_judging)
 
     def _find(self, span_id: int) -> Above | None:
         found = self._known.get(span_id, self._before.get(span_id))
