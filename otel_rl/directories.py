@@ -67,7 +67,7 @@ def make_directory(directory: Path) -> None:
     try:
         directory.mkdir(mode=OWNER)
     except FileNotFoundError:
-        if directory.parent == directory:
+        if directory.parent.is_dir():  # as below /proc
             raise
         make_directory(directory.parent)
         make_directory(directory)

@@ -130,6 +130,14 @@ def test_a_directory_is_made_or_its_problem_said(tmp_path: Path) -> None:
     make_directory(tmp_path / "link")
     make_directory(tmp_path / "link" / "a" / "b")
     assert (tmp_path / "a" / "b").is_dir()
-    for name, error in (("file", FileExistsError), ("file/x", NotADirectoryError), ("loose", FileExistsError)):
+    problems = {
+        "file": FileExistsError,
+        "file/x": NotADirectoryError,
+        "loose": FileExistsError,
+        "loose/x": FileExistsError,
+    }
+    for name, error in problems.items():
         with pytest.raises(error):
             make_directory(tmp_path / name)
+    with pytest.raises(FileNotFoundError):
+        make_directory(Path("/proc/nowhere/deep"))
