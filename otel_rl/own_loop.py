@@ -15,7 +15,7 @@ from otel_rl.throughput import ENVIRONMENT, PADDING, PROMPT, RESPONSE, ROLLOUT, 
 WORKING: Final = frozenset((v.SAMPLE, v.FORWARD, v.TRAIN))
 """Stages that tell samples and tokens."""
 KINDS: Final = (v.TOKENS_PROMPT, v.TOKENS_RESPONSE, v.TOKENS_ENVIRONMENT, v.TOKENS_PADDING)
-NAMES: Final = (*KINDS, v.TOKENS, v.SAMPLE_BATCH_SIZE, v.BATCH_SIZE)
+NAMES: Final = frozenset((*KINDS, v.TOKENS, v.SAMPLE_BATCH_SIZE, v.BATCH_SIZE))
 NO_TURN: Final = -1
 FAILED: Final = 2
 """OTLP's status code of an error."""
@@ -167,7 +167,8 @@ def _computed(said: Said, otherwise: int | None) -> int | None:
 
 def _said(attributes: Mapping[str, Any], *, is_training: bool) -> Said:
     """Read what a stage tells: prompts or responses that are missing follow from all tokens."""
-    numbers = {name: number for name in NAMES if (number := _number(attributes.get(name))) is not None}
+    given = {name: _number(value) for name, value in attributes.items() if name in NAMES}
+    numbers = {name: number for name, number in given.items() if number is not None}
     said = {name: numbers[name] for name in KINDS if name in numbers}
     samples = numbers.get(v.SAMPLE_BATCH_SIZE, numbers.get(v.BATCH_SIZE))
     if samples is not None:

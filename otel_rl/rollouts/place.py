@@ -142,18 +142,12 @@ class Stages:
 
     def purposes(self, places: Iterable[Any]) -> dict[Any, Purpose]:
         """Say what the requests of each place are for, by the place, as far as that could be seen."""
-        return {place: self._purpose(place) for place in places}
+        return {place: _purpose(self._upwards(place)) for place in places}
 
     def around(self, stage: Stage) -> tuple[Purpose, list[int]]:
-        """Say what a stage is for, and give the ids of the spans around it, the innermost first."""
-        return self._purpose(stage), [above.parent_id for above in self._upwards(stage)]
-
-    def _purpose(self, place: Any) -> Purpose:
-        is_evaluation = is_judging = False
-        for above in self._upwards(place):
-            is_evaluation |= above.is_evaluation
-            is_judging |= above.is_judging
-        return Purpose(EVALUATION if is_evaluation else (), is_judging)
+        """Return what a stage is for, and the ids of the spans around it, the innermost first."""
+        found = list(self._upwards(stage))
+        return _purpose(found), [above.parent_id for above in found]
 
     def _upwards(self, place: Any) -> Iterator[Above]:
         above = _above(place) if isinstance(place, Stage) else self._find(place.span_id) if place else None
@@ -166,6 +160,14 @@ class Stages:
     def _find(self, span_id: int) -> Above | None:
         found = self._known.get(span_id, self._before.get(span_id))
         return Above(found, is_evaluation=False, is_judging=False) if isinstance(found, int) else found
+
+
+def _purpose(found: Iterable[Above]) -> Purpose:
+    is_evaluation = is_judging = False
+    for above in found:
+        is_evaluation |= above.is_evaluation
+        is_judging |= above.is_judging
+    return Purpose(EVALUATION if is_evaluation else (), is_judging)
 
 
 def _above(stage: Stage) -> Above:
