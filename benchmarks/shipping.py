@@ -210,7 +210,7 @@ def slow_down(rounds: int, *, is_ours_only: bool) -> dict[str, Any]:
 def pin() -> None:
     """Give this thread the first core, and all others of this process and of the sidecar the others."""
     for process in Path("/proc").glob("[0-9]*"):
-        if int(process.name) == os.getpid() or b"otel_rl.sidecar" in (process / "cmdline").read_bytes():
+        if int(process.name) == os.getpid() or b"otel-rl\0sidecar" in (process / "cmdline").read_bytes():
             for task in (process / "task").iterdir():
                 os.sched_setaffinity(int(task.name), others())
     os.sched_setaffinity(0, {0})

@@ -6,13 +6,15 @@ import os
 import tempfile
 import uuid
 from pathlib import Path
-from stat import S_ISDIR
+from stat import S_IMODE, S_ISDIR
 
 from otel_rl.guard import say
 from otel_rl.identity import folder_name
 from otel_rl.runtime import state
 
 PREFIX = "otel_rl_runs-"
+OWNER = 0o700
+"""Mode of a directory that its owner alone uses."""
 
 
 class NowhereError(OSError):
@@ -39,7 +41,7 @@ def usable_root(directory: Path) -> Path:
     root = directory
     try:
         root = Path(os.path.abspath(directory))
-        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_directory(root)
         if os.access(root, os.W_OK | os.X_OK):
             return root
         problem = "no permission to write"
@@ -56,6 +58,28 @@ def usable_root(directory: Path) -> Path:
     return fallback
 
 
+def make_directory(directory: Path) -> None:
+    """Make a directory and its missing parents, for their owner alone whatever the umask; what is there stays as it is.
+
+    Raises:
+        OSError: it is not there and cannot be made.
+    """
+    try:
+        directory.mkdir(mode=OWNER)
+    except FileNotFoundError:
+        if directory.parent.is_dir():  # as below /proc
+            raise
+        make_directory(directory.parent)
+        make_directory(directory)
+    except OSError:  # a file system that can only be read says that first
+        if not directory.is_dir():
+            raise
+    else:
+        mode = directory.stat().st_mode
+        if mode & OWNER != OWNER:
+            directory.chmod(S_IMODE(mode) | OWNER)
+
+
 def fallback_root() -> Path:
     """Make the place where runs go when their own root cannot be written: a folder of ours alone.
 
@@ -66,7 +90,7 @@ def fallback_root() -> Path:
     """
     folder = fallback_name()
     try:
-        folder.mkdir(mode=0o700, exist_ok=True)
+        make_directory(folder)
         return folder if _is_ours(folder) else Path(tempfile.mkdtemp(prefix=PREFIX))
     except OSError:
         return Path(tempfile.mkdtemp(prefix=PREFIX))

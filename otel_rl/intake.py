@@ -14,10 +14,11 @@ from otel_rl.complete import clock_attributes, device_duration, memory_attribute
 from otel_rl.guard import attempt, guard
 from otel_rl.metrics import Fold
 from otel_rl.open_stages import OpenStages
+from otel_rl.own_loop import WORKING
 from otel_rl.records import Attributes, Count, Late, Later, Log, Noted, Point, Span
 from otel_rl.requests import KvCache, Load
 from otel_rl.rollouts.fold import NOTHING, RequestFold
-from otel_rl.rollouts.place import ROLLOUTS
+from otel_rl.rollouts.place import ROLLOUTS, TRAINING
 from otel_rl.runtime import state
 from otel_rl.spans import Stage
 from otel_rl.stage_metric import StageMetrics
@@ -115,6 +116,7 @@ class Intake:
 
     def _take_some(self, records: list[Any], new: list[Any], taken: Taken) -> None:
         """Take in so few that they are in the processor's cache while one after the other looks at them."""
+        _each("count what a stage worked off", self._work, new)  # first: the end of its step is among the records
         _each("count a record", self._take, records, taken)
         ended, self._ended = self._ended, []
         _each("count the duration of a stage", self._metrics.take, ended)
@@ -122,6 +124,15 @@ class Intake:
             _each("count a stage's operations", state.training.observed.ended, ended)
         _each("count the time of a stage", self._times.take, new)
         _each("count a collective", self._totals.take, [one for one in new if one.__class__ is Collective])
+
+    def _work(self, records: Iterable[Any]) -> None:
+        """Have the stages of a loop without a framework tell what they worked off, but not those of evaluations."""
+        for record in records:
+            trace = record.trace if record.__class__ is Stage else None
+            if trace is not None and trace.work is not None and record.name in WORKING:
+                purpose, around = self.requests.stages.around(record)
+                if purpose == TRAINING:
+                    trace.work.take(record, around)
 
     def _take(self, records: Iterable[Any], taken: Taken) -> None:
         point = self._fold.point

@@ -33,7 +33,7 @@ class Trace:
     all spans of a step are placed on the wall clock by one anchor.
     """
 
-    __slots__ = ("anchor", "known", "sampled", "step", "trace_id")
+    __slots__ = ("anchor", "known", "sampled", "step", "trace_id", "work")
 
     def __init__(self, trace_id: int, anchor: int, *, sampled: bool = True, known: bool = True, step: str = "") -> None:
         self.trace_id = trace_id
@@ -42,6 +42,8 @@ class Trace:
         self.known = known
         self.step = step
         """Loop and number of the step, the same in every attempt; empty where it is none of ours."""
+        self.work: Any = None
+        """Takes what the stages of the step tell of samples and tokens, where no integration counts them."""
 
     @property
     def is_phase(self) -> bool:

@@ -17,6 +17,7 @@ from otel_rl import ids, vocabulary
 from otel_rl.complete import device_points
 from otel_rl.current import CONTEXT, CURRENT, SPAN_KEY, is_shared
 from otel_rl.guard import attempt, errors, guard, say
+from otel_rl.own_loop import OwnLoop
 from otel_rl.probes import deferred
 from otel_rl.probes.memory import Reading, host, peak_rss
 from otel_rl.records import Later, Noted, Point, Value
@@ -206,6 +207,8 @@ class Loop:
         """The thread on which the last step began."""
         self.at_end: list[Callable[[int, int], None]] = []
         """Called with begin and end (monotonic, ns) of every step; integrations add what they count."""
+        self.own: OwnLoop | None = None
+        """Counts samples and tokens where no integration does."""
 
     def begin(self, number: int) -> None:
         """Begin step ``number`` now; the one before it ends at the same moment.
@@ -365,7 +368,8 @@ class step:
     Raises:
         ValueError: the number is not a whole number, 0 or above.
 
-    Emits: ``rl.loop`` (rank 0), ``rl.rank N``, ``rl.step.time``. Cost: 30 us (``benchmarks/hotpath.py``).
+    Emits: ``rl.loop`` (rank 0), ``rl.rank N``, ``rl.step.time``; samples, tokens and their rates as far as stages or
+    requests tell them (docs/requests.md). Cost: 30 us (``benchmarks/hotpath.py``).
     """
 
     __slots__ = ("number",)
@@ -389,7 +393,11 @@ class step:
                         loop.change_thread()
                     loop.end()
                 loop = state.training.loop = Loop()
+                loop.own = OwnLoop()
+                loop.at_end.append(loop.own.end_step)
             loop.begin(self.number)
+            if loop.own is not None and loop.tree is not None and loop.tree.container.trace is not None:
+                loop.own.begin_step(loop.tree.container.trace)
         return cast("Stage | None", state.container)
 
     def __exit__(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from otel_rl import vocabulary
 from otel_rl.records import Count, Later, Point
@@ -20,23 +20,54 @@ ENVIRONMENT = ((vocabulary.TOKEN_KIND, "environment"),)
 PADDING = ((vocabulary.TOKEN_KIND, "padding"),)
 
 
+class Done(NamedTuple):
+    """What was worked off; None is not known."""
+
+    samples: int | None = 0
+    sample_tokens: int | None = 0
+    train_tokens: int | None = 0
+
+
+class Rates:
+    """The rates of one loop, per step and per rollout cycle; used by the flusher only.
+
+    A cycle lasts from the begin of one step with a rollout to the begin of the next such step. Where a rollout serves
+    several steps the rate per step alternates; the rate per cycle does not. One with a step that failed has none.
+    """
+
+    def __init__(self) -> None:
+        self._begin = self._end = 0
+        """When the cycle began, and the last step ended (monotonic, ns); 0 where none has."""
+        self._cycle = Done()
+
+    def step(self, begin: int, end: int, anchor: int, done: Done, *, has_rollout: bool) -> Iterator[Point]:
+        """Give the rates of a step that has ended, and of the cycle that ended where it began."""
+        yield from _rates(done, (end - begin) / 1e9, STEP, end + anchor)
+        if begin != self._end:
+            self._begin = 0
+        self._end = end
+        if has_rollout:
+            if self._begin:
+                yield from _rates(self._cycle, (begin - self._begin) / 1e9, CYCLE, begin + anchor)
+            self._begin, self._cycle = begin, done
+        else:
+            self._cycle = Done(*map(_add, self._cycle, done))
+
+
 class Throughput:
     """Counts one loop's work on this rank: rollout tokens once a sample, training tokens once a forward.
 
     Rates leave out what a tool or an environment wrote; that of training counts the tokens that the loss uses.
 
-    A cycle lasts from the begin of one step with a rollout to the begin of the next such step. Where a rollout serves
-    several steps the rate per step alternates; the rate per cycle does not. The training thread only says what happened
-    (``rollout``, ``end_step``); the flusher counts it, in the same order; tokens of a forward on a device
-    count when they have arrived, perhaps in the next step.
+    The training thread only says what happened (``rollout``, ``end_step``); the flusher counts it, in the same order;
+    tokens of a forward on a device count when they have arrived, perhaps in the next step.
     """
 
     def __init__(self) -> None:
         self.outside_ns = 0
         """Evaluation and checkpoints of the open step; the training thread's own."""
         self._samples = self._sample_tokens = self._train_tokens = 0
-        self._cycle_begin = 0
-        self._cycle = (0, 0, 0)
+        self._rates = Rates()
 
     def rollout(self, samples: int, prompt: int, response: int, environment: int = 0) -> None:
         """Count a rollout of this rank."""
@@ -69,14 +100,8 @@ class Throughput:
 
     def _end_step(self, begin: int, end: int, outside: int, anchor: int) -> list[Point]:
         points = [Point(vocabulary.TRAIN_TIME, (end - begin - outside) / 1e9, end + anchor)]
-        done = (self._samples, self._sample_tokens, self._train_tokens)
-        points += _rates(done, (end - begin) / 1e9, STEP, end + anchor)
-        if self._samples and self._cycle_begin:
-            points += _rates(self._cycle, (begin - self._cycle_begin) / 1e9, CYCLE, begin + anchor)
-        if self._samples:
-            self._cycle_begin, self._cycle = begin, done
-        else:
-            self._cycle = (self._cycle[0], self._cycle[1], self._cycle[2] + self._train_tokens)
+        done = Done(self._samples, self._sample_tokens, self._train_tokens)
+        points += self._rates.step(begin, end, anchor, done, has_rollout=self._samples > 0)
         self._samples = self._sample_tokens = self._train_tokens = 0
         return points
 
@@ -87,12 +112,12 @@ def add_padding(stage: Stage, positions: int) -> None:
     stage.set_attribute(vocabulary.TOKENS_PADDING, before + positions)
 
 
-def _rates(done: tuple[int, int, int], seconds: float, over: tuple[str, str], time_ns: int) -> tuple[Point, ...]:
-    if seconds <= 0:
-        return ()
-    samples, sample_tokens, train_tokens = done
-    return (
-        Point(vocabulary.SAMPLES_RATE, samples / seconds, time_ns, (ROLLOUT, over)),
-        Point(vocabulary.TOKENS_RATE, sample_tokens / seconds, time_ns, (ROLLOUT, over)),
-        Point(vocabulary.TOKENS_RATE, train_tokens / seconds, time_ns, (TRAIN, over)),
-    )
+def _add(one: int | None, other: int | None) -> int | None:
+    return None if one is None or other is None else one + other
+
+
+def _rates(done: Done, seconds: float, over: tuple[str, str], time_ns: int) -> Iterator[Point]:
+    kinds = ((vocabulary.SAMPLES_RATE, ROLLOUT), (vocabulary.TOKENS_RATE, ROLLOUT), (vocabulary.TOKENS_RATE, TRAIN))
+    for (name, work), number in zip(kinds, done, strict=True):
+        if number is not None and seconds > 0:
+            yield Point(name, number / seconds, time_ns, (work, over))

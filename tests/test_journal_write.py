@@ -550,6 +550,16 @@ def test_foreign_identities(payload: bytes, expected: WriterIdentity | None) -> 
     assert expected == WriterIdentity.from_json(payload)
 
 
+def old() -> float:
+    """Files that nobody has touched since 1970."""
+    return 1e9
+
+
+def new() -> float:
+    """Files of the future."""
+    return -1e9
+
+
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
 def test_liveness() -> None:
     """A process lives until it is killed; the file's age does not matter where it can be looked up."""
@@ -557,12 +567,12 @@ def test_liveness() -> None:
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     other = WriterIdentity("w", identity.boot_id, identity.pid_namespace, child.pid, start_time(child.pid) or 0)
     reused = WriterIdentity("w", identity.boot_id, identity.pid_namespace, child.pid, 1)
-    assert (True, True, False) == (identity.is_alive(0), other.is_alive(0), reused.is_alive(2e9))
+    assert (True, True, False) == (identity.is_alive(old), other.is_alive(old), reused.is_alive(new))
     child.send_signal(signals.SIGKILL)
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-    assert not other.is_alive(2e9), "a zombie is dead"
+    assert not other.is_alive(new), "a zombie is dead"
     child.communicate()
-    assert not other.is_alive(2e9)
+    assert not other.is_alive(new)
 
 
 def test_a_writer_of_a_pid_namespace_below(tmp_path: Path) -> None:
@@ -588,12 +598,12 @@ time.sleep(600)
         (child,) = map(int, Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split())
         os.kill(child, signals.SIGSTOP)
         _processes_below.cache_clear()
-        assert (1, True) == (identity.pid, identity.is_alive(touched_s=0))
-        assert not replace(identity, start_time=identity.start_time + 1).is_alive(0)
-        assert not replace(identity, pid=2).is_alive(0)
+        assert (1, True) == (identity.pid, identity.is_alive(old))
+        assert not replace(identity, start_time=identity.start_time + 1).is_alive(old)
+        assert not replace(identity, pid=2).is_alive(old)
         os.kill(child, signals.SIGKILL)
         process.wait()
-        assert not identity.is_alive(touched_s=0)
+        assert not identity.is_alive(old)
     finally:
         process.kill()
         process.communicate()
@@ -602,9 +612,7 @@ time.sleep(600)
 @pytest.mark.parametrize("identity", [WriterIdentity("w"), IDENTITY])
 def test_liveness_elsewhere(identity: WriterIdentity) -> None:
     """A process that cannot be looked up lives while its files are touched."""
-    now = Path.cwd().stat().st_atime
-    assert not identity.is_alive(0)
-    assert identity.is_alive(now + 1e9)
+    assert (False, True) == (identity.is_alive(lambda: 60.0), identity.is_alive(lambda: 59.9))
 
 
 def test_a_platform_without_proc(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -612,7 +620,7 @@ def test_a_platform_without_proc(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     monkeypatch.setattr("otel_rl.journal.identity._PROC", str(tmp_path))
     identity = WriterIdentity.current("trainer", 0)
     assert ("", "", 0, os.getpid()) == (identity.boot_id, identity.pid_namespace, identity.start_time, identity.pid)
-    assert (False, True) == (identity.is_alive(0), identity.is_alive(1e11))
+    assert (False, True) == (identity.is_alive(old), identity.is_alive(new))
 
 
 def test_a_process_that_is_hidden(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -626,9 +634,9 @@ def test_a_process_that_is_hidden(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 
     monkeypatch.setattr(os, "kill", kill)
     assert [True, False, False] == [
-        identity.is_alive(1e11),
-        identity.is_alive(1e11),
-        identity.is_alive(1e11, lambda: True),
+        identity.is_alive(new),
+        identity.is_alive(new),
+        identity.is_alive(new, lambda: True),
     ]
 
 

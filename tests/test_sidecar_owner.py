@@ -150,7 +150,8 @@ def test_a_disk_without_locks_and_one_that_takes_nothing(tmp_path: Path, monkeyp
 @pytest.mark.parametrize("method", ["read_bytes", "stat"])
 def test_a_disk_that_does_not_say_whose_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str) -> None:
     """Nobody takes over because of that; who only looks sees nobody."""
-    claim = owner.claim(tmp_path, BOOT, ALIVE)
+    far = replace(ALIVE, boot_id="another")
+    claim = owner.claim(tmp_path, BOOT, far)
     assert claim is not None
     with monkeypatch.context() as patched:
 
@@ -162,7 +163,7 @@ def test_a_disk_that_does_not_say_whose_it_is(tmp_path: Path, monkeypatch: pytes
             owner.claim(tmp_path, BOOT, replace(ALIVE, writer="other"))
         assert owner.living(tmp_path, BOOT) is None
         assert claim.touch()
-    assert ALIVE == owner.living(tmp_path, BOOT)
+    assert far == owner.living(tmp_path, BOOT)
 
 
 def test_only_the_owner_reads_it(tmp_path: Path) -> None:

@@ -221,18 +221,23 @@ def test_a_start_that_somebody_killed_is_made_again(
     assert "" == caplog.text
 
 
-def test_a_sidecar_is_known_by_its_command_line(tmp_path: Path) -> None:
-    """By its module and its directory, as people and benchmarks look for it."""
-    seen = slow_import(tmp_path)
-    pid = start.start(
-        tmp_path / "gone", {**os.environ, "PYTHONPATH": str(tmp_path), f"{PREFIX}ENDPOINT": "ftp://nowhere"}
-    )
-    assert wait_until(seen.exists)
-    words = psutil.Process(pid).cmdline()
-    seen.unlink()
-    os.waitpid(pid, 0)
-    assert any("otel_rl.sidecar" in word for word in words)
-    assert str(tmp_path / "gone") == words[-1]
+def test_a_sidecar_is_known_by_its_name(tmp_path: Path) -> None:
+    """`ps aux`, `pgrep -f` and `top` show it as `otel-rl sidecar`; the program that started it keeps its own name."""
+    (tmp_path / "grpc.py").write_text(f"import time\nopen({str(tmp_path / 'seen')!r}, 'x')\ntime.sleep(60)\n")
+    run, mine = tmp_path / "run", psutil.Process().name()
+    run.mkdir()
+    environ = {**os.environ, "PYTHONPATH": str(tmp_path), f"{PREFIX}ENDPOINT": "http://127.0.0.1:9"}
+    os.waitpid(start.start(run, environ), 0)
+    assert wait_until((tmp_path / "seen").exists)
+    shown = subprocess.run(["pgrep", "-f", f"otel-rl sidecar {run}"], capture_output=True, text=True, check=True)
+    (sidecar,) = map(psutil.Process, map(int, shown.stdout.split()))
+    try:
+        assert [sys.executable, str(start.PROGRAM), "sidecar", str(run)] == sidecar.cmdline()
+        names = Path(f"/proc/{sidecar.pid}/comm").read_text(), Path("/proc/self/comm").read_text()
+        assert ("otel-rl sidecar\n", f"{mine}\n") == names
+    finally:
+        sidecar.kill()
+        sidecar.wait()
 
 
 def test_where_it_is_forbidden_it_is_said_once(

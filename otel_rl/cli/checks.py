@@ -19,6 +19,7 @@ from google.protobuf.internal import api_implementation
 
 from otel_rl import vocabulary as v
 from otel_rl.config import LIMITS, OF_COLLECTOR, ignored, may_be_key, settings, unknown_variables
+from otel_rl.directories import make_directory
 from otel_rl.integrations import AUTO, MODULES
 from otel_rl.journal import encode
 from otel_rl.journal.frame import Signal
@@ -188,7 +189,7 @@ def journal_root(root: Path) -> list[Finding]:
     made: list[Path] = []
     try:
         made += [parent for parent in (root, *root.parents) if not parent.exists()]
-        root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_directory(root)
         with tempfile.TemporaryFile(dir=root) as file:
             file.write(b"otel_rl")
             file.flush()

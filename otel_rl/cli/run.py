@@ -21,13 +21,13 @@ from otel_rl.guard import guard
 from otel_rl.identity import folder_name
 from otel_rl.journal.identity import WriterIdentity
 from otel_rl.journal.read import JournalNotFound, Run
-from otel_rl.report.locate import is_run, last_written, open_whole, recency, recorded_below, roots
+from otel_rl.report.locate import is_run, open_whole, recency, recorded_below, roots, written_at
 from otel_rl.sidecar.start import Keeper
 
 CANNOT_EXECUTE = 126
 COMMAND_NOT_FOUND = 127
 CLOCK_SLACK_S = 60.0
-"""A file server's clock may differ from ours by as much."""
+"""A clock may have been set meanwhile by as much."""
 
 
 def run(
@@ -126,8 +126,9 @@ def recorded_since(root: Path, started_ns: int, launch: str = "") -> list[Run]:
     whose root cannot be written.
     """
     found: list[Run] = []
-    written = {path: last_written(path) for place in roots(root) for path in recorded_below(place)}
-    recent = [path for path, time_s in written.items() if time_s >= started_ns / 1e9 - CLOCK_SLACK_S]
+    since = time.monotonic() - (time.time_ns() - started_ns) / 1e9 - CLOCK_SLACK_S
+    recorded = [path for place in roots(root) for path in recorded_below(place)]
+    recent = [path for path in recorded if written_at(path) >= since]
     for path in sorted(recent, key=recency, reverse=True):
         try:
             run = open_whole(path)

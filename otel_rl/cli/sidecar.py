@@ -15,6 +15,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 
 from otel_rl.cli.outcome import FAILED, RUN, WRONG_USAGE, RunName, absolute, complain, leave, opened, stderr
 from otel_rl.config import ConfigurationError, root
+from otel_rl.directories import make_directory
 from otel_rl.guard import errors
 from otel_rl.identity import folder_name
 from otel_rl.journal.frame import Signal
@@ -54,7 +55,7 @@ def sidecar(
     """
     wanted = _targets()
     directory = _written_to(run)
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_directory(directory)
     complain(f"follows {directory}")
     _run(Sidecar(directory, wanted, stays=stay, is_by_hand=True, say=complain))
 

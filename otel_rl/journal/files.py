@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from math import inf
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
@@ -17,6 +18,7 @@ from google.protobuf.message import DecodeError
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from otel_rl.journal import held, views
+from otel_rl.journal.file_time import silent_s
 from otel_rl.journal.frame import END, SIGNALS, WRITER, Damage, Frame, Signal, scan
 from otel_rl.journal.identity import WriterIdentity
 from otel_rl.records import Attributes
@@ -75,14 +77,6 @@ class Segment:
         """Whether its writer closed the journal at its end."""
         return ends_closed(self.path, self.end)
 
-    @property
-    def touched_s(self) -> float:
-        """When the file was last modified, s since 1970."""
-        try:
-            return self.path.stat().st_mtime
-        except OSError:
-            return 0.0
-
 
 @dataclass
 class _Survey:
@@ -111,8 +105,7 @@ class Journal:
 
     def alive(self) -> bool:
         """Say whether the process that wrote it lives."""
-        touched_s = max((segment.touched_s for segment in self.segments), default=0.0)
-        return self.identity.is_alive(touched_s, lambda: any(one.is_closed for one in self._newest.values()))
+        return self.identity.is_alive(self._silent_s, lambda: any(one.is_closed for one in self._newest.values()))
 
     @property
     def last_ns(self) -> int:
@@ -160,6 +153,13 @@ class Journal:
         """Note a frame whose checksum is right and whose content is no OTLP request."""
         damage = Damage(frame.offset, frame.end - frame.offset, "content", str(segment.path))
         self._undecodable[segment.path, frame.offset] = damage
+
+    def _silent_s(self) -> float:
+        silent = [inf]
+        for segment in self.segments:
+            with suppress(OSError):  # its writer removed it
+                silent.append(silent_s(segment.path))
+        return min(silent)
 
     @property
     def _newest(self) -> dict[str | None, Segment]:

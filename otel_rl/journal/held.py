@@ -13,9 +13,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from otel_rl.directories import make_directory
 from otel_rl.journal.frame import Signal
 from otel_rl.journal.limit import largest_file
-from otel_rl.journal.segment import Segment, make_directory
+from otel_rl.journal.segment import Segment
 
 NAME: Final = re.compile(r"(.+)\.(traces|metrics|logs)\.held\.otlp")
 """The name of such a file: writer, signal."""

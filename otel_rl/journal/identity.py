@@ -88,14 +88,14 @@ class WriterIdentity:
         known: dict[str, Any] = {k: v for k, v in values.items() if k in names and type(v) is kinds.get(k, str)}
         return cls(**known)
 
-    def is_alive(self, touched_s: float, is_closed: Callable[[], bool] = lambda: False) -> bool:
+    def is_alive(self, silent_s: Callable[[], float], is_closed: Callable[[], bool] = lambda: False) -> bool:
         """Return whether the writing process lives.
 
         Where the process cannot be looked up (another host, another pid namespace, no /proc, or one that hides the
         processes of others), its files decide.
 
         Args:
-            touched_s: when its files were last modified, s since 1970.
+            silent_s: reads for how long its files were not modified, s.
             is_closed: reads whether it closed its journal.
         """
         is_told = bool(self.boot_id and self.pid_namespace and self.start_time)
@@ -105,7 +105,7 @@ class WriterIdentity:
                 return found == self.start_time
         if is_closed():
             return False
-        if time.time() - touched_s < STALE_S:
+        if silent_s() < STALE_S:
             return True
         return is_told and self.boot_id == _boot_id() and self._is_stopped_below()
 

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from otel_rl.journal.frame import Signal
 
+OWNER = 0o600
+"""Mode of a file that its owner alone reads and writes."""
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 """Errors behind which the same file may be appended to later; behind any other a new segment is begun."""
 
@@ -36,10 +38,12 @@ class Segment:
             OSError: it cannot be made or written; nothing of it is left behind.
         """
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)
-        descriptor = os.open(path, flags, 0o600)
+        descriptor = os.open(path, flags, OWNER)
         segment = cls(signal, number, path, descriptor)
         status = os.fstat(descriptor)
         segment._file = (status.st_dev, status.st_ino)
+        if status.st_mode & OWNER != OWNER:  # the program's umask would keep its own user from reading it
+            os.fchmod(descriptor, OWNER)
         try:
             segment._write(identity)
         except OSError:
@@ -137,12 +141,3 @@ class Segment:
             os.ftruncate(self.descriptor, self.size)
         except OSError:
             self.abandon()
-
-
-def make_directory(directory: Path) -> None:
-    """Make a directory and its missing parents, for the owner only."""
-    if directory.is_dir():
-        return
-    if directory.parent != directory:
-        make_directory(directory.parent)
-    directory.mkdir(mode=0o700, exist_ok=True)

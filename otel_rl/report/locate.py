@@ -5,10 +5,12 @@ from __future__ import annotations
 import errno
 import os
 from contextlib import suppress
+from math import inf
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 
 from otel_rl.identity import folder_name
+from otel_rl.journal.file_time import ahead_s
 from otel_rl.journal.read import JournalNotFound, Run, open_run
 
 PENDING = ".pending"
@@ -123,15 +125,27 @@ def runs_below(root: Path) -> list[Path]:
 
 
 def recency(run: Path) -> float:
-    """Say how new a run is, seconds since 1970: when it was written last.
+    """Return how new a run is, a larger number for a newer one: by when it was written last.
 
     A process that waits for its run's name counts as older: the run that it waits beside is meant, and names it.
     """
-    return last_written(run) - (BESIDE_S if run.parent.name == PENDING else 0.0)
+    return written_at(run) - (BESIDE_S if run.parent.name == PENDING else 0.0)
+
+
+def written_at(run: Path) -> float:
+    """Return when a run's journal was written last, s of the monotonic clock of this host; minus infinity without one.
+
+    Who makes the files stamps them, and may be a file server whose clock is another.
+    """
+    written = last_written(run)
+    try:
+        return written - ahead_s(run) if written else -inf
+    except OSError:
+        return -inf
 
 
 def last_written(run: Path) -> float:
-    """Say when a run's journal was written last, seconds since 1970; 0 where it is gone by now."""
+    """Return when a run's journal was written last by its own clock, seconds since 1970; 0 where it is gone by now."""
     times = []
     for segment in run.glob("*.otlp"):
         try:

@@ -135,7 +135,7 @@ def work_of(span: SpanView) -> Work | None:
         unused = integer(attributes, v.TOKENS_PROMPT) + integer(attributes, v.TOKENS_ENVIRONMENT)
         return Work(
             forward_tokens=tokens,
-            train_tokens=max(0, tokens - unused),
+            train_tokens=integer(attributes, v.TOKENS_RESPONSE) or max(0, tokens - unused),
             padding_tokens=integer(attributes, v.TOKENS_PADDING) if v.TOKENS in attributes else 0,
             padded_tokens=tokens if v.TOKENS_PADDING in attributes else 0,
         )

@@ -38,7 +38,7 @@ def places(*names: str) -> bytes:
 
 KIND: Final = places("operation", "engine", "model", "replica", "streamed")
 """What tells the series of requests apart."""
-FINISH, ERROR, _ID = places("finish", "error", "id")
+FINISH, ERROR, TURN, _ID = places("finish", "error", "turn", "id")
 kind_of: Final = itemgetter(*KIND)
 
 

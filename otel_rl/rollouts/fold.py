@@ -15,11 +15,11 @@ from otel_rl.records import Exemplar, Labels, Noted, Point, Span, Value
 from otel_rl.requests import KvCache, Load, Request
 from otel_rl.rollouts.bulk import bulk
 from otel_rl.rollouts.candidates import Policy, outcomes
-from otel_rl.rollouts.columns import ERROR, Derived, Numbers, Table, clean, has_error
+from otel_rl.rollouts.columns import ERROR, TURN, Derived, Numbers, Table, clean, has_error, is_failed
 from otel_rl.rollouts.engine import Engines
 from otel_rl.rollouts.labels import Words
 from otel_rl.rollouts.measures import HISTOGRAMS, NS, OUTCOMES, SHARES
-from otel_rl.rollouts.place import PURPOSES, ROLLOUTS, Bucket, Purpose, Stages, apart
+from otel_rl.rollouts.place import PURPOSES, ROLLOUTS, TRAINING, Bucket, Purpose, Stages, apart
 from otel_rl.rollouts.reading import Reading
 from otel_rl.rollouts.request_span import request_span
 from otel_rl.rollouts.rollout import Rollout
@@ -142,6 +142,8 @@ class RequestFold:
             self._fold.count(v.OMITTED, len(rows.rows), purpose.mode)
         for part in table.parts() if table else ():
             derived = self._count_kind(part, rollout, purpose.mode)
+            if rollout is not None and bucket.trace is not None and bucket.trace.work and purpose == TRAINING:
+                _tell(bucket.trace.work, bucket.key, part, derived)
             for reason, number in derived.problems.items():
                 problems[reason] += number
 
@@ -322,6 +324,14 @@ class RequestFold:
                 for numbers, span in last.values():
                     exemplar = Exemplar(span.end_ns, numbers[place] * unit, span.trace_id, span.span_id)
                     self._fold.exemplar(name, labels, exemplar)
+
+
+def _tell(work: Any, key: Any, table: Table, derived: Derived) -> None:
+    """Tell a step without a framework its tokens; what resumes a request that failed has its tokens in the prompt."""
+    rollout = key.span_id if isinstance(key, Stage) and key.name in ROLLOUTS else 0
+    for row, prompt, response in zip(table.rows, derived.columns.input, derived.columns.output, strict=True):
+        if not is_failed(row):
+            work.take_request(rollout, row[TURN], prompt, response)
 
 
 def _is_over(key: Any, rollout: Rollout, now: int) -> bool:

@@ -44,6 +44,7 @@ class Purpose(NamedTuple):
     """They judge what others made: no rollout."""
 
 
+TRAINING: Final = Purpose((), is_judging=False)
 PURPOSES: Final = tuple(Purpose(mode, is_judging) for mode in ((), EVALUATION) for is_judging in (False, True))
 
 
@@ -141,22 +142,32 @@ class Stages:
 
     def purposes(self, places: Iterable[Any]) -> dict[Any, Purpose]:
         """Say what the requests of each place are for, by the place, as far as that could be seen."""
-        return {place: self._purpose(place) for place in places}
+        return {place: _purpose(self._upwards(place)) for place in places}
 
-    def _purpose(self, place: Any) -> Purpose:
+    def around(self, stage: Stage) -> tuple[Purpose, list[int]]:
+        """Return what a stage is for, and the ids of the spans around it, the innermost first."""
+        found = list(self._upwards(stage))
+        return _purpose(found), [above.parent_id for above in found]
+
+    def _upwards(self, place: Any) -> Iterator[Above]:
         above = _above(place) if isinstance(place, Stage) else self._find(place.span_id) if place else None
-        is_evaluation = is_judging = False
         for _ in range(DEEPEST):
             if above is None:
                 break
-            is_evaluation |= above.is_evaluation
-            is_judging |= above.is_judging
+            yield above
             above = self._find(above.parent_id)
-        return Purpose(EVALUATION if is_evaluation else (), is_judging)
 
     def _find(self, span_id: int) -> Above | None:
         found = self._known.get(span_id, self._before.get(span_id))
         return Above(found, is_evaluation=False, is_judging=False) if isinstance(found, int) else found
+
+
+def _purpose(found: Iterable[Above]) -> Purpose:
+    is_evaluation = is_judging = False
+    for above in found:
+        is_evaluation |= above.is_evaluation
+        is_judging |= above.is_judging
+    return Purpose(EVALUATION if is_evaluation else (), is_judging)
 
 
 def _above(stage: Stage) -> Above:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from math import inf
 from pathlib import Path
 from time import monotonic, time_ns
 from typing import Any, Final
 
 from otel_rl.guard import guard
+from otel_rl.journal.file_time import silent_s
 from otel_rl.journal.files import ends_closed
 from otel_rl.journal.frame import Signal
 from otel_rl.journal.identity import WriterIdentity
@@ -70,7 +71,7 @@ class Node:
         """and what was put off."""
         self._dead: frozenset[str] = frozenset()
         self._touched: dict[str, tuple[float, float]] = {}
-        """When a writer's files were modified, s since 1970, and by the monotonic clock."""
+        """When a writer's files were modified by their own clock, s since 1970, and by our monotonic one."""
         self._followed: dict[Signal, list[Followed]] = {signal: [] for signal in SIGNALS}
         self._left_open: dict[str, tuple[int, list[Outgoing]]] = {}
         """What the dead left open, as long as it is not sent, and ``Progress.lives`` when it was looked for."""
@@ -192,18 +193,17 @@ class Node:
         """Whether a writer lives; how long its files were not touched is taken by a clock that does not jump."""
         newest = [stream.newest for stream in self._streams[writer].values()]
         modified = max((_modified(path) for path in newest if path), default=0.0)
-        now, clock = time.time(), monotonic()
+        clock = monotonic()
         before = self._touched.get(writer)
         if writer in self._dead and before is not None and before[0] == modified:
             return False  # one that was only stopped writes again
         if before is None:
-            self._touched[writer] = modified, clock - max(now - modified, 0.0)
+            self._touched[writer] = modified, clock - max(min(map(_silent_s, filter(None, newest)), default=inf), 0.0)
         elif before[0] != modified:
             self._touched[writer] = modified, clock
         ends = [path for path in newest if path]
-        return self.writers[writer].is_alive(
-            now - (clock - self._touched[writer][1]), lambda: any(map(ends_closed, ends))
-        )
+        touched = self._touched[writer][1]
+        return self.writers[writer].is_alive(lambda: clock - touched, lambda: any(map(ends_closed, ends)))
 
     def _revive(self, writer: str) -> None:
         """See to it that what a living writer leaves open one day is closed, also where we took it for dead before."""
@@ -265,7 +265,9 @@ class Node:
         if writer in self.writers:
             return writer not in self._dead
         newest = self.found[writer, "traces"].newest if (writer, "traces") in self.found else None
-        return newest is not None and self.strangers[writer].is_alive(_modified(newest), lambda: ends_closed(newest))
+        return newest is not None and self.strangers[writer].is_alive(
+            lambda: _silent_s(newest), lambda: ends_closed(newest)
+        )
 
     @property
     def waiting(self) -> int:
@@ -317,6 +319,13 @@ def _modified(path: Path) -> float:
         return path.stat().st_mtime
     except OSError:
         return 0.0
+
+
+def _silent_s(path: Path) -> float:
+    try:
+        return silent_s(path)
+    except OSError:
+        return inf
 
 
 def _counts(progress: Mapping[Signal, Progress]) -> Counter[tuple[Signal, str]]:

@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
+from otel_rl.journal.file_time import silent_s
 from otel_rl.journal.identity import SIDECAR, WriterIdentity
 
 ROLE: Final = SIDECAR
@@ -123,7 +124,7 @@ def _alone(path: Path) -> Iterator[None]:
 
 def _living(path: Path) -> WriterIdentity | None:
     try:
-        identity, touched_s = WriterIdentity.from_json(path.read_bytes()), path.stat().st_mtime
+        identity = WriterIdentity.from_json(path.read_bytes())
+        return identity if identity is not None and identity.is_alive(lambda: silent_s(path)) else None
     except FileNotFoundError:
         return None
-    return identity if identity is not None and identity.is_alive(touched_s) else None

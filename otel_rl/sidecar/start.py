@@ -15,30 +15,16 @@ from otel_rl.guard import guard, say
 from otel_rl.journal.identity import WriterIdentity
 from otel_rl.runtime import state
 from otel_rl.sidecar import owner
+from otel_rl.sidecar.owner import ROLE
 from otel_rl.sidecar.settings import targets
 
 LOOK_S: Final = 5.0
 """How often to look whether a sidecar lives."""
 LAST_WAIT_S: Final = 60.0
 """The same at most, where they die one after the other."""
-PROGRAM: Final = """\
-import os, sys
-told, tells = os.pipe()
-if os.fork():
-    os.close(tells)
-    os._exit(0 if os.read(told, 1) else 1)
-os.setsid()
-sys.path[:] = filter(None, sys.path)
-from otel_rl.sidecar.detached import main
-os.write(tells, b".")
-sys.exit(main())
-"""
-"""What is started. It is nobody's child before it imports anything of ours: what ends a trainer ends its children and
-its group too (Ray does), and imports take seconds on a busy machine. The process in between waits for them, to say how
-they went.
-
-``python -m`` would import what lies in the working directory, a program's own ``queue.py``, before the standard
-library; -P, which stops that, is of 3.11."""
+PROGRAM: Final = Path(__file__).resolve().parent / "bin" / "otel-rl"
+"""What is started: a script, alone in its folder, which Python puts before the standard library. ``python -m`` would
+put the working directory there, with a program's own ``queue.py``; -P, which stops that, is of 3.11."""
 NOT_INHERITED: Final = ("LD_PRELOAD", "PYTHONSTARTUP", "PYTHONINSPECT")
 
 
@@ -137,7 +123,8 @@ def start(directory: Path, environ: Mapping[str, str] = os.environ) -> int:
     """Start a sidecar, which ends at once if there is one already.
 
     What is started forks at once, and ends when the sidecar has imported what it needs: the sidecar is nobody's child,
-    in a session of its own, so that neither the launcher's signals nor the trainer's death end it. Cost: 2 ms.
+    in a session of its own, so that neither the launcher's signals nor the trainer's death end it. `ps` shows it as
+    ``otel-rl sidecar``. Cost: 2 ms.
 
     Returns:
         Pid of the process in between, which the caller must wait for.
@@ -150,7 +137,7 @@ def start(directory: Path, environ: Mapping[str, str] = os.environ) -> int:
     nowhere = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in range(3)]
     return os.posix_spawn(
         sys.executable,
-        [sys.executable, "-c", PROGRAM, str(directory)],
+        [sys.executable, str(PROGRAM), ROLE, str(directory)],
         {**inherited, "OTEL_RL_ENABLED": "false", "PYTHONPATH": os.pathsep.join(filter(None, path))},
         file_actions=nowhere,
         setpgroup=0,  # a signal to the group of its trainer, who may be ending, must not end it before it forks

@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 from typing import Final
 
+from otel_rl.directories import make_directory
 from otel_rl.stack.problem import StackError
 
 PACKAGE: Final = Path(__file__).resolve().parents[1]
@@ -30,6 +31,6 @@ def copy(folder: Path) -> None:
     for path in source.rglob("*"):
         if path.is_file():
             target = folder / path.relative_to(source)
-            target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_directory(target.parent)
             shutil.copyfile(path, target)
             target.chmod(0o644)  # whatever the umask: in a container another user reads it

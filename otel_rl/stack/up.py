@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from otel_rl.directories import make_directory
 from otel_rl.stack import compose, configurations, processes, programs, state
 from otel_rl.stack.answer import answers
 from otel_rl.stack.look import strays
@@ -33,7 +34,7 @@ def up(root: Path, offset: int, show: Show) -> tuple[Stack, bool]:
         OSError: the root cannot be written.
     """
     folder = root / state.FOLDER
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_directory(folder)
     with state.alone(root):
         running = _running(folder)
         if running is not None:

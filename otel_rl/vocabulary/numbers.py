@@ -19,7 +19,7 @@ TOKEN_KIND: Final = attribute(
     "rl.token.kind", "string", "metric", "`prompt`, `response` (generated), `environment` or `padding`"
 )
 WORK: Final = attribute("rl.work", "string", "metric", "what was counted: `rollout` or `train`")
-WALL: Final = attribute("rl.wall", "string", "metric", "the wall time a rate was divided by: `step`")
+WALL: Final = attribute("rl.wall", "string", "metric", "the wall time a rate was divided by: `step` or `cycle`")
 LOSS_TYPE: Final = attribute(
     "rl.loss.type", "string", "metric", "`policy`, `value`, `kl_divergence`, `entropy`", PROPOSAL
 )
