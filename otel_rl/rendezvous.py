@@ -71,7 +71,9 @@ class Rendezvous:
         self._looked = now
         found = None
         try:
-            if self._stay():
+            if self._config.attempt_id:
+                self._use(identity)
+            elif self._stay():
                 if self._rank:
                     found = self._ask()
                 else:
@@ -82,6 +84,22 @@ class Rendezvous:
         if now - self._began > LIMIT_S and not self.is_over:
             self.leave()
         return found
+
+    def _use(self, identity: Identity) -> None:
+        """Note that the attempt that a launcher named has been used, and say so where it had been before."""
+        self.is_over = True
+        if self._rank == 0 and identity.attempt_id.startswith(self._config.attempt_id):
+            name = blake2b(f"{identity.run_id}/{identity.attempt_id}".encode(), digest_size=8).hexdigest()
+            folder = usable_root(self._config.directory) / FOLDER
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            try:
+                (folder / f"used.{name}").touch(mode=0o600, exist_ok=False)
+            except FileExistsError:
+                say(
+                    "otel_rl: OTEL_RL_ATTEMPT_ID: an earlier start had the attempt %s in this run, so steps of both "
+                    "share their traces; give each start another",
+                    identity.attempt_id,
+                )
 
     def _stay(self) -> bool:
         """Be there, for all to see; False where a later process of this rank has come, or a rank has started us."""

@@ -210,7 +210,7 @@ class Runtime:
     unsampled: set[int] = field(default_factory=set)
     """Traces of them that turned out not to be sampled; spans of theirs may be held."""
     may_meet: bool = False
-    """Whether this is a rank of several whose attempt only a process group, or a rendezvous, can tell."""
+    """Whether this is a rank that looks for the others when it begins its first step; not behind a process group."""
     rendezvous: Any = None
     """Where it meets the other ranks while it does, once it trains without a process group."""
     directory: Path | None = None
@@ -300,7 +300,7 @@ class Runtime:
         # A thread that was late for the end of the last recording has woken nobody, and its record is not of this one.
         self.awake, self.wake_again_ns, self.queue, self.noted = False, 0, deque(), Noted()
         self.identity = from_launcher(config)
-        self.may_meet = self.identity.world_size > 1 and not config.attempt_id
+        self.may_meet = self.identity.world_size > 1 or bool(config.attempt_id)
         self.wake = wake
         self.started_ns = self.started_ns or monotonic_ns()
         self.on = True

@@ -183,7 +183,7 @@ def test_each_start_is_an_attempt(tmp_path: Path) -> None:
         kill(process)
     for _ in range(2):
         over(launch(tmp_path, OTEL_RL_RUN_ID="job"))
-    steps = joined(*runs(tmp_path))
+    steps = joined(*runs(tmp_path), 1, 2, 3)  # the set-up of those that were killed
     first, second = attempts(steps)
     assert {**whole(first), **whole(second)} == steps
     assert (3, []) == (len(left), there(tmp_path))
@@ -232,9 +232,12 @@ def test_jobs_side_by_side_do_not_mix(tmp_path: Path, names: tuple[str, str]) ->
 @pytest.mark.parametrize(("restarts", "expected"), [("0", "job-7"), ("2", "job-7.2")])
 def test_a_launcher_names_the_attempt(tmp_path: Path, restarts: str, expected: str) -> None:
     """And the run where nobody does; a restart by torchrun, which keeps the name, is another attempt."""
-    over(launch(tmp_path, OTEL_RL_ATTEMPT_ID="job-7", TORCHELASTIC_RESTART_COUNT=restarts))
+    changes = {"OTEL_RL_ATTEMPT_ID": "job-7", "TORCHELASTIC_RESTART_COUNT": restarts}
+    first = over(launch(tmp_path, **changes))
     (path,) = runs(tmp_path)
     assert (expected, whole(expected)) == (path.name, joined(path))
+    used = f"OTEL_RL_ATTEMPT_ID: an earlier start had the attempt {expected}"
+    assert [0, 1] == [first.count(used), over(launch(tmp_path, **changes)).count(used)]
 
 
 @pytest.mark.medium
