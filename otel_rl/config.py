@@ -124,7 +124,7 @@ def _peak(text: str) -> str:
 
 def _attempt(text: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.:@+-]{0,127}", text):
-        raise ValueError("letters, digits and _ . : @ + -, at most 128 of them, the first a letter or a digit")
+        raise ValueError("at most 128 letters, digits and _.:@+-, the first a letter or digit")
     return text
 
 
