@@ -7,6 +7,7 @@ import importlib
 import logging
 import math
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
@@ -124,6 +125,12 @@ def _peak(text: str) -> str:
     return text
 
 
+def _attempt(text: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.:@+-]{0,127}", text):
+        raise ValueError("at most 128 letters, digits and _.:@+-, the first a letter or digit")
+    return text
+
+
 def expanded(path: str) -> str:
     """Return a path with ``~`` and ``$NAME`` replaced, as a shell does; what is not known stays as it is."""
     return os.path.expanduser(os.path.expandvars(path))
@@ -160,6 +167,13 @@ class Config:
         "OTEL_RL_DIR", expanded_path, Path("otel_rl_runs"), "root of the run directories; `~` and `$NAME` are expanded"
     )
     run_id: str = _setting("OTEL_RL_RUN_ID", str, "", "the run's name; made from date, time and chance when absent")
+    attempt_id: str = _setting(
+        "OTEL_RL_ATTEMPT_ID",
+        _attempt,
+        "",
+        "the attempt's id, from a launcher that gives all ranks the same one and each start another; rank 0 makes it "
+        "when absent",
+    )
     integrations: tuple[str, ...] = _setting(
         "OTEL_RL_INTEGRATIONS",
         _names,

@@ -38,6 +38,8 @@ from otel_rl.workers import share_attempt, take_place, tell_no_more, tell_worker
 
 EXIT_LIMIT_S = 2.0
 """How long an exit waits for numbers of a device and for the journal; for the journal half of it at least."""
+MEET_LIMIT_S, LOOK_S = 1.0, 0.02
+"""How long an exit looks for the other ranks, where they are to be found yet, and how often."""
 PROVIDERS = (
     "opentelemetry.sdk.trace:TracerProvider.__init__",
     "opentelemetry.sdk.metrics:MeterProvider.__init__",
@@ -289,6 +291,7 @@ def _finish() -> None:
             loop.close(monotonic_ns(), _uncaught() or SystemExit())  # without tear-down: the loop is not over
         elif loop is not None:
             loop.end()
+        _meet()
         if state.awake:
             report_alone()
         state.phase.close(monotonic_ns(), None if has_failed else _uncaught())
@@ -297,6 +300,14 @@ def _finish() -> None:
     if _parts.flusher is not None and _parts.flusher.pid == os.getpid():
         with guard("close the journal"):
             _parts.flusher.stop(max(EXIT_LIMIT_S - (monotonic() - began), EXIT_LIMIT_S / 2))
+
+
+def _meet() -> None:
+    """Look for the other ranks a little longer: those of a short training may begin when it is over here."""
+    flusher, until = _parts.flusher, monotonic() + MEET_LIMIT_S
+    while flusher is not None and flusher.pid == os.getpid() and state.rendezvous is not None and monotonic() < until:
+        flusher.flush(until - monotonic())
+        threading.Event().wait(LOOK_S)
 
 
 def _truncate(kept: tuple[object, ...] = ()) -> None:

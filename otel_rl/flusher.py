@@ -25,12 +25,14 @@ from otel_rl.records import Span, Value
 from otel_rl.runtime import state
 from otel_rl.sidecar.start import make_keeper
 from otel_rl.spans import Stage
-from otel_rl.steps import report_alone
+from otel_rl.steps import meet, report_alone
 from otel_rl.version import __version__
 from otel_rl.wake import Wake
 
 PERIOD_S = 0.5
 """A killed process loses at most this and the time of one cycle."""
+MEET_S = 0.1
+"""The same while the attempt is to be found: what it tells waits for it."""
 SLICE = 5_000
 """Records that one cycle takes at most: what was recorded first is on disk soon, however much waits."""
 LOOKS = 20
@@ -141,7 +143,7 @@ class Flusher:
     def _run(self) -> None:
         is_last = False
         while not is_last:
-            self._wake.wait(PERIOD_S)
+            self._wake.wait(PERIOD_S if state.rendezvous is None else min(PERIOD_S, MEET_S))
             is_last = self._serve()
         self._is_over = True
         self._refuse()
@@ -160,6 +162,7 @@ class Flusher:
             is_last = self._stopping = any(answer.is_last for answer in asked)
             written = False
             with guard("journal what was recorded"):
+                meet(is_asked=self._is_asked, is_last=is_last)
                 self._cycles()
                 written = self._writer is not None and not self._writer.stats.pending_bytes
                 written = written and not self._held.spans and not self.fold.is_waiting
@@ -232,7 +235,8 @@ class Flusher:
         """Hold back the spans of a set-up whose attempt is not known yet, up to a limit."""
         both, self._held.spans = self._held.spans + spans, []
         if self._identity.known:
-            return both
+            unsampled, state.unsampled = state.unsampled, set()
+            return [span for span in both if span.trace_id not in unsampled] if unsampled else both
         self._held.spans = both
         if len(both) > HOLD_LIMIT:
             report_alone()

@@ -6,8 +6,10 @@ import hashlib
 import os
 import re
 import socket
+import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,6 +20,9 @@ from otel_rl.version import __version__
 
 UNKNOWN = -1
 MAX_FOLDER_BYTES = 128
+RANK, WORLD_SIZE, LOCAL_RANK = TORCHRUN = "RANK", "WORLD_SIZE", "LOCAL_RANK"
+SRUN = "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"
+RESTARTS = "TORCHELASTIC_RESTART_COUNT"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,19 +95,55 @@ class Identity:
 
 
 def from_launcher(config: Config, environ: Mapping[str, str] = os.environ) -> Identity:
-    """Read what the launcher says (torchrun's variables); a single process and rank 0 know the attempt at once."""
-    rank, world_size = _number(environ, "RANK", 0), _number(environ, "WORLD_SIZE", 1)
+    """Read what the launcher says (torchrun, srun); rank 0 knows the attempt at once, and who is given one."""
+    rank, world_size, local_rank = rank_variables(environ)
     identity = Identity(
         run_id=config.run_id,
-        rank=rank,
-        local_rank=_number(environ, "LOCAL_RANK", UNKNOWN),
-        world_size=world_size,
+        rank=_number(environ, rank, 0),
+        local_rank=_number(environ, local_rank, UNKNOWN),
+        world_size=_number(environ, world_size, 1),
         pid=os.getpid(),
         started_ns=time.time_ns(),
         host=socket.gethostname(),
         extra={key: value for key, value in config.resource_attributes if key != vocabulary.SERVICE_NAME},
     )
-    return found_attempt(identity) if rank == 0 else identity
+    if config.attempt_id and not is_started_by_rank():
+        # torchrun keeps the environment when it starts the ranks anew.
+        restarts = _number(environ, RESTARTS, 0)
+        attempt = f"{config.attempt_id}.{restarts}" if restarts else config.attempt_id
+        return replace(identity, attempt_id=attempt, run_id=config.run_id or attempt)
+    return found_attempt(identity) if identity.rank == 0 else identity
+
+
+def rank_variables(environ: Mapping[str, str] = os.environ) -> tuple[str, str, str]:
+    """Name the variables that tell rank, world size and local rank.
+
+    srun sets its own for each task of a step; Ray's workers inherit those of the task that started Ray.
+    """
+    is_task = RANK not in environ and _number(environ, SRUN[1], 1) > 1 and "ray" not in sys.modules
+    return SRUN if is_task else TORCHRUN
+
+
+def ancestors() -> Iterator[int]:
+    """Find the processes that this one was started by, the nearest first, as far as the system tells."""
+    pid = os.getppid()
+    with suppress(OSError, ValueError, IndexError):
+        while pid > 0:
+            yield pid
+            with open(f"/proc/{pid}/stat", "rb") as stat:
+                pid = int(stat.read().rpartition(b")")[2].split()[1])
+
+
+def is_started_by_rank() -> bool:
+    """Return whether a process that writes a journal started this one: it has the variables of a rank, but is none."""
+    return any(name.endswith(".otlp") for pid in ancestors() for name in _open_files(pid))
+
+
+def _open_files(pid: int) -> Iterator[str]:
+    with suppress(OSError):  # it is over, or somebody else's
+        for descriptor in os.listdir(f"/proc/{pid}/fd"):
+            with suppress(OSError):
+                yield os.readlink(f"/proc/{pid}/fd/{descriptor}")
 
 
 def found_attempt(identity: Identity) -> Identity:

@@ -50,6 +50,15 @@ class Trace:
         """Whether it is that of set-up or tear-down, which may last as long as the process."""
         return self.step.partition(" ")[0] in PHASES
 
+    def derive(self, attempt: str) -> int:
+        """Take the ids that the attempt gives, now that it is known; returns that of the root."""
+        loop, _, number = self.step.rpartition(" ")
+        self.trace_id = ids.trace_id(attempt, loop, int(number))
+        if not self.is_phase and self.sampled:
+            self.sampled = state.sampled(self.trace_id)
+        self.known = True
+        return ids.root_id(attempt, loop, int(number))
+
 
 class InCollective(threading.local):
     """Whether this thread is inside a collective: the ones that it calls in turn belong to it."""
@@ -198,6 +207,14 @@ class Runtime:
     """Whether the resource is final."""
     identifying: Any = field(default_factory=threading.RLock)
     """Held while one of the two changes: the flusher's thread may freeze what the program's is learning."""
+    untold: list[Any] = field(default_factory=list)
+    """Trees that were opened before the attempt was known."""
+    unsampled: set[int] = field(default_factory=set)
+    """Traces of them that turned out not to be sampled; spans of theirs may be held."""
+    may_meet: bool = False
+    """Whether this is a rank that looks for the others when it begins its first step; not behind a process group."""
+    rendezvous: Any = None
+    """Where it meets the other ranks while it does, once it trains without a process group."""
     directory: Path | None = None
     """Where this process journals, once it does."""
     said_failure: bool = False
@@ -293,6 +310,7 @@ class Runtime:
         # A thread that was late for the end of the last recording has woken nobody, and its record is not of this one.
         self.awake, self.wake_again_ns, self.queue, self.noted = False, 0, deque(), Noted()
         self.identity = from_launcher(config)
+        self.may_meet = self.identity.world_size > 1 or bool(config.attempt_id)
         self.wake = wake
         self.started_ns = self.started_ns or monotonic_ns()
         self.on = True
@@ -401,6 +419,7 @@ def after_fork_in_child() -> None:
         state.training.loop.resume()
     state.inherited = state.container and state.container.trace
     state.heard, state.told = state.told or state.heard, None
+    state.untold, state.may_meet, state.rendezvous = [], False, None
     if state.on and state.inherited is None:  # nothing to be below: a set-up of its own would have the parent's ids
         state.identity, state.frozen = from_launcher(state.config), False
     state.loops = 0

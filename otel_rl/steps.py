@@ -21,6 +21,7 @@ from otel_rl.own_loop import OwnLoop
 from otel_rl.probes import deferred
 from otel_rl.probes.memory import Reading, host, peak_rss
 from otel_rl.records import Later, Noted, Point, Value
+from otel_rl.rendezvous import Rendezvous
 from otel_rl.runtime import PHASES, Trace, state
 from otel_rl.spans import Stage
 from otel_rl.workers import hear_attempt, leave_place, take_place, tell_attempt
@@ -36,13 +37,19 @@ class Tree:
     __slots__ = ("container", "peak", "root")
 
     def __init__(self, name: str, loop: str, number: int, begin: int, attributes: dict[str, Value]) -> None:
-        identity = state.identity
         self.peak = peak_rss()
+        with state.identifying:  # the attempt may become known meanwhile, to all trees that are there
+            self._open(name, loop, number, begin, attributes)
+
+    def _open(self, name: str, loop: str, number: int, begin: int, attributes: dict[str, Value]) -> None:
+        identity = state.identity
         # Of an unknown attempt nothing can be derived: spans of others that take this id must not collide.
         trace_id = ids.trace_id(identity.attempt_id or f"{ids.random_bits(128):x}", loop, number)
         # Set-up and tear-down are one trace each: they are where a reader learns how a run began and ended.
-        is_sampled = state.config.sampler != "always_off" if loop in PHASES else state.sampled(trace_id)
         is_known = bool(identity.attempt_id)
+        # Where the trace is not known yet, that is decided when it is.
+        is_for_all = loop in PHASES or not is_known
+        is_sampled = state.config.sampler != "always_off" if is_for_all else state.sampled(trace_id)
         trace = Trace(trace_id, state.clock.anchor, sampled=is_sampled, known=is_known, step=f"{loop} {number}")
         root_id = ids.root_id(identity.attempt_id, loop, number)
         self.root: Stage | None = None
@@ -57,6 +64,16 @@ class Tree:
         self.container.span_id = ids.random_bits(64) or 1
         self.container.open(begin, is_current=False)
         state.container = self.container
+        if not is_known:
+            state.untold.append(self)
+
+    def know(self, attempt: str) -> None:
+        """Take the ids that the attempt gives, now that it is known."""
+        trace = self.container.trace
+        if trace is not None and not trace.known:
+            self.container.parent_id = trace.derive(attempt)
+            if not trace.sampled:
+                state.unsampled.add(trace.trace_id)
 
     def make_current(self) -> None:
         """Make the container current in this thread, so that a user's own spans nest below it.
@@ -118,16 +135,6 @@ class Phase:
         if tree is not None:
             tree.close(end, error)
 
-    def attempt_known(self) -> None:
-        """Give the open phase the trace that the attempt derives, now that the attempt is known."""
-        tree = self.tree
-        if tree is None or tree.container.trace is None or tree.container.trace.known:
-            return
-        attempt = state.identity.attempt_id
-        tree.container.parent_id = ids.root_id(attempt, vocabulary.SETUP, 0)
-        tree.container.trace.trace_id = ids.trace_id(attempt, vocabulary.SETUP, 0)
-        tree.container.trace.known = True
-
 
 def open_setup() -> None:
     """Give what has no place one: the step that was left last, a worker's, or set-up, which begins with the process."""
@@ -144,7 +151,9 @@ def know_attempt(attempt_id: str = "", run_id: str = "") -> None:
             state.identify(attempt_id=attempt_id, run_id=run_id)
         else:
             state.found_attempt()
-        state.phase.attempt_known()
+        untold, state.untold = state.untold, []
+        for tree in untold:
+            tree.know(state.identity.attempt_id)
     tell_attempt()
 
 
@@ -161,7 +170,45 @@ def report_alone() -> None:
         if is_alone:
             know_attempt()
     if is_alone:
-        say("otel_rl: rank %d found no process group to learn the attempt from and reports alone", state.identity.rank)
+        say(
+            "otel_rl: rank %d found no process group to learn the attempt from, nor rank 0, and reports alone; "
+            "a launcher can set OTEL_RL_ATTEMPT_ID",
+            state.identity.rank,
+        )
+
+
+def find_attempt() -> None:
+    """Before a step: have the attempt, or meet the ranks that have it."""
+    if state.may_meet:
+        state.may_meet = False
+        state.rendezvous = Rendezvous(state.identity, state.config)
+        state.ensure_awake()
+    elif not state.identity.known and state.rendezvous is None:
+        if state.comm.ask_again is not None:
+            attempt("ask", "rank 0 for its attempt", state.comm.ask_again)
+        report_alone()
+
+
+def meet(*, is_asked: bool, is_last: bool) -> None:
+    """Look for the other ranks where this process meets them, on the flusher's thread; go on alone after a while.
+
+    Args:
+        is_asked: look now, though the last time is not long ago.
+        is_last: this process ends.
+    """
+    rendezvous = state.rendezvous
+    if rendezvous is None:
+        return
+    with guard("meet the other ranks"):
+        found = rendezvous.look(state.identity, is_asked=is_asked)
+        with state.identifying:
+            if found is not None and not state.identity.known:  # a process group may have told it meanwhile
+                know_attempt(*found)
+    if is_last and not rendezvous.is_over:
+        rendezvous.leave()
+    if rendezvous.is_over:
+        state.rendezvous = None
+        report_alone()
 
 
 class Loop:
@@ -226,10 +273,8 @@ class Loop:
             state.look_again()
             state.learn_device()
         now = monotonic_ns()
-        if not state.identity.attempt_id:
-            if state.comm.ask_again is not None:
-                attempt("ask", "rank 0 for its attempt", state.comm.ask_again)
-            report_alone()
+        if state.may_meet or not state.identity.attempt_id:
+            find_attempt()
         state.freeze()
         jump = state.clock.re_anchor()
         if jump:

@@ -21,7 +21,7 @@ from pathlib import Path
 from time import monotonic_ns
 from typing import Any
 
-from otel_rl import ids, vocabulary
+from otel_rl import vocabulary
 from otel_rl.guard import guard
 from otel_rl.identity import from_launcher
 from otel_rl.probes import deferred
@@ -150,7 +150,7 @@ def hear_attempt() -> bool:
         if state.heard is not None and state.heard[0] and state.inherited is not None:
             attempt_id, _, run_id = state.heard[1:].rstrip(b"\0").decode().partition(" ")
             state.identify(attempt_id=attempt_id, run_id=run_id)
-            state.inherited.trace_id, state.inherited.known = ids.trace_id(attempt_id, vocabulary.SETUP, 0), True
+            state.inherited.derive(attempt_id)
     return state.identity.known
 
 
@@ -172,7 +172,7 @@ def leave_place(**known: Any) -> None:
         own = from_launcher(state.config)
         given = {"attempt_id": "", "run_id": state.config.run_id, "started_ns": state.identity.started_ns}
         state.identity, state.frozen = replace(own, **state.learned | given), False
-        state.heard = None
+        state.heard, state.may_meet = None, False
         state.identify(**known)
         if state.identity.rank == 0:
             state.found_attempt()

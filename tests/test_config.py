@@ -39,6 +39,7 @@ def test_without_variables_everything_has_its_default() -> None:
         ("OTEL_RL_ENABLED", "on", "enabled", True),
         ("OTEL_RL_DIR", "/tmp/runs", "directory", Path("/tmp/runs")),
         ("OTEL_RL_RUN_ID", " name ", "run_id", "name"),
+        ("OTEL_RL_ATTEMPT_ID", "train-1:77.0", "attempt_id", "train-1:77.0"),
         ("OTEL_RL_INTEGRATIONS", "trl, torch,", "integrations", ("trl", "torch")),
         ("OTEL_RL_JOURNAL_MAX_BYTES", "8388608", "journal_max_bytes", 8 << 20),
         ("OTEL_RL_CAPTURE_CONTENT", "1", "capture_content", True),
@@ -77,6 +78,14 @@ def test_a_variable_sets_its_field(
 @pytest.mark.parametrize(
     ("variable", "text", "allowed"),
     [
+        *(
+            (
+                "OTEL_RL_ATTEMPT_ID",
+                text,
+                "at most 128 letters, digits and _.:@+-, the first a letter or digit",
+            )
+            for text in ("two words", "-0", "a" * 129, "ä", "$SLURM_JOB_ID")
+        ),
         ("OTEL_RL_ENABLED", "maybe", "true or false"),
         ("OTEL_RL_CAPTURE_CONTENT", "2", "true or false"),
         ("OTEL_RL_MEMORY_PEAK", "reset", "bounded or exact"),

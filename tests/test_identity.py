@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from dataclasses import replace
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -23,6 +25,9 @@ from otel_rl.runtime import Runtime
         ({"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1"}, (3, 1, 4, False)),
         ({"RANK": "x", "WORLD_SIZE": "-1", "LOCAL_RANK": ""}, (0, -1, 1, True)),
         ({"RANK": "\u0663"}, (0, -1, 1, True)),
+        ({"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "4", "SLURM_LOCALID": "1"}, (3, 1, 4, False)),
+        ({"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2", "RANK": "0", "WORLD_SIZE": "16"}, (0, -1, 16, True)),
+        ({"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1", "SLURM_NTASKS": "8"}, (0, -1, 1, True)),
     ],
 )
 def test_the_launcher_says_the_rank(environ: dict[str, str], expected: tuple[Any, ...]) -> None:
@@ -30,6 +35,29 @@ def test_the_launcher_says_the_rank(environ: dict[str, str], expected: tuple[Any
     identity = from_launcher(Config(), environ)
     assert expected == (identity.rank, identity.local_rank, identity.world_size, identity.known)
     assert (identity.known, os.getpid()) == (bool(identity.run_id), identity.pid)
+
+
+def test_what_srun_says_is_not_about_workers_of_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They inherit the task that started Ray on their node."""
+    monkeypatch.setitem(sys.modules, "ray", ModuleType("ray"))
+    identity = from_launcher(Config(), {"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "4"})
+    assert (0, 1) == (identity.rank, identity.world_size)
+
+
+@pytest.mark.parametrize(
+    ("rank", "run_id", "environ", "expected"),
+    [
+        ("0", "", {}, ("7-0", "7-0")),
+        ("3", "mine", {"TORCHELASTIC_RESTART_COUNT": "0"}, ("7-0", "mine")),
+        ("3", "mine", {"TORCHELASTIC_RESTART_COUNT": "2"}, ("7-0.2", "mine")),
+    ],
+)
+def test_a_launcher_names_the_attempt(
+    rank: str, run_id: str, environ: dict[str, str], expected: tuple[str, str]
+) -> None:
+    """On every rank; torchrun keeps the name when it starts them anew, and counts."""
+    identity = from_launcher(Config(attempt_id="7-0", run_id=run_id), {"RANK": rank, "WORLD_SIZE": "4", **environ})
+    assert expected == (identity.attempt_id, identity.run_id)
 
 
 def test_the_resource_says_what_is_known() -> None:

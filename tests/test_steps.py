@@ -530,20 +530,24 @@ def test_a_rank_above_0_waits_for_its_attempt(rank_1: Recording) -> None:
     assert "rl.loop" not in {span.name for span in run.spans()}
 
 
-def test_a_rank_that_begins_a_step_untold_reports_alone(rank_1: Recording, caplog: pytest.LogCaptureFixture) -> None:
-    """It makes an attempt of its own, says so, and loses nothing of its set-up."""
+def test_a_rank_that_ends_untold_reports_alone(rank_1: Recording, caplog: pytest.LogCaptureFixture) -> None:
+    """It makes an attempt of its own, says so, and loses nothing of its set-up and steps."""
     with otel_rl.stage("load"):
         rank_1.tick(5)
     rank_1.flusher.flush(60)
     with otel_rl.step(1):
         rank_1.tick(1)
-    run_id, attempt = state.identity.run_id, state.identity.attempt_id
     otel_rl.uninstrument()
-    run = rank_1.run(run_id)
-    assert {"load", "rl.rank 1"} == {span.name for span in run.spans()}
-    load = next(span for span in run.spans() if span.name == "load")
-    assert ids.trace_id(attempt, vocabulary.SETUP, 0).to_bytes(16, "big") == load.trace_id
-    assert 1 == caplog.text.count("rank 1 found no process group to learn the attempt from and reports alone")
+    (directory,) = rank_1.root.glob("[!.]*")
+    spans = list(rank_1.run(directory.name).spans())
+    (attempt,) = {str(span.resource[vocabulary.ATTEMPT_ID]) for span in spans}
+    places = {("rl.setup", 0), ("train", 1), ("rl.teardown", 1)}
+    expected = {ids.trace_id(attempt, *place).to_bytes(16, "big") for place in places}
+    assert expected == {span.trace_id for span in spans if span.name == "rl.rank 1"}
+    assert [ids.trace_id(attempt, "rl.setup", 0).to_bytes(16, "big")] == [
+        span.trace_id for span in spans if span.name == "load"
+    ]
+    assert 1 == caplog.text.count("rank 1 found no process group to learn the attempt from, nor rank 0, and reports")
 
 
 def test_a_rank_that_is_never_told_keeps_its_set_up(rank_1: Recording, caplog: pytest.LogCaptureFixture) -> None:
@@ -552,7 +556,7 @@ def test_a_rank_that_is_never_told_keeps_its_set_up(rank_1: Recording, caplog: p
         rank_1.tick(5)
     rank_1.flusher.flush(60)
     otel_rl.uninstrument()
-    (directory,) = (path for path in rank_1.root.iterdir() if path.name != ".pending")
+    (directory,) = rank_1.root.glob("[!.]*")
     run = rank_1.run(directory.name)
     assert {"load", "rl.rank 1"} == {span.name for span in run.spans()}
     assert "reports alone" in caplog.text

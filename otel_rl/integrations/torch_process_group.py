@@ -62,6 +62,7 @@ def join_process_group() -> None:
     if world_size < 2:
         state.identify(rank=rank, world_size=world_size)
         return
+    state.may_meet = bool(state.config.attempt_id)
     leave_place(rank=rank, world_size=world_size)
     state.identify(rank=rank, world_size=world_size)
     store = dist.distributed_c10d._get_default_store()

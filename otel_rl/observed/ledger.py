@@ -98,7 +98,7 @@ def records(
     group.has_news = False
     noted = group.rows(state.identity.rank, is_over=is_over)
     place: dict[str, Value] = {v.ITERATION: group.step, v.LOOP_NAME: group.loop}
-    where = (trace.trace_id, container.span_id) if trace.sampled and container is not None else (0, 0)
+    where = (trace.trace_id, container.span_id) if trace.sampled and trace.known and container is not None else (0, 0)
     for one in noted[group.told :]:
         if one.row == Row(step=one.row.step, rank=one.row.rank, boundary=one.row.boundary):
             continue  # nothing that could be wrong was noted

@@ -24,7 +24,10 @@ ALGORITHM: Final = attribute(
 )
 MODEL_NAME: Final = attribute("rl.model.name", "string", "resource", "name of the trained model", PROPOSAL)
 ATTEMPT_ID: Final = attribute(
-    "rl.attempt.id", "string", "resource", "random per start of the job, the same on every rank"
+    "rl.attempt.id",
+    "string",
+    "resource",
+    "one per start of the job, the same on every rank; random or `OTEL_RL_ATTEMPT_ID`",
 )
 ROLE: Final = attribute("rl.role", "string", "resource", "what the process does: `trainer`, `actor`, `rollout`, ...")
 RANK: Final = attribute("rl.rank", "int", "resource", "rank, unique within `rl.role`")

@@ -1,0 +1,186 @@
+"""Where ranks without a process group find each other: a folder below the root of the runs.
+
+Each rank puts a file there that is named by its rank and by a number that it has drawn. Rank 0 answers with its attempt
+and with the numbers that it has found; a rank takes an answer that has its own. So nothing that an earlier start has
+left there is taken, no clock counts, and a rank may come late. Nobody waits: the flusher looks now and then.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import suppress
+from hashlib import blake2b
+from pathlib import Path
+from time import monotonic
+from typing import Any, Final
+
+from otel_rl.config import Config
+from otel_rl.directories import make_directory, usable_root
+from otel_rl.guard import say
+from otel_rl.identity import Identity, ancestors, is_started_by_rank, rank_variables
+from otel_rl.ids import random_bits
+from otel_rl.journal.identity import WriterIdentity, start_time
+
+FOLDER: Final = ".ranks"
+ANSWER: Final = "answer"
+DONE: Final = "done"
+LIMIT_S: Final = 60.0
+"""So long a rank looks for rank 0, and rank 0 for the others: of many they begin so far apart."""
+PAUSE_S: Final = 0.1, 5.0
+"""Between two looks, at first and at last."""
+SAME: Final = ("MASTER_PORT", "SLURM_JOB_ID", "SLURM_RESTART_COUNT", "TORCHELASTIC_RUN_ID")
+"""Variables that all ranks of a start have alike, where they have them: other starts meet elsewhere then."""
+
+
+class Rendezvous:
+    """One rank's part of it; used by the flusher only.
+
+    Every look renames the rank's own file. So it sees whether a later start has put another in its place, and on NFS
+    the folder that it looks into is no cached one.
+    """
+
+    def __init__(self, identity: Identity, config: Config) -> None:
+        """Begin; nothing is opened before the first look.
+
+        Args:
+            identity: of this process; of a run without a name that of rank 0 has one already.
+            config: says the name and where the runs are.
+        """
+        self.is_over = False
+        self._rank, self._size = identity.rank, identity.world_size
+        self._config = config
+        self._number = f"{random_bits(64):016x}"
+        self._file: Path | None = None
+        """Ours, as it is called now."""
+        self._looks = 0
+        self._began = self._looked = monotonic()
+        self._answered: set[str] = set()
+
+    def look(self, identity: Identity, *, is_asked: bool) -> tuple[str, str] | None:
+        """Look once if it is time; returns attempt and run where rank 0 has told them.
+
+        Args:
+            identity: of this process as it is now.
+            is_asked: it is time in any case.
+        """
+        now = monotonic()
+        pause = min(max((now - self._began) / 4, PAUSE_S[0]), PAUSE_S[1])
+        if self._file is not None and now - self._looked < pause and not is_asked:
+            return None
+        self._looked = now
+        found = None
+        try:
+            if self._config.attempt_id:
+                self._use(identity)
+            elif self._stay():
+                if self._rank:
+                    found = self._ask()
+                else:
+                    self._answer(identity)
+        except (OSError, ValueError):  # a disk that is away for a moment
+            pass
+        self.is_over |= found is not None or (self._rank > 0 and identity.known)
+        if now - self._began > LIMIT_S and not self.is_over:
+            self.leave()
+        return found
+
+    def _use(self, identity: Identity) -> None:
+        """Note that the attempt that a launcher named has been used, and say so where it had been before."""
+        self.is_over = True
+        if self._rank == 0 and identity.attempt_id.startswith(self._config.attempt_id):
+            name = blake2b(f"{identity.run_id}/{identity.attempt_id}".encode(), digest_size=8).hexdigest()
+            folder = usable_root(self._config.directory) / FOLDER
+            make_directory(folder)
+            try:
+                (folder / f"used.{name}").touch(mode=0o600, exist_ok=False)
+            except FileExistsError:
+                say(
+                    "otel_rl: OTEL_RL_ATTEMPT_ID: an earlier start had the attempt %s in this run, so steps of both "
+                    "share their traces; give each start another",
+                    identity.attempt_id,
+                )
+
+    def _stay(self) -> bool:
+        """Be there, for all to see; False where a later process of this rank has come, or a rank has started us."""
+        before, self._looks = self._file, self._looks + 1
+        if before is None:
+            self.is_over = is_started_by_rank()
+            return not self.is_over and self._come()
+        self._file = before.with_name(f"{self._rank}.{self._number}.{self._looks}")
+        try:
+            os.rename(before, self._file)
+        except FileNotFoundError:
+            self.is_over = True
+        return not self.is_over
+
+    def _come(self) -> bool:
+        folder = usable_root(self._config.directory) / FOLDER / self._key()
+        make_directory(folder)
+        for name in os.listdir(folder):
+            if name.startswith(f"{self._rank}."):  # of an earlier start
+                (folder / name).unlink(missing_ok=True)
+        file = folder / f"{self._rank}.{self._number}.{self._looks}"
+        file.touch(mode=0o600)
+        self._file = file
+        return True
+
+    def _key(self) -> str:
+        """Name what the ranks of a start have in common: run, size, launcher."""
+        of: list[Any] = [self._config.run_id or _launcher(), self._size, [os.environ.get(name) for name in SAME]]
+        return blake2b(json.dumps(of).encode(), digest_size=8).hexdigest()
+
+    def _ask(self) -> tuple[str, str] | None:
+        """Read rank 0's answer, if it is for us."""
+        assert self._file is not None
+        with suppress(FileNotFoundError):
+            attempt, run, numbers = json.loads((self._file.parent / ANSWER).read_bytes())
+            if self._number in numbers:
+                os.rename(self._file, self._file.with_name(f"{self._rank}.{self._number}.{DONE}"))
+                return attempt, run
+        return None
+
+    def _answer(self, identity: Identity) -> None:
+        """Tell our attempt to those who are there; it is over when all have taken it."""
+        assert self._file is not None
+        folder = self._file.parent
+        there = [name.split(".") for name in os.listdir(folder) if name.count(".") == 2]
+        numbers = {number for rank, number, _ in there if rank != "0"}
+        if numbers - self._answered:
+            new = folder / f"{ANSWER}.{self._number}"
+            new.write_text(json.dumps([identity.attempt_id, identity.run_id, sorted(numbers | self._answered)]))
+            os.replace(new, folder / ANSWER)
+            self._answered |= numbers
+        done = {rank for rank, number, last in there if last == DONE and number in self._answered}
+        if len(done) == self._size - 1:
+            self.is_over = True
+            for name in os.listdir(folder):
+                (folder / name).unlink(missing_ok=True)
+            with suppress(OSError):  # another start comes
+                folder.rmdir()
+
+    def leave(self) -> None:
+        """Be there no more; what rank 0 has answered stays, for those who have not read it yet."""
+        self.is_over = True
+        if not self._rank:
+            say("otel_rl: not all of the %d ranks have met rank 0 in time; those report alone", self._size)
+        if self._file is not None:
+            with suppress(OSError):
+                self._file.unlink()
+                self._file.parent.rmdir()
+
+
+def _launcher() -> list[Any]:
+    """Name the process that started the ranks of this node: the nearest that is not of one rank itself."""
+    variable = f"{rank_variables()[0]}=".encode()
+    pid = next((pid for pid in ancestors() if not _has(pid, variable)), 0)
+    here = WriterIdentity.current("", 0)
+    return [here.boot_id, here.pid_namespace, pid, start_time(pid)]
+
+
+def _has(pid: int, variable: bytes) -> bool:
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as environ:
+            return any(entry.startswith(variable) for entry in environ.read().split(b"\0"))
+    except OSError:
+        return False
