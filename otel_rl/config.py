@@ -30,8 +30,8 @@ OF_COLLECTOR = frozenset(
     for name in (
         "CA", "CERT", "CLIENT_CA", "COLLECTOR", "DCGM", "DRAIN_S", "GATEWAY", "GATEWAY_PORT", "GRPC", "HEALTH",
         "HOST_ROOT", "HTTP", "JAEGER", "JAEGER_HEALTH", "JAEGER_OWN", "JAEGER_QUERY", "JAEGER_TRACES", "JAEGER_UI",
-        "KEY", "LOGS", "LOGS_TO", "NPU", "OWN", "PROMETHEUS", "QUEUE_DIR", "SGLANG", "STACK_DIR", "TEMPO_GRPC_PORT",
-        "TEMPO_HOST", "TEMPO_PORT", "TOKEN_FILE", "TRACES_TO", "VLLM",
+        "KEY", "LOGS", "LOGS_TO", "NPU", "OTELCOL", "OWN", "PROMETHEUS", "QUEUE_DIR", "SGLANG", "STACK_DIR",
+        "TEMPO_GRPC_PORT", "TEMPO_HOST", "TEMPO_PORT", "TOKEN_FILE", "TRACES_TO", "VLLM",
     )
 )  # fmt: skip
 """What the configurations in ``collector/`` read; it means nothing to us, and is no mistake where we find it."""
