@@ -17,7 +17,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from otel_rl.journal.read import open_run
 from tests.backend.otlp import logs, metrics, send, span, traces
+from tests.backend.stored import journaled
 from tests.backend.test_tiers import Site, agent, gateway, site
 from tests.backends import CONFIGURATIONS, Backend, Collector, collector, jaeger, prometheus, wait_for
 from tests.runs import FakeSpan
@@ -31,6 +33,17 @@ LETTERS = "abcdefghijklmnop "
 MEGABYTE = 1_000_000
 FAILED = "otelcol_exporter_send_failed_"
 _numbers = count(1)
+LIVE = """
+import random, sys, otel_rl
+otel_rl.instrument()
+draw = random.Random(0)
+for number in range(1, int(sys.argv[1]) + 1):
+    with otel_rl.step(number):
+        for _ in range(10):
+            with otel_rl.stage("env", batch_size=1) as span:
+                for k in range(int(sys.argv[2])):
+                    span.set_attribute(f"env.state{k}", "".join(draw.choices("abcdefghijklmnop ", k=2000)))
+"""
 
 
 @contextmanager
@@ -216,3 +229,24 @@ def test_a_queue_is_full_by_bytes(name: str, site: Site, tmp_path: Path) -> None
         found.kill()
         found.start()
         assert "UNAVAILABLE" == [send(found.grpc, "traces", request) for _ in range(2)][1]
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_large_spans_of_a_run_arrive(name: str, site: Site, tmp_path: Path) -> None:
+    """Stages of 12 KB by the program's own sidecar and the Collectors: what the journal has, Jaeger has."""
+    (tmp_path / "live.py").write_text(LIVE)
+    with jaeger(tmp_path) as store, way(name, tmp_path, site, to=store.otlp) as found:
+        to = f"http://{found[0].grpc}"
+        environ = {"OTEL_RL_DIR": str(tmp_path / "runs"), "OTEL_RL_RUN_ID": "live", "OTEL_EXPORTER_OTLP_ENDPOINT": to}
+        done = subprocess.run(
+            [sys.executable, str(tmp_path / "live.py"), "100", "6"],
+            env={**os.environ, **environ, "OTEL_METRICS_EXPORTER": "none", "OTEL_LOGS_EXPORTER": "none"},
+            check=False,
+            timeout=120,
+        )
+        assert 0 == done.returncode
+        expected = {trace: len(spans) for trace, spans in journaled(open_run(tmp_path / "runs" / "live")).items()}
+        assert 1000 < sum(expected.values())
+        for trace_id, number in expected.items():
+            assert wait_for(lambda: number == len(store.trace(trace_id)), 60), trace_id  # noqa: B023
+        assert 0 == failed(found)
