@@ -313,9 +313,11 @@ def collector(folder: Path, *configurations: str | Path, **environment: str) -> 
     Args:
         folder: where it works and keeps its queue.
         configurations: names in ``collector/`` or other files; ``standalone.yaml`` where there is none.
-        environment: variables of the configurations, over free ports of loopback and ``folder``.
+        environment: variables of the configurations, over free ports of loopback and ``folder``; ``health`` is the URL
+            that answers, where it is another one.
     """
     grpc, http, health, own = free_ports(4)
+    answers = environment.pop("health", f"http://127.0.0.1:{health}/")
     names = configurations or ("standalone.yaml",)
     found = Collector(
         [need("otelcol"), *(part for name in names for part in ("--config", CONFIGURATIONS / name))],
@@ -328,7 +330,7 @@ def collector(folder: Path, *configurations: str | Path, **environment: str) -> 
             "OTEL_RL_OWN": str(own),
             **environment,
         },
-        f"http://127.0.0.1:{health}/",
+        answers,
         folder,
     )
     found.grpc, found.http, found.own = (

@@ -39,6 +39,7 @@ IMAGES = {
     "grafana/grafana": "13.2.0",
     "grafana/tempo": "3.0.3",
     "jaegertracing/jaeger": "2.20.0",
+    "otel-rl/collector": "0.159.0",
     "otel-rl/sidecar": __version__,
     "otel/opentelemetry-collector-contrib": "0.159.0",
     "prom/prometheus": "v3.14.0",
@@ -307,6 +308,26 @@ def test_compose_mounts_what_there_is() -> None:
             ), variable
 
 
+def test_the_image_of_compose_has_what_the_start_command_needs() -> None:
+    """The official program as `otelcol`, the script, and a shell; an init container of Kubernetes brings the same."""
+    text = read(COLLECTOR / "compose.yaml")["services"]["collector"]["build"]["dockerfile_inline"]
+    official = IMAGES["otel/opentelemetry-collector-contrib"]
+    bases = [f"otel/opentelemetry-collector-contrib:{official}", "busybox:1.37.0-musl"]
+    assert bases == re.findall(r"^FROM (\S+)", text, re.MULTILINE)
+    assert [] == [
+        name for name in re.findall(r"^COPY ([^-]\S+)", text, re.MULTILINE) if not (COLLECTOR / name).is_file()
+    ]
+    values = read(COLLECTOR / "kubernetes" / "agent.values.yaml")
+    (shell,) = values["initContainers"]
+    assert bases[1] == shell["image"]
+    script = (COLLECTOR / "otelcol-start").read_text()
+    linked = set(re.search(r"for name in ([a-z ]+);", shell["command"][2])[1].split())  # type: ignore[index]
+    programs = {"awk", "cat", "chmod", "date", "flock", "grep", "id", "mkdir", "mv", "stat"}
+    assert programs | {"sh"} == linked
+    assert programs == {name for name in programs if re.search(rf"\b{name} ", script)}
+    assert ["sh", "/etc/otel-rl/otelcol-start"] == values["command"]["extraArgs"][:2]
+
+
 def job() -> Any:
     """What the pods of the training job are."""
     return read(COLLECTOR / "kubernetes" / "training.job.yaml")["spec"]["template"]["spec"]
@@ -359,6 +380,7 @@ def test_variables_of_kubernetes_and_slurm_are_read() -> None:
     """A variable that a deployment sets is one of the configurations', of otel_rl or of OpenTelemetry."""
     known = {*re.findall(r"env:(OTEL_RL_\w+)", "".join(path.read_text() for path in SERVED))}
     of_otel_rl = {"OTEL_RL_RUN_ID", "OTEL_RL_DIR", "OTEL_RL_SIDECAR", "OTEL_RL_COLLECTOR", "OTEL_RL_DRAIN_S"}
+    of_otel_rl |= {"OTEL_RL_OTELCOL"}  # of otelcol-start
     for path in (*sorted((COLLECTOR / "kubernetes").glob("*.yaml")), COLLECTOR / "slurm" / "train.sbatch"):
         assert set() == {*re.findall(r"OTEL_RL_\w+", path.read_text())} - known - of_otel_rl
 
@@ -427,9 +449,9 @@ def test_backends_need_go(tmp_path: Path) -> None:
 
 
 def test_batch_script_is_bash() -> None:
-    """The SLURM form is a script that bash reads, and that shellcheck has nothing against."""
-    script = str(COLLECTOR / "slurm" / "train.sbatch")
-    for command in (["bash", "-n", script], [str(Path(sys.executable).with_name("shellcheck")), script]):
+    """The SLURM form and the start command are scripts that bash reads, and that shellcheck has nothing against."""
+    scripts = [str(COLLECTOR / "slurm" / "train.sbatch"), str(COLLECTOR / "otelcol-start")]
+    for command in (["bash", "-n", *scripts], [str(Path(sys.executable).with_name("shellcheck")), *scripts]):
         checked = subprocess.run(command, check=False, capture_output=True, text=True)
         assert (0, "", "") == (checked.returncode, checked.stdout, checked.stderr)
 

@@ -68,6 +68,7 @@ touch "$NOTES/here.$me"
 until [[ ${over:-} ]]; do sleep 0.02; done
 [[ ${FAILS:-} != "$me" ]]
 """
+LISTENS = 'echo "$OTEL_RL_GRPC $OTEL_RL_HTTP $OTEL_RL_HEALTH $OTEL_RL_OWN" > "$NOTES/listens"\n'
 OTEL_RL = f"""
 me=$1
 if [[ $1 == sidecar ]]; then
@@ -87,7 +88,7 @@ PROGRAMS = {
     "scancel": SCANCEL,
     "sleep": SLEEP,
     "scontrol": "echo node-1; echo node-2",
-    "otelcol": f"me=otelcol\n{STAYS}",
+    "otelcol": f"me=otelcol\n{LISTENS}{STAYS}",
     "otel-rl": OTEL_RL,
 }
 
@@ -106,6 +107,8 @@ def job(folder: Path, **environ: str) -> Iterator[subprocess.Popen[str]]:
         "NOTES": str(notes),
         "USER": "somebody",
         "OTEL_RL_GATEWAY": "gateway",
+        "OTEL_RL_COLLECTOR": str(SCRIPT.parents[1]),
+        "OTEL_RL_QUEUE_DIR": str(folder / "queue"),
         "SLURM_JOB_ID": "77",
         "SLURM_JOB_NAME": "my job/a",
         "SLURM_JOB_NODELIST": "node-[1-2]",
@@ -184,7 +187,7 @@ def test_an_agent_that_fails_is_said(tmp_path: Path) -> None:
     """What waits in its queue is on the node's disk."""
     with job(tmp_path, CODE="0", FAILS="otelcol") as process:
         code, errors, _ = outcome(process, tmp_path)
-    assert (0, "an agent failed; what waits is in /var/tmp/otel-rl-somebody of its node\n") == (code, errors)
+    assert (0, f"an agent failed; what waits is in {tmp_path}/queue of its node\n") == (code, errors)
 
 
 def test_one_agent_and_one_sidecar_run_on_every_node(tmp_path: Path) -> None:
@@ -195,12 +198,13 @@ def test_one_agent_and_one_sidecar_run_on_every_node(tmp_path: Path) -> None:
     words = {name: (notes / f"words.{name}").read_text().split() for name in ("agents", "sidecars", "training")}
     beside = ["--overlap", "--ntasks=2", "--ntasks-per-node=1", "--cpus-per-task=1", "--gres=none"]
     assert [beside, beside] == [words[name][: len(beside)] for name in ("agents", "sidecars")]
-    assert "otelcol" == words["agents"][6]
+    assert ["sh", "otelcol-start"] == [Path(word).name for word in words["agents"][6:8]]
     command: Any = get_command(app).commands["sidecar"]  # type: ignore[attr-defined]
     with command.make_context("sidecar", words["sidecars"][8:]) as context:
         followed = (context.params["stay"], Path(context.params["run"]))
     sidecar, endpoint, root, run_id = (notes / "trains").read_text().split()
-    assert ("false", "http://127.0.0.1:4317") == (sidecar, endpoint)
+    assert ("false", "http://127.0.0.1:20308") == (sidecar, endpoint)
+    assert "127.0.0.1:20308 127.0.0.1:20309 127.0.0.1:20310 20311\n" == (notes / "listens").read_text()
     assert (True, Path(root) / folder_name(run_id)) == followed
     assert ["otel-rl", "run", "--", "torchrun"] == words["training"][1:5]
     assert "node-1:29500" in words["training"]

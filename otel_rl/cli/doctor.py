@@ -20,6 +20,7 @@ from otel_rl.cli.checks import (
     standard_variables,
     writers,
 )
+from otel_rl.cli.collector_own import collectors
 from otel_rl.cli.outcome import FAILED, RUN, absolute, opened, stdout
 from otel_rl.cli.shipping import HONOURED, sending, sent
 from otel_rl.config import root
@@ -37,9 +38,10 @@ def doctor(
 ) -> None:
     """Say what is installed, which settings win and where they came from, and whether recording works here.
 
-    With RUN also: how many records it holds, what was lost or damaged, and which of its processes live. Each line
-    begins with ✓ (fine), · (worth knowing) or ✗ (wrong), in ASCII with +, - or x. Values that may be secret are never
-    printed.
+    A Collector that records are sent to is asked what it lost and what waits in it, at port 8888 of its host or at that
+    of OTEL_RL_OWN. With RUN also: how many records it holds, what was lost or damaged, and which of its processes live.
+    Each line begins with ✓ (fine), · (worth knowing) or ✗ (wrong), in ASCII with +, - or x. Values that may be secret
+    are never printed.
     """
     console = stdout()
     sections = {
@@ -47,7 +49,7 @@ def doctor(
         "integrations": integrations(),
         "settings": settings_rows(),
         "OpenTelemetry variables": standard_variables(HONOURED),
-        "sending": sending(),
+        "sending": [*sending(), *collectors()],
         "recording": [protobuf(), compiled(), *journal_root(absolute(root()))],
     }
     if run is not None:

@@ -24,8 +24,9 @@ from otel_rl.sidecar.halve import halves
 from otel_rl.sidecar.progress import Progress, Range
 from otel_rl.sidecar.share import Chosen, Draft, Share
 
-MAX_REQUEST: Final = 3_500_000
-"""Bytes of a request: gRPC servers refuse more than 4 MiB unless they are told otherwise."""
+MAX_REQUEST: Final = 2_500_000
+"""Bytes of a request: gRPC servers refuse more than 4 MiB unless they are told otherwise, and each Collector on the way
+adds up to half a megabyte of other requests (``min_size`` of its batches)."""
 SMALLEST: Final = 1 << 16
 """Bytes of a request below which none is made smaller for being late: who hangs takes no small ones either."""
 SMALLER: Final = 4

@@ -59,6 +59,8 @@ def test_the_rules_say_what_they_should() -> None:
         (", 600)", ", 60)"), (", 600)", ", 6000)"), ("writers) == 0", "writers) == 9"),
         ("and on (rl_run_id)", "or on (rl_run_id)"), ("for: 2m", "for: 20m"),
         ("[30m] offset 30m)\n            unless", "[30m] offset 60m)\n            unless"),
+        ('error_permanent!="false"', 'error_permanent="true"'), (', error_permanent!="false"', ""),
+        ("offset 5m", "offset 10m"),
     ],
 )  # fmt: skip
 def test_a_wrong_rule_would_be_seen(right: str, wrong: str, tmp_path: Path) -> None:

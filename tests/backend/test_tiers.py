@@ -339,7 +339,7 @@ def test_spans_of_every_size_arrive(kilobytes: float, site: Site, tmp_path: Path
             spans = (span(7, 1 + one, rl_state=text) for one in range(first, min(first + 20, number)))
             assert "OK" == send(local.grpc, "traces", traces(*spans))
         assert wait_for(lambda: number == len(taken.taken("traces")), timeout_s=60)
-        assert 0 == central.counted("otelcol_exporter_send_failed_spans")
+        assert 0 == central.counted("otelcol_exporter_send_failed_spans", error_permanent="true")
 
 
 def test_both_are_asked_for_where_both_files_are_named(site: Site, tmp_path: Path) -> None:
