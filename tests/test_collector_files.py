@@ -380,7 +380,7 @@ def test_variables_of_kubernetes_and_slurm_are_read() -> None:
     """A variable that a deployment sets is one of the configurations', of otel_rl or of OpenTelemetry."""
     known = {*re.findall(r"env:(OTEL_RL_\w+)", "".join(path.read_text() for path in SERVED))}
     of_otel_rl = {"OTEL_RL_RUN_ID", "OTEL_RL_DIR", "OTEL_RL_SIDECAR", "OTEL_RL_COLLECTOR", "OTEL_RL_DRAIN_S"}
-    of_otel_rl |= {"OTEL_RL_OTELCOL"}  # of otelcol-start
+    of_otel_rl |= {"OTEL_RL_ATTEMPT_ID", "OTEL_RL_OTELCOL"}  # the second is of otelcol-start
     for path in (*sorted((COLLECTOR / "kubernetes").glob("*.yaml")), COLLECTOR / "slurm" / "train.sbatch"):
         assert set() == {*re.findall(r"OTEL_RL_\w+", path.read_text())} - known - of_otel_rl
 

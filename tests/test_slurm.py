@@ -219,7 +219,7 @@ def test_agents_on_shared_nodes_ask_for_a_token(tmp_path: Path, is_shared: bool)
         assert (0, "") == outcome(process, tmp_path)[:2]
     notes = tmp_path / "notes"
     named = [f"--config {tmp_path}/collector/{name}.yaml" for name in ("agent", "agent-token", "agent-local-token")]
-    asked = (notes / "words.agents").read_text().strip().partition("otelcol ")[2]
+    asked = (notes / "words.agents").read_text().strip().partition("otelcol-start ")[2]
     shown = (notes / "headers").read_text()
     expected = (named, "authorization=Bearer%20abc\n") if is_shared else (named[:2], "\n")
     assert (" ".join(expected[0]), expected[1]) == (asked, shown)
