@@ -218,7 +218,7 @@ def test_agents_on_shared_nodes_ask_for_a_token(tmp_path: Path, is_shared: bool)
     with job(tmp_path, CODE="0", **({"OTEL_RL_LOCAL_TOKEN_FILE": str(token)} if is_shared else {})) as process:
         assert (0, "") == outcome(process, tmp_path)[:2]
     notes = tmp_path / "notes"
-    named = [f"--config {tmp_path}/collector/{name}.yaml" for name in ("agent", "agent-token", "agent-local-token")]
+    named = [f"--config {SCRIPT.parents[1]}/{name}.yaml" for name in ("agent", "agent-token", "agent-local-token")]
     asked = (notes / "words.agents").read_text().strip().partition("otelcol-start ")[2]
     shown = (notes / "headers").read_text()
     expected = (named, "authorization=Bearer%20abc\n") if is_shared else (named[:2], "\n")
