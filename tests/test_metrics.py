@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 import otel_rl
 from otel_rl import metrics, vocabulary
+from otel_rl.buckets import BOUNDS
 from otel_rl.metrics import Fold, Labels, Point, as_number, count, gauge, labels_of
 from otel_rl.records import Count, Distribution, Exemplar, MetricPoints, Number
 from otel_rl.runtime import state
@@ -61,10 +62,10 @@ def test_counters_are_running_totals(events: list[tuple[str, int, Labels, bool]]
     assert {} == taken(fold)
 
 
-@given(st.lists(st.tuples(SECONDS, LABELS), min_size=1, max_size=60))
-def test_histograms_agree_with_brute_force(events: list[tuple[float, Labels]]) -> None:
+@given(st.lists(st.tuples(SECONDS, LABELS), min_size=1, max_size=60), st.booleans())
+def test_histograms_agree_with_brute_force(events: list[tuple[float, Labels]], is_exponential: bool) -> None:
     """Counts by bucket (upper bounds belong to it), sum, least and greatest."""
-    fold, bounds = Fold(5), vocabulary.DURATION_BOUNDARIES
+    fold, bounds = Fold(5, is_exponential=is_exponential), BOUNDS if is_exponential else vocabulary.DURATION_BOUNDARIES
     for seconds, labels in events:
         fold.durations("rl.reward.duration", [seconds], labels)
     for point in taken(fold)["rl.reward.duration"]:
@@ -143,20 +144,21 @@ def test_a_metric_takes_so_many_series_and_counts_the_rest(monkeypatch: pytest.M
     assert {2} == {point.value for point in found["c"]}
 
 
-def test_the_vocabulary_says_unit_meaning_and_boundaries() -> None:
+@pytest.mark.parametrize("kind", ["histogram", "exponential"])
+def test_the_vocabulary_says_unit_meaning_and_boundaries(kind: str) -> None:
     """Names that it does not have get what their kind needs."""
-    fold = Fold(5)
+    fold = Fold(5, is_exponential=kind == "exponential")
     fold.count(vocabulary.TRAIN_TOKENS, 5)
     fold.durations("rl.reward.duration", [1.0])
     fold.durations("own", [1.0])
     fold.point(Point("my.metric", 1, 2))
     rows = {points.name: points for points in fold.take(9)}
-    assert [("counter", "{token}", 5), ("histogram", "s", 5), ("histogram", "s", 5), ("gauge", "", 0)] == [
+    assert [("counter", "{token}", 5), (kind, "s", 5), (kind, "s", 5), ("gauge", "", 0)] == [
         (rows[name].kind, rows[name].unit, rows[name].start_ns)
         for name in (vocabulary.TRAIN_TOKENS, "rl.reward.duration", "own", "my.metric")
     ]
     assert rows["rl.reward.duration"].description.startswith("duration of rl.reward: ")
-    assert vocabulary.DURATION_BOUNDARIES == rows["own"].boundaries
+    assert {"histogram": vocabulary.DURATION_BOUNDARIES, "exponential": BOUNDS}[kind] == rows["own"].boundaries
 
 
 @given(st.lists(st.tuples(st.sampled_from(["count", "duration", "point", "exemplar", "look"]), NUMBERS, LABELS)))

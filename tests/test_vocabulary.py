@@ -65,8 +65,8 @@ def test_a_metric_has_a_ucum_unit_and_its_boundaries(row: Metric) -> None:
 
 
 def test_durations_span_what_rl_needs() -> None:
-    """Half a millisecond to hours."""
-    assert (0.0005, 10_000.0) == (vocabulary.DURATION_BOUNDARIES[0], vocabulary.DURATION_BOUNDARIES[-1])
+    """A millisecond to hours."""
+    assert (0.001, 10_000.0) == (vocabulary.DURATION_BOUNDARIES[0], vocabulary.DURATION_BOUNDARIES[-1])
 
 
 def test_short_names_are_the_stages_without_their_prefix() -> None:
