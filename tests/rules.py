@@ -14,8 +14,9 @@ COLLECTOR = Path(__file__).parents[1] / "collector"
 RULES = COLLECTOR / "rules" / "otel_rl.rules.yaml"
 UNITS = {"s": "seconds", "By": "bytes", "J": "joules", "W": "watts", "Cel": "celsius", "Hz": "hertz",
          "{token}/s": "per_second", "{sample}/s": "per_second"}  # fmt: skip
-OF_HISTOGRAM = ("bucket", "count", "sum")
-IN_RANGE = re.compile(r"\b((?:rl|hw)_[a-z0-9_]+)(?:\{[^}]*\})?\[")
+OF_HISTOGRAM = ("", "bucket", "count", "sum")
+"""Native, and the series of a classic one."""
+IN_RANGE = re.compile(r"\b((?:rl|hw)_[a-z0-9_]+)(?:\{[^}]*\})?\)?\[")
 """A series of ours is asked for over a range."""
 LABEL = re.compile(r"\b(?:rl|hw)_[a-z0-9_]+\b")
 RECORDED = re.compile(r"[a-z]+:rl_[a-z_]+:\w+")
@@ -41,8 +42,9 @@ def series_of_rules() -> dict[str, set[str]]:
     """Which series the rules read, and the labels that they must have."""
     found: dict[str, set[str]] = {}
     for rule in rules():
-        for name in IN_RANGE.findall(rule["expr"]):
-            labels = {text for text in LABEL.findall(RECORDED.sub("", rule["expr"]))} - {name}
+        names = {*IN_RANGE.findall(rule["expr"])}
+        for name in names:
+            labels = {text for text in LABEL.findall(RECORDED.sub("", rule["expr"]))} - names
             found.setdefault(name, set()).update(labels)
     return found
 
@@ -59,4 +61,4 @@ def series_names() -> set[str]:
         kinds = {"counter": ("total",), "histogram": OF_HISTOGRAM, "gauge": ("",)}[row.kind]
         names |= {"_".join(filter(None, (whole, kind))) for kind in kinds}
     durations = [stage.duration.replace(".", "_") for stage in STAGES.values() if stage.duration]
-    return names | {f"{name}_seconds_{kind}" for name in durations for kind in OF_HISTOGRAM}
+    return names | {f"{name}_seconds_{kind}".rstrip("_") for name in durations for kind in OF_HISTOGRAM}

@@ -14,10 +14,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
 import otel_rl
-from otel_rl import metrics, vocabulary
+from otel_rl import metrics, stage_metric, vocabulary
 from otel_rl.buckets import BOUNDS
+from otel_rl.journal.read import Run
 from otel_rl.metrics import Fold, Labels, Point, as_number, count, gauge, labels_of
 from otel_rl.records import Count, Distribution, Exemplar, MetricPoints, Number
 from otel_rl.runtime import state
@@ -359,6 +361,38 @@ def test_counters_and_gauges_of_integrations_are_journaled(recording: Recording)
     assert {WALL_NS + 1_000 * MS} == {point.start_ns for point in run.points(vocabulary.TRAIN_TOKENS)}
     (loss,) = run.points(vocabulary.LOSS)
     assert (-0.5, WALL_NS, {vocabulary.LOSS_TYPE: "total"}) == (loss.value, loss.time_ns, loss.attributes)
+
+
+def test_a_stage_is_the_exemplar_of_its_histogram(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The longest since the last one, which are half a minute apart; what is not sampled has none."""
+    clock = iter((100.0, 100.0, 110.0, 131.0, 131.0))
+    monkeypatch.setattr(stage_metric, "monotonic", lambda: next(clock, 140.0))
+    told, ids = [], []
+    for number, times in enumerate(((5, 30, 10), (70, 20), (40, 60))):  # the second is told with the third
+        with otel_rl.step(number):
+            for ms in times:
+                with otel_rl.stage("reward") as span:
+                    recording.tick(ms)
+                ids.append((ms, span.span_id))
+        assert otel_rl.flush()
+        told.append(exemplars(recording.run()))
+    by_time = dict(ids)
+    assert [[30], [30], [30, 70]] == [[round(value * 1e3) for value, _ in some] for some in told]
+    assert [by_time[30], by_time[70]] == [span_id for _, span_id in told[-1]]
+
+
+def exemplars(run: Run) -> list[tuple[float, int]]:
+    """The exemplars of the rewards: values and ids of spans."""
+    return [
+        (exemplar.as_double, int.from_bytes(exemplar.span_id, "big"))
+        for _, frame in run.frames("metrics")
+        for group in ExportMetricsServiceRequest.FromString(frame.payload).resource_metrics
+        for scope in group.scope_metrics
+        for metric in scope.metrics
+        for point in metric.exponential_histogram.data_points
+        for exemplar in point.exemplars
+        if metric.name == "rl.reward.duration"
+    ]
 
 
 def test_every_stage_is_in_the_histogram_of_its_name(recording: Recording) -> None:

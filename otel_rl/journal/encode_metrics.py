@@ -169,11 +169,11 @@ def _exponential(point: Distribution) -> bytes:
     """Encode the numbers of an exponential histogram's point."""
     if len(point.counts) != len(BOUNDS) + 1:
         raise ValueError("an exponential histogram has one count more than there are bounds")
-    total = sum(point.counts)
+    scale, offset, counts = layout(point.counts, point.min, point.max)
+    total = point.counts[0] + sum(counts)
     data = _COUNT_SUM.pack(0x21, total, 0x29, point.sum)
     if not total:
         return data
-    scale, offset, counts = layout(point.counts, point.min, point.max)
     data += _SCALE_ZERO.pack(0x30, 2 * scale, 0x39, point.counts[0], 0x71, BOUNDS[0])
     if counts:
         buckets = ExponentialHistogramDataPoint.Buckets(offset=offset, bucket_counts=counts)

@@ -71,8 +71,6 @@ def test_labels_say_who_measured(stored: tuple[Collector, Prometheus]) -> None:
         "rl_role": "trainer",
         "rl_run_id": "run",
         "rl_system": "trl",
-        "service_instance_id": "instance-1",
-        "service_name": "trl-trainer",
     }
     assert (wanted, "3.5") == (series["metric"], series["value"][1])
 
