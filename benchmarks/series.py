@@ -3,23 +3,25 @@
     otel-rl run -- torchrun --nproc_per_node=2 -m otel_rl.demo.train --iters 1 --steps 24 --eval-every 8 --save-every 12
     python benchmarks/series.py otel_rl_runs/RUN --ranks 100
 
-The last point of every series of rank 0 goes as that of each rank to the real Prometheus that scripts/backends builds,
-40 times 15 s apart, and then again as another attempt's. Memory is resident; heap is what Go holds after a collection.
+First rank 0's series and samples are counted, and its metrics go to the real Prometheus that scripts/backends builds as
+they are: how many bytes a sample takes in a block. Then the last point of every series goes to another Prometheus as
+that of each rank, 40 times 15 s apart, and again as another attempt's. Memory is resident; heap is what Go holds after
+a collection.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shutil
 import socket
 import subprocess
 import tempfile
 import time
-import urllib.parse
 import urllib.request
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +29,8 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 
 from otel_rl import vocabulary as v
-from otel_rl.journal.read import Run, open_run
+from otel_rl.journal.frame import Frame
+from otel_rl.journal.read import Journal, Run, open_run
 
 ROOT = Path(__file__).parents[1]
 APART_S = 15
@@ -40,7 +43,47 @@ def main() -> None:
     parser.add_argument("run", type=Path)
     parser.add_argument("--ranks", type=int, default=100)
     options = parser.parse_args()
-    last = last_points(open_run(options.run))
+    run = open_run(options.run)
+    count(run)
+    with prometheus() as (url, folder):
+        for _, frame in frames(run):
+            post(url, frame.payload)
+        show_block(url, folder)
+    with prometheus() as (url, folder):
+        show("empty", url, folder)
+        last = last_points(run)
+        for attempt in ("first attempt", "second attempt"):
+            send(url, last, options.ranks, attempt)
+            show(attempt, url, folder)
+
+
+def frames(run: Run) -> Iterator[tuple[Journal, Frame]]:
+    """Give the metrics of rank 0."""
+    for journal, frame in run.frames("metrics"):
+        if journal.identity.writer.startswith("trainer-0-"):
+            yield journal, frame
+
+
+def count(run: Run) -> None:
+    """Print how many series rank 0 has, and how many samples it writes; a classic histogram is a series a bucket."""
+    series: dict[tuple[str, str], int] = {}
+    samples, steps = 0, []
+    for _, frame in frames(run):
+        for metric, point in points(frame.payload):
+            number = len(point.bucket_counts) + 2 if metric.WhichOneof("data") == "histogram" else 1
+            series[metric.name, str(point.attributes)] = number
+            samples += number
+            if metric.name == v.STEP_TIME:
+                steps.append(point.as_double)
+    print(
+        f"rank 0: {len(steps)} steps of {sum(steps) / len(steps):.2f} s, {sum(series.values()):,} series, "
+        f"{samples / len(steps):,.0f} samples a step, {samples / sum(steps):,.0f} a second"
+    )
+
+
+@contextmanager
+def prometheus() -> Iterator[tuple[str, Path]]:
+    """Run one: its address and its data."""
     programs = subprocess.run([ROOT / "scripts/backends", "where"], capture_output=True, text=True, check=True)
     folder = Path(tempfile.mkdtemp(prefix="otel_rl_benchmark_"))
     with socket.socket() as free:
@@ -51,18 +94,13 @@ def main() -> None:
             f"{programs.stdout.strip()}/prometheus", f"--config.file={ROOT / 'collector/prometheus.yaml'}",
             f"--storage.tsdb.path={folder}", f"--web.listen-address={url.removeprefix('http://')}",
             "--web.enable-otlp-receiver", "--enable-feature=exemplar-storage,native-histograms",
+            "--web.enable-admin-api",
         ],
         env={**os.environ, "GOGC": "100"}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     try:
         _wait(url)
-        show("empty", url, folder)
-        for attempt in ("first attempt", "second attempt"):
-            send(url, last, options.ranks, attempt)
-            show(attempt, url, folder)
-        if options.ranks > 1:
-            series = query(url, f'count({{{_label(v.RANK)}="1", {_label(v.ATTEMPT_ID)}="second attempt"}})')
-            print(f"one rank: {series:.0f} series")
+        yield url, folder
     finally:
         store.terminate()
         store.wait()
@@ -74,15 +112,10 @@ def last_points(run: Run) -> ExportMetricsServiceRequest:
     found = ExportMetricsServiceRequest()
     resource: Any = None
     last: dict[tuple[str, str], tuple[Any, Any]] = {}
-    for _, frame in run.frames("metrics"):
-        for part in ExportMetricsServiceRequest.FromString(frame.payload).resource_metrics:
-            told = {pair.key: pair.value for pair in part.resource.attributes}
-            if v.RANK not in told or told[v.RANK].int_value:
-                continue
-            resource = part.resource
-            for metric in (metric for scope in part.scope_metrics for metric in scope.metrics):
-                for point in getattr(metric, metric.WhichOneof("data")).data_points:
-                    last[metric.name, str(point.attributes)] = metric, point
+    for _, frame in frames(run):
+        resource = ExportMetricsServiceRequest.FromString(frame.payload).resource_metrics[0].resource
+        for metric, point in points(frame.payload):
+            last[metric.name, str(point.attributes)] = metric, point
     group = found.resource_metrics.add(resource=resource)
     scope = group.scope_metrics.add()
     for metric, point in last.values():
@@ -93,6 +126,21 @@ def last_points(run: Run) -> ExportMetricsServiceRequest:
                 setattr(getattr(one, kind), field.name, value)
         getattr(one, kind).data_points.append(point)
     return found
+
+
+def points(payload: bytes) -> Iterator[tuple[Any, Any]]:
+    """Give every point of a request with its metric."""
+    for part in ExportMetricsServiceRequest.FromString(payload).resource_metrics:
+        for metric in (metric for scope in part.scope_metrics for metric in scope.metrics):
+            for point in getattr(metric, metric.WhichOneof("data")).data_points:
+                yield metric, point
+
+
+def post(url: str, payload: bytes) -> None:
+    """Send a request."""
+    asked = urllib.request.Request(f"{url}/api/v1/otlp/v1/metrics", payload)
+    asked.add_header("Content-Type", "application/x-protobuf")
+    urllib.request.urlopen(asked, timeout=60).close()
 
 
 def send(url: str, request: ExportMetricsServiceRequest, ranks: int, attempt: str) -> None:
@@ -110,9 +158,7 @@ def send(url: str, request: ExportMetricsServiceRequest, ranks: int, attempt: st
             told[v.RANK].CopyFrom(AnyValue(int_value=rank))
             told[v.ATTEMPT_ID].CopyFrom(AnyValue(string_value=attempt))
             told[v.SERVICE_INSTANCE_ID].CopyFrom(AnyValue(string_value=instance))
-            post = urllib.request.Request(f"{url}/api/v1/otlp/v1/metrics", request.SerializeToString())
-            post.add_header("Content-Type", "application/x-protobuf")
-            urllib.request.urlopen(post, timeout=60).close()
+            post(url, request.SerializeToString())
 
 
 def _grow(kind: str, point: Any, turn: int) -> None:
@@ -129,9 +175,7 @@ def _grow(kind: str, point: Any, turn: int) -> None:
 
 def show(title: str, url: str, folder: Path) -> None:
     """Print what Prometheus says of itself."""
-    with urllib.request.urlopen(f"{url}/metrics", timeout=60) as answer:
-        lines = answer.read().decode().splitlines()
-    said = {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines if line[:1] != "#")}
+    said = numbers(url)
     disk = sum(file.stat().st_size for file in (*folder.glob("wal/*"), *folder.glob("chunks_head/*")) if file.is_file())
     print(
         f"{title:16s} {said['prometheus_tsdb_head_series']:10,.0f} series   "
@@ -140,16 +184,22 @@ def show(title: str, url: str, folder: Path) -> None:
     )
 
 
-def query(url: str, expression: str) -> float:
-    """Ask for one number."""
-    asked = urllib.parse.urlencode({"query": expression})
-    with urllib.request.urlopen(f"{url}/api/v1/query?{asked}", timeout=60) as answer:
-        found = json.load(answer)["data"]["result"]
-    return float(found[0]["value"][1]) if found else 0.0
+def show_block(url: str, folder: Path) -> None:
+    """Print what the samples take in a block."""
+    asked = urllib.request.Request(f"{url}/api/v1/admin/tsdb/snapshot", method="POST")
+    urllib.request.urlopen(asked, timeout=60).close()
+    chunks = sum(file.stat().st_size for file in folder.glob("snapshots/*/*/chunks/*"))
+    index = sum(file.stat().st_size for file in folder.glob("snapshots/*/*/index"))
+    counter = "prometheus_tsdb_head_samples_appended_total"
+    samples = sum(value for name, value in numbers(url).items() if name.startswith(counter))
+    print(f"a block: {samples:,.0f} samples of {chunks / samples:.2f} bytes, and an index of {index / 1e3:.0f} kB")
 
 
-def _label(key: str) -> str:
-    return key.replace(".", "_")
+def numbers(url: str) -> dict[str, float]:
+    """Read what Prometheus says of itself."""
+    with urllib.request.urlopen(f"{url}/metrics", timeout=60) as answer:
+        lines = answer.read().decode().splitlines()
+    return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines if line[:1] != "#")}
 
 
 def _wait(url: str) -> None:

@@ -203,7 +203,7 @@ def test_traces_and_metrics_lead_to_each_other() -> None:
     for uid in ("tempo", "jaeger"):
         assert "prometheus" == sources[uid]["jsonData"]["tracesToMetrics"]["datasourceUid"]
     command = read(COLLECTOR / "compose.yaml")["services"]["prometheus"]["command"]
-    assert {"--web.enable-otlp-receiver", "--enable-feature=exemplar-storage"} <= set(command)
+    assert {"--web.enable-otlp-receiver", "--enable-feature=exemplar-storage,native-histograms"} <= set(command)
 
 
 def test_every_pipeline_into_prometheus_drops_old_points() -> None:
