@@ -23,6 +23,7 @@ MIB = 1 << 20
 LAUNCH = PREFIX + "LAUNCH"
 """No setting: by it `otel-rl run` marks the processes of its command, with an id of each launch that they are within,
 the outermost first and a `/` between two."""
+EXPONENTIAL = "base2_exponential_bucket_histogram"
 LONGEST_SHOWN = 256
 """Characters of a value that is printed or logged."""
 WITHOUT_SDK = "the OpenTelemetry SDK cannot be imported, so spans and metrics of other libraries are not recorded"
@@ -117,6 +118,12 @@ def _sampler(text: str) -> str:
     if base not in {"always_on", "always_off", "traceidratio"}:
         raise ValueError("always_on, always_off or traceidratio, also with parentbased_ before it")
     return base
+
+
+def _histograms(text: str) -> str:
+    if text.lower() not in {EXPONENTIAL, "explicit_bucket_histogram"}:
+        raise ValueError(f"{EXPONENTIAL} or explicit_bucket_histogram")
+    return text.lower()
 
 
 def _peak(text: str) -> str:
@@ -254,6 +261,12 @@ class Config:
     )
     sampler: str = _setting("OTEL_TRACES_SAMPLER", _sampler, "always_on", "decides per step, the same on every rank")
     sampler_ratio: float = _setting("OTEL_TRACES_SAMPLER_ARG", _ratio, 1.0, "share of the steps for traceidratio")
+    histograms: str = _setting(
+        "OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION",
+        _histograms,
+        EXPONENTIAL,
+        "`explicit_bucket_histogram`: histograms with few boundaries, for a store that takes no exponential ones",
+    )
     disabled: bool = _setting(
         "OTEL_SDK_DISABLED", standard_boolean, False, "the standard switch; true is OTEL_RL_ENABLED=false"
     )
@@ -276,6 +289,11 @@ class Config:
             if text and row.metadata["variable"] not in wrong:
                 values[row.name] = row.metadata["parse"](text)
         return cls(**values)
+
+    @property
+    def is_exponential(self) -> bool:
+        """Whether histograms are exponential."""
+        return self.histograms == EXPONENTIAL
 
     @property
     def service(self) -> str:

@@ -68,7 +68,7 @@ class Flusher:
         self.pid = os.getpid()
         self.lock = threading.Lock()
         """Held during a cycle; a fork waits for it a moment, so that a child never sees a half-done one."""
-        self.fold = Fold(state.now())
+        self.fold = Fold(state.now(), is_exponential=state.config.is_exponential)
         self.recorded: Counter[Signal] = Counter()
         """Records that came to be encoded, by signal."""
         self.encoded: Counter[Signal] = Counter()

@@ -91,7 +91,7 @@ class Intake:
             some = records[first : first + CHUNK]
             self._take_some(some, some, taken)
         with guard("count durations"):
-            self._metrics.fold(self._fold)
+            self._metrics.fold(self._fold, is_last=is_last)
         with guard("tell activations"):
             if is_all:
                 goes_on = None if is_last or state.container is None else state.container.trace  # also of a worker

@@ -16,6 +16,7 @@ from operator import add
 from typing import Any, Literal
 
 from otel_rl import vocabulary
+from otel_rl.buckets import BOUNDS
 from otel_rl.guard import guard, say
 from otel_rl.naming import series_of
 from otel_rl.records import Count, Distribution, Exemplar, Labels, MetricPoints, Number, Point
@@ -120,12 +121,14 @@ class _Histogram:
     min: float = inf
     max: float = -inf
     exemplars: dict[int, Exemplar] = field(default_factory=dict)
-    """By bucket, since the last point: the latest of each."""
+    """Since the last point, the latest between two boundaries of the vocabulary."""
 
 
 @dataclass
 class _Metric:
     row: vocabulary.Metric
+    bounds: Sequence[float]
+    """Of a histogram's buckets."""
     series: dict[Labels, Any] = field(default_factory=dict)
     changed: set[Labels] = field(default_factory=set)
 
@@ -133,8 +136,15 @@ class _Metric:
 class Fold:
     """Cumulative counters and histograms and waiting gauge points of this process; used by the flusher only."""
 
-    def __init__(self, start_ns: int) -> None:
+    def __init__(self, start_ns: int, *, is_exponential: bool = True) -> None:
+        """Begin without values.
+
+        Args:
+            start_ns: when counting begins.
+            is_exponential: histograms have the buckets of ``buckets.BOUNDS``, else those of the vocabulary.
+        """
         self.start_ns = start_ns
+        self.is_exponential = is_exponential
         self.overflow = 0
         """Values whose metric had too many series already."""
         self._metrics: dict[str, _Metric] = {}
@@ -176,7 +186,7 @@ class Fold:
         histogram = self._histogram(metric, labels, len(seconds))
         if histogram is not None:
             counts = histogram.counts
-            for place in map(bisect_left, repeat(metric.row.boundaries), seconds):
+            for place in map(bisect_left, repeat(metric.bounds), seconds):
                 counts[place] += 1
             low, high = min(seconds), max(seconds)
             histogram.sum = sum(seconds, histogram.sum)
@@ -199,7 +209,7 @@ class Fold:
             histogram.min, histogram.max = min(histogram.min, low), max(histogram.max, high)
 
     def exemplar(self, name: str, labels: Labels, exemplar: Exemplar) -> None:
-        """Let a histogram's next point name the span of one of its values; of each bucket the last one counts."""
+        """Let a histogram's next point name the span of one of its values; between two boundaries the last counts."""
         metric = self._metrics.get(name) or self._metric(name, "histogram")
         histogram = metric.series.get(labels)
         if histogram is not None:
@@ -286,15 +296,17 @@ class Fold:
                 )
             else:
                 numbers.append(Number(now_ns, value, dict(labels)))
+        kind = "exponential" if distributions and self.is_exponential else row.kind
         return MetricPoints(
-            row.name, row.kind, row.unit, row.meaning, distributions or numbers, self.start_ns, row.boundaries
+            row.name, kind, row.unit, row.meaning, distributions or numbers, self.start_ns, metric.bounds
         )
 
     def _metric(self, name: str, kind: Literal["counter", "histogram"]) -> _Metric:
         metric = self._metrics.get(name)
         if metric is None:
             row = vocabulary.METRICS.get(name) or _duration_row(name, kind)
-            metric = self._metrics[name] = _Metric(row)
+            bounds = BOUNDS if self.is_exponential and row.kind == "histogram" else row.boundaries
+            metric = self._metrics[name] = _Metric(row, bounds)
         return metric
 
     def _histogram(self, metric: _Metric, labels: Labels, values: int) -> _Histogram | None:
@@ -303,7 +315,7 @@ class Fold:
         if not self._admit(metric, labels, values):
             return None
         if histogram is None:
-            histogram = metric.series[labels] = _Histogram([0] * (len(metric.row.boundaries) + 1))
+            histogram = metric.series[labels] = _Histogram([0] * (len(metric.bounds) + 1))
         return histogram
 
     def _admit(self, metric: _Metric, labels: Labels, values: int = 1) -> bool:

@@ -28,13 +28,15 @@ from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource as ResourceMessage
-from opentelemetry.sdk.metrics import AlwaysOffExemplarFilter, MeterProvider
+from opentelemetry.sdk.metrics import AlwaysOffExemplarFilter, Histogram, MeterProvider
 from opentelemetry.sdk.metrics.export import MetricReader, MetricsData
+from opentelemetry.sdk.metrics.view import ExponentialBucketHistogramAggregation
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanLimits, SpanProcessor, Tracer, TracerProvider, _Span
 from opentelemetry.sdk.trace.id_generator import IdGenerator
 from opentelemetry.sdk.trace.sampling import ParentBasedTraceIdRatio, Sampler
 
+from otel_rl.buckets import MOST, SCALE
 from otel_rl.config import LIMITS, ignored
 from otel_rl.current import CONTEXT, SPAN_KEY, is_shared, leave_context, seen_without_us
 from otel_rl.guard import guard
@@ -191,7 +193,9 @@ class Collected(MetricReader):
     """A reader that keeps what one collection found."""
 
     def __init__(self) -> None:
-        super().__init__()
+        # The SDK's own scale would always fill all buckets.
+        buckets = ExponentialBucketHistogramAggregation(max_size=MOST, max_scale=SCALE)
+        super().__init__(preferred_aggregation={Histogram: buckets} if state.config.is_exponential else None)
         self._data: MetricsData | None = None
 
     def take(self) -> MetricsData | None:

@@ -157,7 +157,10 @@ class Exemplar(NamedTuple):
 
 @dataclass(slots=True)
 class Distribution:
-    """One cumulative point of a histogram; ``counts`` has one entry more than the metric has boundaries."""
+    """One cumulative point of a histogram; ``counts`` has one entry more than the metric has boundaries.
+
+    Of an exponential one the boundaries are ``buckets.BOUNDS``.
+    """
 
     time_ns: int
     counts: Sequence[int]
@@ -173,10 +176,10 @@ class MetricPoints:
     """The points of one metric that are written together."""
 
     name: str
-    kind: Literal["counter", "gauge", "histogram"]
+    kind: Literal["counter", "gauge", "histogram", "exponential"]
     unit: str
     description: str
     points: Sequence[Number] | Sequence[Distribution] | Sequence[Point]
     start_ns: int = 0
-    """When counting began (counter and histogram), ns since 1970."""
+    """When counting began (not of a gauge), ns since 1970."""
     boundaries: Sequence[float] = ()

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
+from math import inf
+from operator import itemgetter
+from time import monotonic
 
 from otel_rl import vocabulary
 from otel_rl.metrics import Fold, labels_of
-from otel_rl.records import Labels
+from otel_rl.records import Exemplar, Labels
 from otel_rl.spans import Stage
 
 STEP_DURATION = vocabulary.STAGES[vocabulary.LOOP].duration
@@ -16,6 +19,10 @@ LABELS = (
     vocabulary.CHECKPOINT_LOAD, vocabulary.TOOL_NAME,
 )  # fmt: skip
 """The span attributes that a stage's duration keeps: few values each, never a step or a sample."""
+EXEMPLARS_S = 30.0
+"""So often a histogram points at a span: Prometheus keeps 100,000 exemplars of all ranks together."""
+Ended = tuple[int, Stage]
+"""A stage and its duration, ns."""
 MOST_NAMES = 20_000
 """Names of stages that are remembered."""
 
@@ -25,10 +32,14 @@ class StageMetrics:
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[str, Labels]] = {}
-        self._waiting: defaultdict[tuple[str, Labels], list[float]] = defaultdict(list)
-        """Durations by name and what attributes add to the labels, s."""
-        self._plain: dict[str, list[float]] = {}
+        self._waiting: defaultdict[tuple[str, Labels], list[Ended]] = defaultdict(list)
+        """Stages that have ended, by name and what attributes add to the labels."""
+        self._plain: dict[str, list[Ended]] = {}
         """Likewise by name, of stages whose attributes add nothing."""
+        self._longest: dict[tuple[str, Labels], Exemplar] = {}
+        """By metric and labels, the longest sampled stage since the last exemplar."""
+        self._told = -inf
+        """When the last exemplars were told, s."""
 
     def take(self, stages: Iterator[Stage]) -> None:
         """Take in stages that have ended.
@@ -37,30 +48,48 @@ class StageMetrics:
         """
         plain = self._plain
         for stage in stages:
-            seconds, attributes = plain.get(stage.name), stage.attributes
-            if seconds is None or (attributes and not attributes.keys().isdisjoint(LABELS)):
-                seconds = self._durations(stage)
-            seconds.append((stage.ended - stage.began) / 1e9)
+            alike, attributes = plain.get(stage.name), stage.attributes
+            if alike is None or (attributes and not attributes.keys().isdisjoint(LABELS)):
+                alike = self._counted_with(stage)
+            alike.append((stage.ended - stage.began, stage))
 
-    def _durations(self, stage: Stage) -> list[float]:
-        """Give those that this one's duration belongs to."""
+    def _counted_with(self, stage: Stage) -> list[Ended]:
+        """Give those that this one belongs to."""
         name, attributes = stage.name, stage.attributes or {}
         metric, _ = self._known.get(name) or self._name(name)
         if metric == STEP_DURATION and vocabulary.ITERATION not in attributes:
             return []
         more = labels_of(attributes, LABELS)
-        seconds = self._waiting[name, more]
+        alike = self._waiting[name, more]
         if not more and metric != STEP_DURATION:
-            self._plain[name] = seconds
-        return seconds
+            self._plain[name] = alike
+        return alike
 
-    def fold(self, fold: Fold) -> None:
-        """Hand their durations over to the metrics, and begin anew."""
+    def fold(self, fold: Fold, *, is_last: bool = False) -> None:
+        """Hand their durations over to the metrics, with the longest ones as exemplars, and begin anew.
+
+        Args:
+            fold: takes them.
+            is_last: no other call follows.
+        """
         waiting, self._waiting, self._plain = self._waiting, defaultdict(list), {}
-        for (name, more), seconds in waiting.items():
+        for (name, more), alike in waiting.items():
             metric, labels = self._known.get(name) or self._name(name)
             if metric:
-                fold.durations(metric, seconds, labels + more)
+                fold.durations(metric, [duration / 1e9 for duration, _ in alike], labels + more)
+                self._keep((metric, labels + more), *max(alike, key=itemgetter(0)))
+        if is_last or monotonic() - self._told >= EXEMPLARS_S:
+            for (metric, labels), exemplar in self._longest.items():
+                fold.exemplar(metric, labels, exemplar)
+            if self._longest:
+                self._longest, self._told = {}, monotonic()
+
+    def _keep(self, key: tuple[str, Labels], duration: int, stage: Stage) -> None:
+        """Keep the longest stage of a histogram, if a span tells of it."""
+        trace, longest = stage.trace, self._longest.get(key)
+        is_span = trace is not None and trace.sampled and trace.known
+        if is_span and (longest is None or duration / 1e9 > longest.value):
+            self._longest[key] = Exemplar(stage.end_ns, duration / 1e9, stage.trace_id, stage.span_id)
 
     def labels(self, stage: Stage) -> Labels:
         """Give the labels of a stage where one histogram counts them all: its name, and those of its duration."""

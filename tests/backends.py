@@ -295,7 +295,7 @@ def prometheus(folder: Path) -> Iterator[Prometheus]:
             f"--storage.tsdb.path={folder / 'prometheus'}",
             f"--web.listen-address=127.0.0.1:{port}",
             "--web.enable-otlp-receiver",
-            "--enable-feature=exemplar-storage",
+            "--enable-feature=exemplar-storage,native-histograms",
         ],
         {},
         f"http://127.0.0.1:{port}/-/ready",

@@ -10,7 +10,7 @@ import yaml
 
 COLLECTOR = Path(__file__).parents[1] / "collector"
 RULES = COLLECTOR / "rules" / "otel_rl.rules.yaml"
-IN_RANGE = re.compile(r"\b((?:rl|hw)_[a-z0-9_]+)(?:\{[^}]*\})?\[")
+IN_RANGE = re.compile(r"\b((?:rl|hw)_[a-z0-9_]+)(?:\{[^}]*\})?\)?\[")
 """A series of ours is asked for over a range."""
 LABEL = re.compile(r"\b(?:rl|hw)_[a-z0-9_]+\b")
 RECORDED = re.compile(r"[a-z]+:rl_[a-z_]+:\w+")
@@ -36,7 +36,8 @@ def series_of_rules() -> dict[str, set[str]]:
     """Which series the rules read, and the labels that they must have."""
     found: dict[str, set[str]] = {}
     for rule in rules():
-        for name in IN_RANGE.findall(rule["expr"]):
-            labels = {text for text in LABEL.findall(RECORDED.sub("", rule["expr"]))} - {name}
+        names = {*IN_RANGE.findall(rule["expr"])}
+        for name in names:
+            labels = {text for text in LABEL.findall(RECORDED.sub("", rule["expr"]))} - names
             found.setdefault(name, set()).update(labels)
     return found

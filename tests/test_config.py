@@ -26,6 +26,8 @@ from otel_rl.config import (
     unknown_variables,
 )
 
+AGGREGATION = "OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION"
+
 
 def test_without_variables_everything_has_its_default() -> None:
     """Two ways to the same settings; empty values count as absent."""
@@ -53,6 +55,7 @@ def test_without_variables_everything_has_its_default() -> None:
         ("OTEL_TRACES_SAMPLER", "ParentBased_Always_Off", "sampler", "always_off"),
         ("OTEL_RESOURCE_ATTRIBUTES", "a=b,,c=d,", "resource_attributes", (("a", "b"), ("c", "d"))),
         ("OTEL_SDK_DISABLED", "TRUE", "disabled", True),
+        (AGGREGATION, "Explicit_Bucket_Histogram", "histograms", "explicit_bucket_histogram"),
         ("OTEL_RL_REQUEST_SPANS", "9" * 5000, "request_spans", sys.maxsize),
         ("OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT", "9" * 30, "attribute_length", sys.maxsize),
         ("OTEL_RL_DIR", "~/runs", "directory", Path("/people/me/runs")),
@@ -120,6 +123,7 @@ def test_a_value_that_is_not_possible_is_named_with_what_is(
         ("OTEL_SDK_DISABLED", "1", "true or false"),
         ("OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT", "0", "a whole number above 0"),
         ("OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT", "unlimited", "a whole number above 0"),
+        (AGGREGATION, "ddsketch", "base2_exponential_bucket_histogram or explicit_bucket_histogram"),
         ("OTEL_TRACES_SAMPLER", "xray", "always_on, always_off or traceidratio, also with parentbased_ before it"),
         ("OTEL_TRACES_SAMPLER", "y" * 9999, "always_on, always_off or traceidratio, also with parentbased_ before it"),
         ("OTEL_TRACES_SAMPLER_ARG", "endpoint=http://me:secret@h:1", "a number from 0 to 1"),

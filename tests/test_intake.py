@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from otel_rl import guard, step_time
+from otel_rl import guard, stage_metric, step_time
 from otel_rl import vocabulary as v
 from otel_rl.collectives import SPANS_PER_STAGE, Collective, InStage
 from otel_rl.groups import Group
@@ -97,6 +98,14 @@ def records(steps: list[Any]) -> list[Any]:
         container.ended = at
         made.append(container)
     return made
+
+
+@pytest.fixture(autouse=True, scope="module")
+def without_exemplars() -> Iterator[None]:
+    """What they say depends on the cycles."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stage_metric, "EXEMPLARS_S", math.nan)
+        yield
 
 
 def taken(made: list[Any], cycle: int) -> tuple[list[Any], dict[str, Any]]:

@@ -15,10 +15,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from rich.console import Console
 
 import otel_rl
-from otel_rl import metrics, naming, vocabulary
+from otel_rl import metrics, naming, stage_metric, vocabulary
+from otel_rl.buckets import BOUNDS
+from otel_rl.journal.read import Run
 from otel_rl.metrics import Fold, Labels, Point, as_number, count, gauge, labels_of
 from otel_rl.records import Count, Distribution, Exemplar, MetricPoints, Number
 from otel_rl.report.build import build_report
@@ -66,10 +69,10 @@ def test_counters_are_running_totals(events: list[tuple[str, int, Labels, bool]]
     assert {} == taken(fold)
 
 
-@given(st.lists(st.tuples(SECONDS, LABELS), min_size=1, max_size=60))
-def test_histograms_agree_with_brute_force(events: list[tuple[float, Labels]]) -> None:
+@given(st.lists(st.tuples(SECONDS, LABELS), min_size=1, max_size=60), st.booleans())
+def test_histograms_agree_with_brute_force(events: list[tuple[float, Labels]], is_exponential: bool) -> None:
     """Counts by bucket (upper bounds belong to it), sum, least and greatest."""
-    fold, bounds = Fold(5), vocabulary.DURATION_BOUNDARIES
+    fold, bounds = Fold(5, is_exponential=is_exponential), BOUNDS if is_exponential else vocabulary.DURATION_BOUNDARIES
     for seconds, labels in events:
         fold.durations("rl.reward.duration", [seconds], labels)
     for point in taken(fold)["rl.reward.duration"]:
@@ -148,20 +151,21 @@ def test_a_metric_takes_so_many_series_and_counts_the_rest(monkeypatch: pytest.M
     assert {2} == {point.value for point in found["c"]}
 
 
-def test_the_vocabulary_says_unit_meaning_and_boundaries() -> None:
+@pytest.mark.parametrize("kind", ["histogram", "exponential"])
+def test_the_vocabulary_says_unit_meaning_and_boundaries(kind: str) -> None:
     """Names that it does not have get what their kind needs."""
-    fold = Fold(5)
+    fold = Fold(5, is_exponential=kind == "exponential")
     fold.count(vocabulary.TRAIN_TOKENS, 5)
     fold.durations("rl.reward.duration", [1.0])
     fold.durations("own", [1.0])
     fold.point(Point("my.metric", 1, 2))
     rows = {points.name: points for points in fold.take(9)}
-    assert [("counter", "{token}", 5), ("histogram", "s", 5), ("histogram", "s", 5), ("gauge", "", 0)] == [
+    assert [("counter", "{token}", 5), (kind, "s", 5), (kind, "s", 5), ("gauge", "", 0)] == [
         (rows[name].kind, rows[name].unit, rows[name].start_ns)
         for name in (vocabulary.TRAIN_TOKENS, "rl.reward.duration", "own", "my.metric")
     ]
     assert rows["rl.reward.duration"].description.startswith("duration of rl.reward: ")
-    assert vocabulary.DURATION_BOUNDARIES == rows["own"].boundaries
+    assert {"histogram": vocabulary.DURATION_BOUNDARIES, "exponential": BOUNDS}[kind] == rows["own"].boundaries
 
 
 @given(st.lists(st.tuples(st.sampled_from(["count", "duration", "point", "exemplar", "look"]), NUMBERS, LABELS)))
@@ -418,6 +422,38 @@ def test_counters_and_gauges_of_integrations_are_journaled(recording: Recording)
     assert {WALL_NS + 1_000 * MS} == {point.start_ns for point in run.points(vocabulary.TRAIN_TOKENS)}
     (loss,) = run.points(vocabulary.LOSS)
     assert (-0.5, WALL_NS, {vocabulary.LOSS_TYPE: "total"}) == (loss.value, loss.time_ns, loss.attributes)
+
+
+def test_a_stage_is_the_exemplar_of_its_histogram(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The longest since the last one, which are half a minute apart; what is not sampled has none."""
+    clock = iter((100.0, 100.0, 110.0, 131.0, 131.0))
+    monkeypatch.setattr(stage_metric, "monotonic", lambda: next(clock, 140.0))
+    told, ids = [], []
+    for number, times in enumerate(((5, 30, 10), (70, 20), (40, 60))):  # the second is told with the third
+        with otel_rl.step(number):
+            for ms in times:
+                with otel_rl.stage("reward") as span:
+                    recording.tick(ms)
+                ids.append((ms, span.span_id))
+        assert otel_rl.flush()
+        told.append(exemplars(recording.run()))
+    by_time = dict(ids)
+    assert [[30], [30], [30, 70]] == [[round(value * 1e3) for value, _ in some] for some in told]
+    assert [by_time[30], by_time[70]] == [span_id for _, span_id in told[-1]]
+
+
+def exemplars(run: Run) -> list[tuple[float, int]]:
+    """The exemplars of the rewards: values and ids of spans."""
+    return [
+        (exemplar.as_double, int.from_bytes(exemplar.span_id, "big"))
+        for _, frame in run.frames("metrics")
+        for group in ExportMetricsServiceRequest.FromString(frame.payload).resource_metrics
+        for scope in group.scope_metrics
+        for metric in scope.metrics
+        for point in metric.exponential_histogram.data_points
+        for exemplar in point.exemplars
+        if metric.name == "rl.reward.duration"
+    ]
 
 
 def test_every_stage_is_in_the_histogram_of_its_name(recording: Recording) -> None:

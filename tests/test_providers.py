@@ -14,6 +14,7 @@ import numpy as np
 import opentelemetry.metrics._internal as metrics_api
 import pytest
 from opentelemetry import metrics, trace
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
@@ -298,6 +299,30 @@ def test_metrics_of_a_library_are_journaled(recording: Recording) -> None:
     (requests,), (latency,) = run.last_points("lib.requests"), run.last_points("lib.latency")
     assert (7, {"code": "200"}, 3) == (requests.value, requests.attributes, latency.count)
     assert 0 == requests.resource[vocabulary.RANK]
+
+
+@pytest.mark.parametrize(
+    ("said", "form"),
+    [("", "exponential_histogram"), ("explicit_bucket_histogram", "histogram"), ("ddsketch", "exponential_histogram")],
+)
+def test_histograms_have_the_form_that_is_asked_for(
+    said: str, form: str, stubbed: Recording, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ours and those of libraries, by OpenTelemetry's own setting."""
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION", said)
+    stubbed.start()
+    histogram = metrics.get_meter("lib").create_histogram("lib.latency")
+    with otel_rl.step(1), otel_rl.stage("reward"):
+        histogram.record(0.5)
+    forms = {
+        metric.name: metric.WhichOneof("data")
+        for _, frame in stubbed.stop().frames("metrics")
+        for group in ExportMetricsServiceRequest.FromString(frame.payload).resource_metrics
+        for scope in group.scope_metrics
+        for metric in scope.metrics
+        if metric.name in ("lib.latency", "rl.reward.duration", "rl.step.time")
+    }
+    assert {"lib.latency": form, "rl.reward.duration": form, "rl.step.time": "gauge"} == forms
 
 
 def test_meters_that_somebody_took_earlier_follow_the_provider(stubbed: Recording) -> None:

@@ -222,10 +222,11 @@ def test_a_quantile_lies_in_the_bucket_of_the_exact_one(values: list[int], share
     assert min(values) <= found <= max(values)
 
 
-def test_histograms_of_different_boundaries_do_not_add_up() -> None:
-    """Two versions of otel_rl in one run; nor does one without values have a quantile."""
-    with pytest.raises(ValueError, match="boundaries"):
-        Histogram((1.0,), [1, 0], 0, 0).plus(Histogram((2.0,), [1, 0], 0, 0))
+def test_histograms_of_different_boundaries_keep_those_that_divide_no_bucket() -> None:
+    """As those of two versions of otel_rl in one run; one without values has no quantile."""
+    one, other = Histogram((1.0, 4.0), [1, 2, 0], 0.5, 3), Histogram((1.0, 2.0, 8.0), [0, 3, 4, 5], 1.5, 9)
+    assert Histogram([1.0, 4.0, 8.0], [1, 2, 0, 0], 0.5, 3) == one.plus(Histogram((8.0,), [0, 0], 7, 1))
+    assert Histogram([1.0, 8.0], [1, 9, 5], 0.5, 9) == one.plus(other) == other.plus(one)
     with pytest.raises(ValueError, match="values"):
         Histogram((1.0,), [0, 0], 0, 0).quantile(0.5)
 

@@ -392,7 +392,7 @@ def test_exemplars_point_at_spans(recording: Recording) -> None:
         for group in ExportMetricsServiceRequest.FromString(frame.payload).resource_metrics
         for scope in group.scope_metrics
         for metric in scope.metrics
-        for point in metric.histogram.data_points
+        for point in metric.exponential_histogram.data_points
         for exemplar in point.exemplars
         if metric.name in (vocabulary.REQUEST_DURATION, vocabulary.TPOT)
     ]

@@ -18,7 +18,7 @@ from otel_rl.rollouts import bulk_native, bulk_plain, candidates, columns, seen
 from otel_rl.rollouts.bulk import bulk
 from otel_rl.rollouts.candidates import Candidates, Policy
 from otel_rl.rollouts.columns import Table, clean
-from otel_rl.rollouts.measures import HISTOGRAMS
+from otel_rl.rollouts.measures import EXPONENTIAL, HISTOGRAMS
 
 needs_both = pytest.mark.skipif(requests.native is None, reason="no compiler where otel_rl was installed")
 
@@ -79,8 +79,9 @@ def test_c_derives_what_plain_python_derives(made: list[Request], begun: int, is
     assert listed(plain) == listed(fast)
     assert bulk_plain.finished(plain) == bulk_native.finished(fast)
     assert list(table.column("ended")) == [row.ended for row in made]
-    bounds = [*(limits for _, _, limits, _ in HISTOGRAMS), ()]
-    for times in (1, 2):
+    classic = tuple(limits for _, _, limits, _ in HISTOGRAMS)
+    for times, buckets in ((1, classic), (2, EXPONENTIAL)):
+        bounds = [*buckets, ()]
         found = []
         for module, derived in ((bulk_plain, plain), (bulk_native, fast)):
             columns = [getattr(derived.columns, name) for _, name, _, _ in HISTOGRAMS] + [derived.columns.preemptions]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,11 +12,12 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.metrics.v1.metrics_pb2 import Exemplar as ExemplarMessage
 
+from otel_rl.buckets import BOUNDS
 from otel_rl.journal.encode import SpanEncoder
 from otel_rl.journal.views import decode
 from otel_rl.metrics import Fold
 from otel_rl.records import Exemplar
-from otel_rl.vocabulary import TTFT
+from otel_rl.vocabulary import REQUEST_TIME_BOUNDARIES, TTFT
 
 LABELS = (("a", "b"),)
 
@@ -46,19 +49,28 @@ def test_a_list_of_one_text_is_fast(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [("a", "b")] == slow
 
 
-def test_exemplars_are_written_once_and_the_latest_of_a_bucket() -> None:
+def binned(fold: Fold, *values: float) -> list[int]:
+    """Count values by bucket."""
+    bounds = BOUNDS if fold.is_exponential else REQUEST_TIME_BOUNDARIES
+    places = Counter(bisect_left(bounds, value) for value in values)
+    return [places[place] for place in range(len(bounds) + 1)]
+
+
+@pytest.mark.parametrize("is_exponential", [False, True])
+def test_exemplars_are_written_once_and_the_latest_of_a_bucket(is_exponential: bool) -> None:
     """With time, value and span; of a series that does not exist none is kept."""
-    fold = Fold(5)
-    fold.merge(TTFT, LABELS, [1, *[0] * 32, 2], (3.0, 0.00005, 20_000.0))
+    fold = Fold(5, is_exponential=is_exponential)
+    fold.merge(TTFT, LABELS, binned(fold, 0.00005, 20_000.0, 20_000.0), (3.0, 0.00005, 20_000.0))
     for value, span_id in ((0.00005, 1), (20_000.0, 2), (30_000.0, 3)):
         fold.exemplar(TTFT, LABELS, Exemplar(7, value, 9, span_id))
     fold.exemplar(TTFT, (("a", "c"),), Exemplar(7, 1.0, 9, 4))
-    fold.merge(TTFT, LABELS, [0, 1, *[0] * 32], (1.0, 0.0001, 0.0001))
+    fold.merge(TTFT, LABELS, binned(fold, 0.001), (1.0, 0.001, 0.001))
     points = [_points(fold), _points(fold)]
-    assert ([1], 4, [1, 1, *[0] * 31, 2]) == (
+    counts = points[0][0].positive.bucket_counts if is_exponential else points[0][0].bucket_counts
+    assert ([1], 4, [1, 1, 2]) == (
         [len(found) for found in points if found],
         points[0][0].count,
-        list(points[0][0].bucket_counts),
+        [count for count in counts if count],
     )
     expected = [
         ExemplarMessage(
@@ -82,5 +94,5 @@ def _points(fold: Fold) -> list[Any]:
         for group in ExportMetricsServiceRequest.FromString(request.payload).resource_metrics
         for scope in group.scope_metrics
         for metric in scope.metrics
-        for point in metric.histogram.data_points
+        for point in getattr(metric, str(metric.WhichOneof("data"))).data_points
     ]

@@ -73,8 +73,8 @@ def test_the_unit_1_is_that_of_ratios_alone(row: Metric) -> None:
 
 
 def test_durations_span_what_rl_needs() -> None:
-    """Half a millisecond to hours."""
-    assert (0.0005, 10_000.0) == (vocabulary.DURATION_BOUNDARIES[0], vocabulary.DURATION_BOUNDARIES[-1])
+    """A millisecond to hours."""
+    assert (0.001, 10_000.0) == (vocabulary.DURATION_BOUNDARIES[0], vocabulary.DURATION_BOUNDARIES[-1])
 
 
 def test_short_names_are_the_stages_without_their_prefix() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from math import inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,16 +29,27 @@ class Histogram:
     def plus(self, other: Histogram) -> Histogram:
         """Add the values of another one.
 
-        Raises:
-            ValueError: it has other boundaries.
+        Of their boundaries those remain that divide no bucket with values: of exponential histograms, whose boundaries
+        are among those of a finer one, all of the coarser.
         """
-        if tuple(self.boundaries) != tuple(other.boundaries):
-            raise ValueError("histograms with different boundaries cannot be added")
-        counts = [one + two for one, two in zip(self.counts, other.counts, strict=True)]
-        return Histogram(self.boundaries, counts, min(self.low, other.low), max(self.high, other.high))
+        both = sorted({*self.boundaries, *other.boundaries})
+        boundaries = [one for one in both if self._is_between(one) and other._is_between(one)]
+        counts = [0] * (len(boundaries) + 1)
+        for each in (self, other):
+            for bound, count in zip((*each.boundaries, inf), each.counts, strict=True):
+                counts[bisect_left(boundaries, bound)] += count
+        return Histogram(boundaries, counts, min(self.low, other.low), max(self.high, other.high))
+
+    def _is_between(self, value: float) -> bool:
+        """Return whether no bucket with values goes on beyond a value that it begins before."""
+        place = bisect_left(self.boundaries, value)
+        is_bound = place < len(self.boundaries) and self.boundaries[place] == value
+        return is_bound or not self.counts[place]
 
     def quantile(self, share: float) -> float:
         """Estimate a quantile; it lies in the bucket of the exact one, at its place among the bucket's values.
+
+        Positive values lie evenly on a logarithmic scale, as the buckets do.
 
         Args:
             share: 0 for the least value, 1 for the greatest.
@@ -52,5 +65,6 @@ class Histogram:
             if reached and reached >= rank:
                 count = self.counts[place]
                 low, high = max(edges[place], self.low), min(edges[place + 1], self.high)
-                return low + (high - low) * ((rank - reached + count) / count if count else 1.0)
+                place_inside = (rank - reached + count) / count if count else 1.0
+                return low * (high / low) ** place_inside if low > 0 else low + (high - low) * place_inside
         return self.high

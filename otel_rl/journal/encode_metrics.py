@@ -5,18 +5,30 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-from opentelemetry.proto.metrics.v1.metrics_pb2 import HistogramDataPoint, Metric, NumberDataPoint
+from opentelemetry.proto.metrics.v1.metrics_pb2 import (
+    ExponentialHistogramDataPoint,
+    HistogramDataPoint,
+    Metric,
+    NumberDataPoint,
+)
 
+from otel_rl.buckets import BOUNDS, layout
 from otel_rl.journal.clean import INT64_MAX, INT64_MIN, UNENCODABLE, Cleaner
 from otel_rl.journal.wire import Batch, block, record
 from otel_rl.records import Attributes, Distribution, Exemplar, Labels, MetricPoints, Number, Point
 
+_Point = type[HistogramDataPoint | ExponentialHistogramDataPoint | NumberDataPoint]
 MAX_KEPT: Final = 4096
 """Attribute sets and metrics whose encoding is kept."""
 
 _CUMULATIVE: Final = b"\x10\x02"
 _MONOTONIC: Final = b"\x18\x01"
-_KINDS: Final = {"gauge": (5, b""), "counter": (7, _CUMULATIVE + _MONOTONIC), "histogram": (9, _CUMULATIVE)}
+_KINDS: Final = {
+    "gauge": (5, b""),
+    "counter": (7, _CUMULATIVE + _MONOTONIC),
+    "histogram": (9, _CUMULATIVE),
+    "exponential": (10, _CUMULATIVE),
+}
 """Field of ``Metric`` that holds the points, and what stands behind them."""
 _TIME: Final = struct.Struct("<BQ")  # here and below: the tag of a field, then its number
 _DOUBLE: Final = struct.Struct("<Bd")
@@ -24,6 +36,9 @@ _INT: Final = struct.Struct("<Bq")
 _TIME_DOUBLE: Final = struct.Struct("<BQBd")
 _COUNT_SUM: Final = struct.Struct("<BQBd")
 _MIN_MAX: Final = struct.Struct("<BdBd")
+_SCALE_ZERO: Final = struct.Struct("<BBBQBd")
+_MESSAGES: Final[dict[str, _Point]] = {"histogram": HistogramDataPoint, "exponential": ExponentialHistogramDataPoint}
+"""Whose attributes have another tag than a number's."""
 
 
 class MetricEncoder:
@@ -93,16 +108,17 @@ class MetricEncoder:
         return around
 
     def _point(self, metric: MetricPoints, point: Number | Distribution | Point, time_ns: int) -> bytes:
-        kind = HistogramDataPoint if isinstance(point, Distribution) else NumberDataPoint
+        kind = _MESSAGES.get(metric.kind, NumberDataPoint)
         attributes = self._attributes(point.attributes, kind) if point.attributes else b""
         times = _TIME.pack(0x19, time_ns)
         if metric.kind != "gauge":
             times = _TIME.pack(0x11, self._cleaner.time(metric.start_ns)) + times
         if isinstance(point, Distribution):
-            return block(1, times + _distribution(point, metric) + attributes)
+            numbers = _exponential(point) if metric.kind == "exponential" else _distribution(point, metric)
+            return block(1, times + numbers + attributes)
         return block(1, times + _number(point.value) + attributes)
 
-    def _attributes(self, attributes: Attributes, kind: type[HistogramDataPoint | NumberDataPoint]) -> bytes:
+    def _attributes(self, attributes: Attributes, kind: _Point) -> bytes:
         """Encode the attributes of a point; kept where all are strings, since 1 equals True but no string does."""
         if not all(type(value) is str for value in attributes.values()):
             return self._fill(attributes, kind)
@@ -110,7 +126,7 @@ class MetricEncoder:
         kept = self._kept.get(key)
         return self._keep(key, self._fill(attributes, kind)) if kept is None else kept
 
-    def _fill(self, attributes: Attributes, kind: type[HistogramDataPoint | NumberDataPoint]) -> bytes:
+    def _fill(self, attributes: Attributes, kind: _Point) -> bytes:
         message = kind()
         self._cleaner.fill(message.attributes, attributes)
         data: bytes = message.SerializeToString()
@@ -145,10 +161,27 @@ def _distribution(point: Distribution, metric: MetricPoints) -> bytes:
     data = _COUNT_SUM.pack(0x21, total, 0x29, point.sum) + block(6, struct.pack(f"<{len(counts)}Q", *counts))
     if bounds:
         data += block(7, struct.pack(f"<{len(bounds)}d", *bounds))
-    data += b"".join(map(_exemplar, point.exemplars))
+    data += b"".join(block(8, _exemplar(one)) for one in point.exemplars)
     return data + _MIN_MAX.pack(0x59, point.min, 0x61, point.max) if total else data
+
+
+def _exponential(point: Distribution) -> bytes:
+    """Encode the numbers of an exponential histogram's point."""
+    if len(point.counts) != len(BOUNDS) + 1:
+        raise ValueError("an exponential histogram has one count more than there are bounds")
+    scale, offset, counts = layout(point.counts, point.min, point.max)
+    total = point.counts[0] + sum(counts)
+    data = _COUNT_SUM.pack(0x21, total, 0x29, point.sum)
+    if not total:
+        return data
+    data += _SCALE_ZERO.pack(0x30, 2 * scale, 0x39, point.counts[0], 0x71, BOUNDS[0])
+    if counts:
+        buckets = ExponentialHistogramDataPoint.Buckets(offset=offset, bucket_counts=counts)
+        data += block(8, buckets.SerializeToString())
+    data += b"".join(block(11, _exemplar(one)) for one in point.exemplars)
+    return data + _MIN_MAX.pack(0x61, point.min, 0x69, point.max)
 
 
 def _exemplar(exemplar: Exemplar) -> bytes:
     ids = block(4, exemplar.span_id.to_bytes(8, "big")) + block(5, exemplar.trace_id.to_bytes(16, "big"))
-    return block(8, _TIME_DOUBLE.pack(0x11, exemplar.time_ns, 0x19, exemplar.value) + ids)
+    return _TIME_DOUBLE.pack(0x11, exemplar.time_ns, 0x19, exemplar.value) + ids

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -11,7 +12,11 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
-from opentelemetry.proto.metrics.v1.metrics_pb2 import HistogramDataPoint, NumberDataPoint
+from opentelemetry.proto.metrics.v1.metrics_pb2 import (
+    ExponentialHistogramDataPoint,
+    HistogramDataPoint,
+    NumberDataPoint,
+)
 
 from otel_rl import vocabulary
 from otel_rl.journal.frame import Signal
@@ -25,7 +30,12 @@ NOTHING: Final[Attributes] = MappingProxyType({})
 Kind = Literal["gauge", "counter", "histogram"]
 Wanted = str | Callable[[str], bool] | None
 """Whose points are decoded: those of one metric, of the metrics that a function takes by their name, or all."""
-KINDS: Final[dict[str, Kind]] = {"gauge": "gauge", "sum": "counter", "histogram": "histogram"}
+KINDS: Final[dict[str, Kind]] = {
+    "gauge": "gauge",
+    "sum": "counter",
+    "histogram": "histogram",
+    "exponential_histogram": "histogram",
+}
 """What a metric is, by the field that holds its points."""
 
 
@@ -56,6 +66,8 @@ class SpanView(NamedTuple):
 @dataclass(slots=True)
 class PointView:
     """One point of a metric: ``value`` of a gauge or counter, the other fields of a histogram.
+
+    An exponential histogram has its buckets as boundaries, too: bucket i is above boundary i-1, at most boundary i.
 
     Not frozen: a run has millions of points, and a frozen one takes four times as long to make.
     """
@@ -243,7 +255,7 @@ def _value(message: AnyValue) -> Value | None:
 
 def _point(
     metric: tuple[str, Kind, str],
-    point: NumberDataPoint | HistogramDataPoint,
+    point: NumberDataPoint | HistogramDataPoint | ExponentialHistogramDataPoint,
     resource: Attributes,
     journal: Journal,
 ) -> PointView:
@@ -253,6 +265,10 @@ def _point(
     if isinstance(point, NumberDataPoint):
         value = point.as_int if point.WhichOneof("value") == "as_int" else point.as_double
         return PointView(name, kind, unit, time_ns, start_ns, attributes, resource, journal, value)
+    if isinstance(point, ExponentialHistogramDataPoint):
+        boundaries, counts = _exponential(point)
+    else:
+        boundaries, counts = tuple(point.explicit_bounds), tuple(point.bucket_counts)
     return PointView(
         name,
         kind,
@@ -266,6 +282,24 @@ def _point(
         sum=point.sum,
         min=point.min,
         max=point.max,
-        boundaries=tuple(point.explicit_bounds),
-        counts=tuple(point.bucket_counts),
+        boundaries=boundaries,
+        counts=counts,
     )
+
+
+def _exponential(point: ExponentialHistogramDataPoint) -> tuple[tuple[float, ...], tuple[int, ...]]:
+    """Give boundaries and counts; what is negative is in the first bucket, which ends with that of zero."""
+    first, counts = point.positive.offset, tuple(point.positive.bucket_counts)
+    bounds = tuple(_power(point.scale, step) for step in range(first, first + len(counts) + 1)) if counts else ()
+    least = point.zero_count + sum(point.negative.bucket_counts)
+    if bounds[:1] == (point.zero_threshold,):
+        return bounds, (least, *counts, 0)
+    return (point.zero_threshold, *bounds), (least, *((0, *counts) if counts else ()), 0)
+
+
+def _power(scale: int, step: int) -> float:
+    """Return the bound of a bucket; the largest ones are beyond a float."""
+    try:
+        return math.pow(2.0, step * math.pow(2.0, -scale))
+    except OverflowError:
+        return math.inf

@@ -10,15 +10,11 @@ from otel_rl.vocabulary import LOOP, METRICS, STAGES, Metric
 UNITS: Final = {"s": "seconds", "By": "bytes", "J": "joules", "W": "watts", "Cel": "celsius", "Hz": "hertz", "1": ""}
 """Of UCUM; another unit stays as it is, and what is in braces is none."""
 PER: Final = {"s": "second"}
-IS_NATIVE: Final = True
-"""Histograms arrive as exponential ones, which Prometheus keeps as native histograms: one series, without suffixes."""
-OF_HISTOGRAM: Final = ("",) if IS_NATIVE else ("_bucket", "_sum", "_count")
-"""Suffixes of the series of a histogram."""
 STEPS: Final = "a step as each rank has it; only rank 0's becomes the root span"
 
 
 def series_name(row: Metric) -> str:
-    """Return the name of a metric's series, of a histogram without the suffixes of its series."""
+    """Return the name of a metric's series; an exponential histogram becomes a native one, which is one series."""
     words = [word for word in re.split(r"[^a-zA-Z0-9:]+", row.name) if word]
     unit, _, per = row.unit.partition("/")
     unit = "" if "{" in unit else UNITS.get(unit, unit)
@@ -47,8 +43,4 @@ def emitted() -> dict[str, Metric]:
 
 def all_series() -> set[str]:
     """Return the names of all series of the vocabulary."""
-    return {
-        f"{series_name(row)}{suffix}"
-        for row in emitted().values()
-        for suffix in (OF_HISTOGRAM if row.kind == "histogram" else ("",))
-    }
+    return {series_name(row) for row in emitted().values()}

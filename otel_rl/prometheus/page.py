@@ -9,19 +9,11 @@ from typing import Final
 
 from otel_rl.markdown import code, section
 from otel_rl.prometheus.areas import AREAS, Area
-from otel_rl.prometheus.names import IS_NATIVE, emitted, label_name, series_name
+from otel_rl.prometheus.names import emitted, label_name, series_name
 from otel_rl.prometheus.questions import QUESTIONS, expressions
 from otel_rl.vocabulary import ATTRIBUTES, METRICS
 
 CONFIGURATION: Final = Path(__file__).parents[2] / "collector" / "prometheus.yaml"
-HISTOGRAMS: Final = (
-    "A **histogram** is one series, a native histogram: `histogram_quantile(0.99, sum by (...) (rate(x[5m])))`,\n"
-    "`histogram_count(x)`, `histogram_sum(x)`. Where a store has classic ones only, write `x_bucket` with `le` in the\n"
-    "`by`, `x_count`, `x_sum`."
-    if IS_NATIVE
-    else "A **histogram** `x` is the series `x_bucket`, `x_sum` and `x_count`; a quantile is\n"
-    "`histogram_quantile(0.99, sum by (..., le) (rate(x_bucket[5m])))`."
-)
 PREAMBLE: Final = f"""\
 # The series in Prometheus
 
@@ -30,7 +22,9 @@ Tests compare the names with those in a real Prometheus 3.15, and ask it every q
 
 Prometheus takes OTLP with `translation_strategy: UnderscoreEscapingWithSuffixes`: dots become underscores, the unit
 becomes a suffix (`_seconds`, `_bytes`, `_ratio`), counters end in `_total`. Units in braces (`{{token}}`) leave none.
-{HISTOGRAMS}
+A **histogram** is one series, a native histogram: `histogram_quantile(0.99, sum by (...) (rate(x[5m])))`,
+`histogram_count(x)`, `histogram_sum(x)`. Where a store has classic ones only, write `x_bucket` with `le` in the
+`by`, `x_count`, `x_sum`.
 
 A **gauge** has one point per step, so ask for a range: `last_over_time(x[30m])`, `quantile_over_time(0.5, x[30m])`.
 A **counter** appears with the first thing that it counts, which `rate()` and `increase()` never see. For few things

@@ -11,7 +11,7 @@ from string import Template
 from typing import Final
 
 from otel_rl import vocabulary
-from otel_rl.prometheus.names import IS_NATIVE, emitted, series_name
+from otel_rl.prometheus.names import emitted, series_name
 
 
 @dataclass(frozen=True)
@@ -26,18 +26,12 @@ class Question:
 
 def quantile(share: float, metric: str, *by: str) -> str:
     """Return the query of a quantile of a histogram, over the last five minutes."""
-    if IS_NATIVE:
-        return f"histogram_quantile({share}, sum by ({', '.join(by)}) (rate(${metric}[5m])))"
-    return f"histogram_quantile({share}, sum by ({', '.join((*by, 'le'))}) (rate(${{{metric}}}_bucket[5m])))"
+    return f"histogram_quantile({share}, sum by ({', '.join(by)}) (rate(${metric}[5m])))"
 
 
 def mean(metric: str, *by: str, where: str = "") -> str:
     """Return the query of a histogram's mean, over all that was counted in the attempts of a day."""
-    labels = ", ".join(by)
-    if IS_NATIVE:
-        return f"histogram_avg(sum by ({labels}) (last_over_time(${metric}{where}[1d])))"
-    total, count = (f"sum by ({labels}) (last_over_time(${{{metric}}}_{part}{where}[1d]))" for part in ("sum", "count"))
-    return f"{total}\n/ {count}"
+    return f"histogram_avg(sum by ({', '.join(by)}) (last_over_time(${metric}{where}[1d])))"
 
 
 REWARD: Final = 'avg by (rl_run_id) (avg_over_time($REWARD_SCORE{rl_mode!="eval"}[10m]%s))'

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quantiles:
-    """Values of many requests, as their histogram tells them: exact to a bucket, that is to a factor of 1.8 or 2."""
+    """Values of many requests, as their histogram tells them: within 9 %, which is a bucket, of the truth."""
 
     count: int
     median: float

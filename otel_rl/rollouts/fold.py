@@ -18,7 +18,7 @@ from otel_rl.rollouts.candidates import Policy, outcomes
 from otel_rl.rollouts.columns import ERROR, TURN, Derived, Numbers, Table, clean, has_error, is_failed
 from otel_rl.rollouts.engine import Engines
 from otel_rl.rollouts.labels import Words
-from otel_rl.rollouts.measures import HISTOGRAMS, NS, OUTCOMES, SHARES
+from otel_rl.rollouts.measures import EXPONENTIAL, HISTOGRAMS, NS, OUTCOMES, SHARES
 from otel_rl.rollouts.place import PURPOSES, ROLLOUTS, TRAINING, Bucket, Purpose, Stages, apart
 from otel_rl.rollouts.reading import Reading
 from otel_rl.rollouts.request_span import request_span
@@ -41,8 +41,6 @@ NOTHING: Final[dict[str, Value]] = {}
 PLACES: Final = tuple(Numbers._fields.index(column) for _, column, _, _ in HISTOGRAMS)
 """Of the numbers that the histograms are of."""
 COUNTED: Final = (*PLACES, Numbers._fields.index("preemptions"))
-BOUNDS: Final = (*(bounds for _, _, bounds, _ in HISTOGRAMS), ())
-"""Of the histograms, and for preemptions, of which only the sum is told."""
 
 
 class RequestFold:
@@ -62,6 +60,9 @@ class RequestFold:
             total=config.request_spans,
         )
         self._fold = fold
+        buckets = EXPONENTIAL if fold.is_exponential else (bounds for _, _, bounds, _ in HISTOGRAMS)
+        self._bounds: tuple[tuple[int, ...], ...] = (*buckets, ())
+        """Of the histograms, and for preemptions, of which only the sum is told."""
         self._engines = Engines(fold)
         self._words = Words()
         self._derived: dict[Labels, list[Derived]] = {}
@@ -168,7 +169,7 @@ class RequestFold:
         waiting, self._derived, self._waiting = self._derived, {}, 0
         for labels, some in waiting.items():
             columns = list(zip(*(derived.columns for derived in some), strict=True))
-            *found, preemptions = bulk.histograms([columns[place] for place in COUNTED], BOUNDS)
+            *found, preemptions = bulk.histograms([columns[place] for place in COUNTED], self._bounds)
             for (name, _, _, unit), bins in zip(HISTOGRAMS, found, strict=True):
                 if bins is not None:
                     self._fold.merge(name, labels, bins.counts, (bins.total * unit, bins.low * unit, bins.high * unit))
@@ -316,7 +317,7 @@ class RequestFold:
         return made
 
     def _point_at(self) -> None:
-        """Let the histograms point at the spans that were made: each bucket at the last of its requests."""
+        """Let the histograms point at the spans that were made, between two boundaries at the last of its requests."""
         telling, self._telling = self._telling, {}
         for labels, told in telling.items():
             for place, (name, _, bounds, unit) in zip(PLACES, HISTOGRAMS, strict=True):

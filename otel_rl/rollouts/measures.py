@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 from otel_rl import vocabulary as v
+from otel_rl.buckets import BOUNDS
 
 NS: Final = 1e-9
+ROUNDING: Final = 1e-6
 
 Histogram = tuple[str, str, tuple[int, ...], float]
 """Metric, column, boundaries in units of the column, and how much one unit is."""
@@ -27,6 +29,8 @@ HISTOGRAMS: Final[tuple[Histogram, ...]] = tuple(
     )
     for name, column in names.items()
 )
+EXPONENTIAL: Final = tuple(tuple(int(bound / unit + ROUNDING) for bound in BOUNDS) for _, _, _, unit in HISTOGRAMS)
+"""Of each histogram the bounds of exponential buckets in units of its column, rounded down: it has whole numbers."""
 OUTCOMES: Final = {
     "aborted": (v.ABORTED, v.REQUESTS_ABORTED),
     "timed_out": (v.TIMED_OUT, v.REQUESTS_TIMED_OUT),

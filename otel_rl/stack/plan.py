@@ -129,7 +129,7 @@ def _prometheus(program: str, at: Addresses) -> Part:
             f"--web.listen-address={at.of('prometheus')}",
             "--storage.tsdb.path=prometheus",
             "--web.enable-otlp-receiver",
-            "--enable-feature=exemplar-storage",
+            "--enable-feature=exemplar-storage,native-histograms",
         ),
         environ=(),
         ports=at.ports("prometheus"),

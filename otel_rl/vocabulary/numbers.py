@@ -6,11 +6,11 @@ from typing import Final
 
 from otel_rl.vocabulary.row import OURS, PROPOSAL, attribute, metric
 
-DURATION_BOUNDARIES: Final = (
-    0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0,
-    100.0, 200.0, 500.0, 1000.0, 2000.0, 5000.0, 10000.0,
-)  # fmt: skip
-"""Half a millisecond to three hours: an RL stage lasts from one optimizer step to one long rollout."""
+DURATION_BOUNDARIES: Final = (0.001, 0.01, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 1000.0, 10000.0)
+"""A millisecond to three hours: an RL stage lasts from one optimizer step to one long rollout.
+
+Boundaries, here and below, are for stores without exponential histograms (``buckets``): each is a series.
+"""
 
 STAGE: Final = attribute(
     "rl.stage", "string", "metric", "name of a user's own stage; of any stage in `rl.device.duration`"

@@ -7,12 +7,11 @@ from typing import Final
 from otel_rl.vocabulary.row import OURS, SEMCONV, attribute, metric
 
 REQUEST_TIME_BOUNDARIES: Final = (
-    0.0001, 0.00018, 0.00032, 0.00056, 0.001, 0.0018, 0.0032, 0.0056, 0.01, 0.018, 0.032, 0.056, 0.1, 0.18, 0.32, 0.56,
-    1.0, 1.8, 3.2, 5.6, 10.0, 18.0, 32.0, 56.0, 100.0, 180.0, 320.0, 560.0, 1000.0, 1800.0, 3200.0, 5600.0, 10000.0,
+    0.0001, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, 10000.0,
 )  # fmt: skip
-"""Four a decade, from a token in a tenth of a millisecond to a request that waited for hours behind a whole batch."""
-REQUEST_TOKEN_BOUNDARIES: Final = (0.0, *(float(1 << power) for power in range(21)))
-"""Powers of two up to a million tokens, so that a length limit is a boundary."""
+"""From a token in a tenth of a millisecond to a request that waited for hours behind a whole batch."""
+REQUEST_TOKEN_BOUNDARIES: Final = (0.0, *(float(1 << power) for power in range(4, 21, 2)))
+"""Powers of four up to a million tokens."""
 
 OPERATION: Final = attribute(
     "gen_ai.operation.name",

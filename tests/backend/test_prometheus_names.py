@@ -14,7 +14,7 @@ from otel_rl.journal.encode import SpanEncoder
 from otel_rl.metrics import Fold
 from otel_rl.prometheus import page
 from otel_rl.prometheus.areas import AREAS
-from otel_rl.prometheus.names import OF_HISTOGRAM, all_series, emitted, label_name, series_name
+from otel_rl.prometheus.names import all_series, emitted, label_name, series_name
 from otel_rl.records import MetricPoints, Point
 from tests.backends import Collector, Prometheus, collector, prometheus, wait_for
 

@@ -13,7 +13,8 @@ import pytest
 from otel_rl import vocabulary as v
 from otel_rl.identity import Identity
 from otel_rl.journal.encode import SpanEncoder
-from otel_rl.records import Distribution, MetricPoints, Number, Value
+from otel_rl.metrics import Fold
+from otel_rl.records import MetricPoints, Number, Value
 from tests.backends import CONFIGURATIONS, Prometheus, need, prometheus, wait_for
 from tests.rules import RULES, alerts, recording, series_of_rules
 
@@ -84,7 +85,11 @@ def test_the_series_have_these_names_and_labels(tmp_path: Path) -> None:
     of_ranks = (v.ACTIVITY_TIME, v.GOODPUT_TIME, v.BUBBLE_RATIO, v.MFU, v.TOKENS_RATE, v.LEDGER_FAULTS)
     of_devices = (v.HW_ERRORS, v.XID, v.THROTTLE, v.HW_STATUS)
     made = [_points(name, now_ns, labels) for name in (*of_ranks, *of_devices)]
-    made += [_points(name, now_ns, {}) for name in stages]
+    for is_exponential in (False, True):
+        fold = Fold(now_ns - 1, is_exponential=is_exponential)
+        for name in stages:
+            fold.durations(name, [1.0])
+        made += fold.take(now_ns)
     wanted = series_of_rules()
     with prometheus(tmp_path) as store:
         _send(store, RESOURCE, made)
@@ -143,9 +148,6 @@ def _send(store: Prometheus, resource: Mapping[str, Value], made: list[MetricPoi
 
 
 def _points(name: str, now_ns: int, labels: dict[str, str]) -> MetricPoints:
-    """One point of a metric; of a histogram where it is no row."""
-    row = v.METRICS.get(name)
-    if row is None:
-        one = Distribution(now_ns, (0, 1), 1.0, 1.0, 1.0)
-        return MetricPoints(name, "histogram", "s", "", [one], now_ns - 1, (0.5,))
+    """One point of a metric."""
+    row = v.METRICS[name]
     return MetricPoints(name, row.kind, row.unit, "", [Number(now_ns, 1.0, labels)], now_ns - 1)

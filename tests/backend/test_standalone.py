@@ -14,7 +14,7 @@ import psutil
 import pytest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyValue, KeyValueList
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
-from opentelemetry.proto.metrics.v1.metrics_pb2 import Exemplar
+from opentelemetry.proto.metrics.v1.metrics_pb2 import Exemplar, ExponentialHistogramDataPoint
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from otel_rl.providers import CONTENT
@@ -71,8 +71,6 @@ def test_labels_say_who_measured(stored: tuple[Collector, Prometheus]) -> None:
         "rl_role": "trainer",
         "rl_run_id": "run",
         "rl_system": "trl",
-        "service_instance_id": "instance-1",
-        "service_name": "trl-trainer",
     }
     assert (wanted, "3.5") == (series["metric"], series["value"][1])
 
@@ -378,10 +376,18 @@ def through(folder: Path, sent: Span) -> dict[str, AnyValue]:
     return {pair.key: pair.value for pair in arrived.attributes}
 
 
-def test_exemplars_have_nothing_but_their_trace(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["gauge", "exponential_histogram"])
+def test_exemplars_have_nothing_but_their_trace(kind: str, tmp_path: Path) -> None:
     """What an SDK puts into them beside is no label, so nobody would miss it, and may be contents."""
     request = metrics("rl.step.time", (0, 1, 2.5))
-    point = request.resource_metrics[0].scope_metrics[0].metrics[0].gauge.data_points[0]
+    given = request.resource_metrics[0].scope_metrics[0].metrics[0]
+    point = given.gauge.data_points[0]
+    if kind != "gauge":
+        point = ExponentialHistogramDataPoint(time_unix_nano=point.time_unix_nano, count=1, zero_count=1)
+        given.exponential_histogram.aggregation_temporality = 2
+        given.exponential_histogram.data_points.append(point)
+        (point,) = given.exponential_histogram.data_points
+    point.attributes.extend(pairs({"prompt": SECRET}))
     ids = {"trace_id": (7).to_bytes(16, "big"), "span_id": (8).to_bytes(8, "big")}
     example = Exemplar(time_unix_nano=point.time_unix_nano, as_double=1.5, **ids)
     point.exemplars.append(example)
@@ -389,7 +395,8 @@ def test_exemplars_have_nothing_but_their_trace(tmp_path: Path) -> None:
     with sink("http") as taken, collector(tmp_path, OTEL_RL_PROMETHEUS=taken.endpoint) as found:
         assert "OK" == send(found.grpc, "metrics", request)
         (metric,) = [metric for metric in taken.taken("metrics") if metric.name == "rl.step.time"]
-    assert [[example]] == [[*point.exemplars] for point in metric.gauge.data_points]
+    assert [[example]] == [[*point.exemplars] for point in getattr(metric, kind).data_points]
+    assert [{"prompt": MASK}] == [texts(point.attributes) for point in getattr(metric, kind).data_points]
 
 
 def test_it_listens_on_loopback_only(tmp_path: Path) -> None:
