@@ -161,6 +161,11 @@ def test_queries_of_grafana_are_of_the_vocabulary() -> None:
         assert all(tag["value"] == tag["key"].replace(".", "_") for tag in linked["tags"])
 
 
+def test_no_group_of_rules_is_refused_by_mimir() -> None:
+    """Its default limit."""
+    assert 20 >= max(len(group["rules"]) for group in read(RULES)["groups"])
+
+
 def test_rules_are_of_the_vocabulary() -> None:
     """A series that a rule reads is a metric of ours as Prometheus names it, with labels that it has."""
     promoted = read(COLLECTOR / "prometheus.yaml")["otlp"]["promote_resource_attributes"]

@@ -14,14 +14,14 @@ from otel_rl.prometheus.questions import QUESTIONS, expressions
 from otel_rl.vocabulary import ATTRIBUTES, METRICS
 
 CONFIGURATION: Final = Path(__file__).parents[2] / "collector" / "prometheus.yaml"
-PREAMBLE: Final = f"""\
+PREAMBLE: Final = """\
 # The series in Prometheus
 
 Made from `otel_rl/vocabulary/` and `otel_rl/prometheus/` by `python -m otel_rl.catalogue`; do not edit by hand.
 Tests compare the names with those in a real Prometheus 3.15, and ask it every question below.
 
 Prometheus takes OTLP with `translation_strategy: UnderscoreEscapingWithSuffixes`: dots become underscores, the unit
-becomes a suffix (`_seconds`, `_bytes`, `_ratio`), counters end in `_total`. Units in braces (`{{token}}`) leave none.
+becomes a suffix (`_seconds`, `_bytes`, `_ratio`), counters end in `_total`. Units in braces (`{token}`) leave none.
 A **histogram** is one series, a native histogram: `histogram_quantile(0.99, sum by (...) (rate(x[5m])))`,
 `histogram_count(x)`, `histogram_sum(x)`. Where a store has classic ones only, write `x_bucket` with `le` in the
 `by`, `x_count`, `x_sum`.

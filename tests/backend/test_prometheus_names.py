@@ -22,7 +22,6 @@ pytestmark = pytest.mark.backend
 
 RESOURCE: dict[str, Any] = {key: "a" for key, row in v.ATTRIBUTES.items() if row.where == "resource"}
 OF_PROMETHEUS = {"__name__", "job", "instance"}
-OF_BUCKETS = {"le"}
 
 
 @pytest.fixture(scope="module")
@@ -71,12 +70,9 @@ def test_every_series_has_the_labels_on_the_page(stored: Prometheus) -> None:
     rows = emitted()
     of_process = OF_PROMETHEUS | {label_name(key) for key in page.promoted() if key in RESOURCE}
     expected = {
-        f"{series_name(rows[name])}{suffix}": of_process
-        | {label_name(key) for key in area.keys(name)}
-        | (OF_BUCKETS if suffix == "_bucket" else set())
+        series_name(rows[name]): of_process | {label_name(key) for key in area.keys(name)}
         for area in AREAS
         for name in area.attributes
-        for suffix in (OF_HISTOGRAM if rows[name].kind == "histogram" else ("",))
     }
     found = stored.query(f'{{{label_name(v.RUN_ID)}="a", __name__!="target_info"}}')
     assert expected == {series["metric"]["__name__"]: set(series["metric"]) for series in found}
