@@ -290,7 +290,7 @@ class Fold:
         for labels in changed:
             value = metric.series[labels]
             if isinstance(value, _Histogram):
-                counts, exemplars = list(value.counts), list(value.exemplars.values())
+                counts, exemplars = list(value.counts), sorted(value.exemplars.values())  # by time, as Prometheus asks
                 distributions.append(
                     Distribution(now_ns, counts, value.sum, value.min, value.max, dict(labels), exemplars)
                 )
