@@ -14,7 +14,7 @@ from otel_rl import vocabulary as v
 from otel_rl.records import Noted, Point
 from otel_rl.runtime import UNREAD, Runtime, state
 from otel_rl.spans import Stage
-from otel_rl.steps import Phase, know_attempt, report_alone
+from otel_rl.steps import Tree, know_attempt, report_alone
 from tests.fixtures import Recording
 
 
@@ -32,13 +32,13 @@ def test_set_up_is_journaled_below_the_attempt(rank_1: Recording, monkeypatch: p
     with otel_rl.stage("load"):
         rank_1.tick(5)
     rank_1.flusher.flush(60)
-    known = Phase.attempt_known
+    know = Tree.know
 
-    def meanwhile(phase: Phase) -> None:
+    def meanwhile(tree: Tree, attempt: str) -> None:
         rank_1.flusher.flush(0.5)
-        known(phase)
+        know(tree, attempt)
 
-    monkeypatch.setattr(Phase, "attempt_known", meanwhile)
+    monkeypatch.setattr(Tree, "know", meanwhile)
     know_attempt("abc", "together")
     otel_rl.uninstrument()
     spans = {span.name: span for span in rank_1.run("together").spans()}
