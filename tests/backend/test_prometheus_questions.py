@@ -23,6 +23,7 @@ import pytest
 from otel_rl import vocabulary as v
 from otel_rl.journal.identity import WriterIdentity
 from otel_rl.journal.read import Run, open_run
+from otel_rl.metrics import Fold
 from otel_rl.probes.nvidia import NvidiaProbe
 from otel_rl.probes.sample import Sample
 from otel_rl.prometheus.areas import AREAS
@@ -62,6 +63,7 @@ REWARD_BEFORE = 0.25
 POISON = "poison"
 BUSY, IDLE, LOST = 1, 2, 3
 REFUSED = 3
+STAGES = ("rl.sample", "rl.reward", "rl.train.forward", "rl.train.optimizer", "rl.checkpoint")
 IGNORED = {"__name__", "rl_attempt_id", "rl_role", "rl_activity", "rl_bubble_denominator"}
 PATIENCE_S = 20.0
 
@@ -148,6 +150,14 @@ def post_facts(found: Collector) -> None:
     before = Number(time.time_ns() - HOUR_S * 10**9, REWARD_BEFORE, {v.SCOPE_KEY: "global"})
     row = v.METRICS[v.REWARD_SCORE]
     post(found, {v.RUN_ID: "slow", v.RANK: 0}, [MetricPoints(row.name, row.kind, row.unit, "", [before])])
+    for run in STEPS:  # the rules need some minutes to see how fast a stage's time grows
+        now_ns = time.time_ns()
+        fold = Fold(now_ns - 600 * 10**9)
+        for ago_s in range(600, -1, -30):
+            for name in STAGES:
+                fold.durations(v.STAGES[name].duration, [0.12] * 50)
+            of_run = {v.RUN_ID: run, v.ATTEMPT_ID: "a", v.ROLE: "trainer", v.RANK: 0}
+            post(found, of_run, fold.take(now_ns - ago_s * 10**9))
 
 
 def points_of(samples: list[Sample]) -> list[MetricPoints]:
@@ -183,17 +193,16 @@ ANSWERS: dict[str, list[dict[tuple[str, ...], Bounds]]] = {
     "How often was a run restarted": [{SLOW: near(0), FAST: near(1)}],
     "How fast is a run": [
         {SLOW: (0.19, 0.4), FAST: (0.14, 0.19)},
-        {("slow", "train"): near(2 * TOKENS_RATE), ("fast", "train"): near(TOKENS_RATE)},
+        {
+            ("slow", "train"): near(2 * TOKENS_RATE),
+            ("fast", "train"): near(TOKENS_RATE),
+            ("slow", "rollout"): (800, 2000),
+            ("fast", "rollout"): (800, 2000),
+        },
         {("slow", "update"): near(MFU), ("fast", "update"): near(MFU)},
     ],
     "Where did the time of a run go": [GOODPUT, GOODPUT],
-    "Which stages take the time": [
-        {
-            (run, stage): (0.005, 0.6)
-            for run in STEPS
-            for stage in ("rl.sample", "rl.reward", "rl.train.forward", "rl.train.optimizer", "rl.checkpoint")
-        }
-    ],
+    "Which stages take the time": [{(run, stage): (0.05, 0.4) for run in STEPS for stage in STAGES}],
     "Which rank is slow": [
         {("slow", "1", "rl.reward"): (0.6 * SLOW_S, 1.2 * SLOW_S)},
         {("slow", "1"): (0.3 * SLOW_S, 0.7 * SLOW_S)},

@@ -35,11 +35,16 @@ def last_words(*names: str, **environ: str) -> str:
 def test_why_it_does_not_start(site: Site, tmp_path: Path) -> None:
     """Every row of the first table."""
     both = {"OTEL_RL_CERT": str(site.server.certificate), "OTEL_RL_KEY": str(site.server.key)}
-    mine = {"OTEL_RL_QUEUE_DIR": str(tmp_path), "OTEL_RL_TOKEN_FILE": str(site.token)}
+    ports = {
+        "OTEL_RL_GRPC": f"{HOST}:0",
+        "OTEL_RL_HTTP": f"{HOST}:0",
+        "OTEL_RL_HEALTH": f"{HOST}:0",
+        "OTEL_RL_OWN": "0",
+    }
+    mine = {**ports, "OTEL_RL_QUEUE_DIR": str(tmp_path), "OTEL_RL_TOKEN_FILE": str(site.token)}
     files = ("agent.yaml", "agent-token.yaml")
     with gateway(tmp_path / "gateway", site, "token") as central:
         own = central.own.removesuffix("/metrics").rpartition(":")[2]
-        ports = {"OTEL_RL_GRPC": f"{HOST}:0", "OTEL_RL_HEALTH": f"{HOST}:0", "OTEL_RL_OWN": "0"}
         second = {**ports, **both, "OTEL_RL_TOKEN_FILE": str(site.token)}
         said = {
             "must specify at least one protocol": [last_words("gateway.yaml")],
@@ -58,7 +63,6 @@ def test_why_it_does_not_start(site: Site, tmp_path: Path) -> None:
         }
     tokens = {
         "OTEL_RL_STACK_DIR": str(tmp_path),
-        "OTEL_RL_HTTP": f"{HOST}:0",
         "OTEL_RL_TRACES_TOKEN_FILE": str(site.token),
     }
     said["the credentials require transport level security"] = [
