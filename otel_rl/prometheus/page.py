@@ -29,6 +29,9 @@ A **histogram** is one series, a native histogram: `histogram_quantile(0.99, sum
 A **gauge** has one point per step, so ask for a range: `last_over_time(x[30m])`, `quantile_over_time(0.5, x[30m])`.
 A **counter** appears with the first thing that it counts, which `rate()` and `increase()` never see. For few things
 compare `last_over_time(x[1d])` of two times instead.
+
+An **empty answer** means that nothing of the kind was recorded in the range. There are no devices without a GPU that
+the sidecar can read, no MFU without a known peak, no queue of an engine that does not tell it.
 """
 ELSEWHERE: Final = """\
 ## Other series

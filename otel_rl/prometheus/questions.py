@@ -87,7 +87,8 @@ QUESTIONS: Final = (
             "topk by (rl_run_id) (1, rank:rl_active_excess_seconds:step > 0)",
         ),
         "Seconds that the rank's own work takes per step beyond its peers'. The first query compares the ranks whose "
-        "journals one sidecar can read; the second one compares all, without naming the stage.",
+        "journals one sidecar can read. The second one compares all with their median, without naming the stage: of "
+        "two ranks it shows half.",
     ),
     Question(
         "How large are the bubbles, and why?",
