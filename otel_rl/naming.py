@@ -1,8 +1,8 @@
 """Under which metric a number goes out whose name a user or a framework gave.
 
 The prefix keeps such a name apart from every other one: from ours, from those of the backend (``up``, ``ALERTS``). What
-is left are names that Prometheus writes alike (``loss/policy``, ``loss.policy``): the first has the metric to itself,
-each other one the attribute ``rl.metric.name``.
+is left are names that Prometheus writes alike (``loss/policy``, ``loss.policy``, ``loss_policy``). So a name that
+Prometheus does not write as it is has the attribute ``rl.metric.name``, on every rank, in whatever order names come.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from otel_rl.records import Count, Labels
 from otel_rl.runtime import state
 
 MOST_NAMES: Final = 10_000
-"""Names that are known again; each one that comes later has the attribute."""
+"""Names that are known again; clashes of later ones are not told."""
+LABEL: Final = vocabulary.METRIC_NAME.replace(".", "_")
 LONGEST: Final = 255
 """Characters of a metric's name, as OpenTelemetry limits them; the end of a longer one becomes a checksum."""
 KEPT: Final = re.compile("[a-zA-Z0-9:]+")
@@ -45,17 +46,19 @@ def _choose(name: str, prefix: str, whole: str) -> Series:
     if len(written) > LONGEST:
         written = f"{written[: LONGEST - 17]}.{blake2b(written.encode(), digest_size=8).hexdigest()}"
     shown = written.removeprefix(prefix)
-    label = ((vocabulary.METRIC_NAME, shown),)
-    if len(state.series) >= MOST_NAMES:
-        return written, label
-    alike = state.alike.setdefault("_".join(KEPT.findall(written)), [])
-    if whole not in alike:
-        alike.append(whole)
-    place = alike.index(whole)
-    series = state.series[whole] = (written, label if place else ())
-    if place:
-        state.add(Count(vocabulary.SELF_CHANGED, 1, ((vocabulary.REASON, "name_clash"),)))
-    if place == 1:
-        message = "otel_rl: Prometheus writes %r and %r alike; points of the second carry %s=%r, and so do further ones"
-        say(message, alike[0].removeprefix(prefix), shown, vocabulary.METRIC_NAME, shown)
+    in_prometheus = "_".join(KEPT.findall(written))
+    is_kept = in_prometheus.removeprefix(prefix.replace(".", "_")) == shown
+    series = written, () if is_kept else ((vocabulary.METRIC_NAME, shown),)
+    if len(state.series) < MOST_NAMES:
+        state.series[whole] = series
+        _tell_clash(state.alike.setdefault(in_prometheus, []), shown)
     return series
+
+
+def _tell_clash(alike: list[str], name: str) -> None:
+    """Count a name that Prometheus writes like another one, and say so the first time."""
+    alike.append(name)
+    if len(alike) > 1:
+        state.add(Count(vocabulary.SELF_CHANGED, 1, ((vocabulary.REASON, "name_clash"),)))
+    if len(alike) == 2:
+        say("otel_rl: Prometheus writes %r and %r alike; the label %s tells them apart", *alike, LABEL)

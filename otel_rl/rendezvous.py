@@ -18,7 +18,7 @@ from typing import Any, Final
 from otel_rl.config import Config
 from otel_rl.directories import make_directory, usable_root
 from otel_rl.guard import say
-from otel_rl.identity import Identity, ancestors, is_started_by_rank, rank_variables
+from otel_rl.identity import SRUN, Identity, ancestors, is_started_by_rank, rank_variables
 from otel_rl.ids import random_bits
 from otel_rl.journal.identity import WriterIdentity, start_time
 
@@ -29,8 +29,10 @@ LIMIT_S: Final = 60.0
 """So long a rank looks for rank 0, and rank 0 for the others: of many they begin so far apart."""
 PAUSE_S: Final = 0.1, 5.0
 """Between two looks, at first and at last."""
-SAME: Final = ("MASTER_PORT", "SLURM_JOB_ID", "SLURM_RESTART_COUNT", "TORCHELASTIC_RUN_ID")
+SAME: Final = ("MASTER_PORT", "SLURM_JOB_ID", "SLURM_RESTART_COUNT", "TORCHELASTIC_RUN_ID", "PMIX_NAMESPACE")
 """Variables that all ranks of a start have alike, where they have them: other starts meet elsewhere then."""
+TASKS: Final = (("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE"), SRUN[:2])
+"""Where a launcher tells each task its rank and how many there are: the task may be a script that sets ``RANK``."""
 
 
 class Rendezvous:
@@ -56,6 +58,8 @@ class Rendezvous:
         self._looks = 0
         self._began = self._looked = monotonic()
         self._answered: set[str] = set()
+        self._known: set[str] = set()
+        """Ranks that rank 0 has answered; one may take the answer when rank 0 has left."""
 
     def look(self, identity: Identity, *, is_asked: bool) -> tuple[str, str] | None:
         """Look once if it is time; returns attempt and run where rank 0 has told them.
@@ -151,6 +155,7 @@ class Rendezvous:
             new.write_text(json.dumps([identity.attempt_id, identity.run_id, sorted(numbers | self._answered)]))
             os.replace(new, folder / ANSWER)
             self._answered |= numbers
+        self._known |= {rank for rank, _, _ in there if rank != "0"}
         done = {rank for rank, number, last in there if last == DONE and number in self._answered}
         if len(done) == self._size - 1:
             self.is_over = True
@@ -162,8 +167,9 @@ class Rendezvous:
     def leave(self) -> None:
         """Be there no more; what rank 0 has answered stays, for those who have not read it yet."""
         self.is_over = True
-        if not self._rank:
-            say("otel_rl: not all of the %d ranks have met rank 0 in time; those report alone", self._size)
+        missing = 0 if self._rank else self._size - 1 - len(self._known)
+        if missing > 0:
+            say("otel_rl: %d of the %d ranks have not met rank 0 in time; those report alone", missing, self._size)
         if self._file is not None:
             with suppress(OSError):
                 self._file.unlink()
@@ -172,15 +178,17 @@ class Rendezvous:
 
 def _launcher() -> list[Any]:
     """Name the process that started the ranks of this node: the nearest that is not of one rank itself."""
-    variable = f"{rank_variables()[0]}=".encode()
-    pid = next((pid for pid in ancestors() if not _has(pid, variable)), 0)
+    variable, size, _ = rank_variables()
+    tasks = [rank for rank, tasks in TASKS if os.environ.get(tasks) == os.environ[size]]
+    names = tuple(f"{name}=".encode() for name in (variable, *tasks))
+    pid = next((pid for pid in ancestors() if not _has(pid, names)), 0)
     here = WriterIdentity.current("", 0)
     return [here.boot_id, here.pid_namespace, pid, start_time(pid)]
 
 
-def _has(pid: int, variable: bytes) -> bool:
+def _has(pid: int, names: tuple[bytes, ...]) -> bool:
     try:
         with open(f"/proc/{pid}/environ", "rb") as environ:
-            return any(entry.startswith(variable) for entry in environ.read().split(b"\0"))
+            return any(entry.startswith(names) for entry in environ.read().split(b"\0"))
     except OSError:
         return False

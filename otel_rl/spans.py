@@ -327,7 +327,7 @@ def stage(name: str, /, **attributes: Any) -> Stage:
 
     Args:
         name: a name of the vocabulary without its ``rl.`` (``"reward"`` opens ``rl.reward``), or one of your own.
-        attributes: keyword ``k`` becomes the attribute ``rl.k``; any value is taken.
+        attributes: keyword ``k`` becomes the attribute ``rl.k``, ``rl.k`` stays as it is; any value is taken.
 
     Raises:
         TypeError: the decorator was written without its name.

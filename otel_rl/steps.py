@@ -170,10 +170,11 @@ def report_alone() -> None:
         if is_alone:
             know_attempt()
     if is_alone:
+        is_named = state.config.run_id or state.identity.world_size == 1
         say(
-            "otel_rl: rank %d found no process group to learn the attempt from, nor rank 0, and reports alone; "
-            "a launcher can set OTEL_RL_ATTEMPT_ID",
+            "otel_rl: rank %d found no process group to learn the attempt from, nor rank 0, and reports alone; %s",
             state.identity.rank,
+            f"a launcher can set {'' if is_named else 'OTEL_RL_RUN_ID for all ranks, or '}OTEL_RL_ATTEMPT_ID",
         )
 
 

@@ -30,9 +30,10 @@ class Keys(dict[str, str]):
     """Attribute keys by the keywords of ``stage``."""
 
     def __missing__(self, key: str) -> str:
+        name = key if key.startswith("rl.") else f"rl.{key}"
         if len(self) < MAX_KEYS:
-            self[key] = f"rl.{key}"
-        return f"rl.{key}"
+            self[key] = name
+        return name
 
 
 KEYS = Keys()

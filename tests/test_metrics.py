@@ -331,7 +331,7 @@ def test_a_number_cannot_take_a_name_of_ours(
 
 
 def test_names_that_prometheus_writes_alike_stay_apart(recording: Recording, caplog: pytest.LogCaptureFixture) -> None:
-    """The first has the metric to itself, each other one its name beside; counted by name, and told once."""
+    """What Prometheus does not write as it is has its name beside; clashes are counted by name, and told once."""
     names = ("loss/policy", "up", "loss.policy", "loss_policy", "UP")
     with otel_rl.step(1):
         for _ in range(2):
@@ -340,9 +340,9 @@ def test_names_that_prometheus_writes_alike_stay_apart(recording: Recording, cap
     (line,) = caplog.messages
     assert "Prometheus writes 'loss/policy' and 'loss.policy' alike" in line
     run = recording.stop()
-    clashing = {"loss.policy", "loss_policy"}
+    odd = {"loss/policy", "loss.policy"}
     assert {
-        (f"user.{name}", name if name in clashing else None): [float(value)] * 2 for value, name in enumerate(names)
+        (f"user.{name}", name if name in odd else None): [float(value)] * 2 for value, name in enumerate(names)
     } == {
         (name, label): [p.value for p in run.points(name) if p.attributes.get(vocabulary.METRIC_NAME) == label]
         for name, label in {(p.name, p.attributes.get(vocabulary.METRIC_NAME)) for p in run.points()}
@@ -357,7 +357,7 @@ def test_names_that_prometheus_writes_alike_stay_apart(recording: Recording, cap
 
 
 def test_of_too_many_names_each_has_its_own_beside(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So they stay apart, though nobody remembers them."""
+    """So they stay apart, though they are not remembered."""
     monkeypatch.setattr(naming, "MOST_NAMES", 2)
     with otel_rl.step(1):
         for name in ("a", "b", "c/d", "c.d", "a"):

@@ -59,7 +59,11 @@ with otel_rl.step(1):
 """
 LAUNCHER = """
 import os, subprocess, sys
-each = [subprocess.Popen([sys.executable, "-c", *sys.argv[1:]], env={**os.environ, "RANK": str(n)}) for n in range(4)]
+script, program = os.environ.pop("WRAPPED", ""), [sys.executable, "-c", *sys.argv[1:]]
+if script:
+    program = ["sh", "-c", script + '; "$@"; exit $?', "sh", *program]
+name = "OMPI_COMM_WORLD_RANK" if script else "RANK"
+each = [subprocess.Popen(program, env={**os.environ, name: str(n)}) for n in range(4)]
 sys.exit(any([one.wait() for one in each]))
 """
 """One process that starts the ranks, as srun's daemon, mpirun or a script does."""
@@ -175,6 +179,15 @@ def test_ranks_share_an_attempt(tmp_path: Path, run_id: str) -> None:
 
 
 @pytest.mark.medium
+def test_a_script_between_launcher_and_rank_is_no_launcher(tmp_path: Path) -> None:
+    """As mpirun starts it for each task; it sets what torch reads."""
+    over(launch(tmp_path, WRAPPED="export RANK=$OMPI_COMM_WORLD_RANK", OMPI_COMM_WORLD_SIZE=str(RANKS)))
+    (path,) = runs(tmp_path)
+    steps = joined(path)
+    assert whole(*attempts(steps)) == steps
+
+
+@pytest.mark.medium
 def test_each_start_is_an_attempt(tmp_path: Path) -> None:
     """In one directory, also behind one whose ranks were killed while they looked for rank 0."""
     killed = [rank(tmp_path, number, GO_ON=str(tmp_path / "never")) for number in (1, 2, 3)]
@@ -287,6 +300,23 @@ def test_nobody_waits_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert [None, None] == [one.look(Identity(), is_asked=True) for one in ranks]
     assert [True, True] == [one.is_over for one in ranks]
     assert [] == list(tmp_path.glob(f"**/{rendezvous.FOLDER}/*"))
+
+
+def test_who_was_answered_is_not_missed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A rank may take the answer when rank 0 has ended."""
+    first = Rendezvous(Identity(rank=0, world_size=3), Config(run_id="job", directory=tmp_path))
+    ranks = [Rendezvous(Identity(rank=n, world_size=3), Config(run_id="job", directory=tmp_path)) for n in (1, 2)]
+    known = Identity(attempt_id="a", run_id="job")
+    for one in (ranks[0], first):
+        one.look(known if one is first else Identity(), is_asked=True)
+    first.leave()
+    assert "1 of the 3 ranks have not met rank 0" in caplog.text
+    caplog.clear()
+    again = Rendezvous(Identity(rank=0, world_size=3), Config(run_id="job", directory=tmp_path))
+    for one in (ranks[1], again):
+        one.look(known if one is again else Identity(), is_asked=True)
+    again.leave()
+    assert (("a", "job"), "") == (ranks[1].look(Identity(), is_asked=True), caplog.text)
 
 
 def test_a_disk_that_cannot_be_written_stops_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

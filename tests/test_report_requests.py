@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+from bisect import bisect_left
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ import otel_rl
 from otel_rl import requests
 from otel_rl import vocabulary as v
 from otel_rl.analysis.histogram import Histogram
+from otel_rl.buckets import BOUNDS
 from otel_rl.journal.identity import WriterIdentity
 from otel_rl.journal.read import Journal, PointView
 from otel_rl.records import Value
@@ -207,8 +210,6 @@ def test_the_document_holds_them(recording: Recording) -> None:
 @property_of(st.lists(st.integers(0, 1000), min_size=1, max_size=50), st.floats(0, 1))
 def test_a_quantile_lies_in_the_bucket_of_the_exact_one(values: list[int], share: float) -> None:
     """And between the least and the greatest value."""
-    from bisect import bisect_left
-
     bounds = (1.0, 10.0, 100.0)
     counts = [0] * 4
     for value in values:
@@ -222,13 +223,26 @@ def test_a_quantile_lies_in_the_bucket_of_the_exact_one(values: list[int], share
     assert min(values) <= found <= max(values)
 
 
-def test_histograms_of_different_boundaries_keep_those_that_divide_no_bucket() -> None:
+def test_histograms_of_different_boundaries_are_added() -> None:
     """As those of two versions of otel_rl in one run; one without values has no quantile."""
     one, other = Histogram((1.0, 4.0), [1, 2, 0], 0.5, 3), Histogram((1.0, 2.0, 8.0), [0, 3, 4, 5], 1.5, 9)
     assert Histogram([1.0, 4.0, 8.0], [1, 2, 0, 0], 0.5, 3) == one.plus(Histogram((8.0,), [0, 0], 7, 1))
-    assert Histogram([1.0, 8.0], [1, 9, 5], 0.5, 9) == one.plus(other) == other.plus(one)
+    assert Histogram([1.0, 2.0, 4.0, 8.0], [1, 4, 3, 2, 5], 0.5, 9) == one.plus(other) == other.plus(one)
     with pytest.raises(ValueError, match="values"):
         Histogram((1.0,), [0, 0], 0, 0).quantile(0.5)
+
+
+def test_quantiles_of_exponential_and_classic_histograms_together() -> None:
+    """Values that lie everywhere divide all boundaries: the quantiles stay near those of each."""
+    values = [0.001 * (1 - number / 700) ** -1.5 for number in range(700)]
+    found = []
+    for bounds in (BOUNDS, v.METRICS[v.TTFT].boundaries, BOUNDS):
+        places = Counter(bisect_left(bounds, value) for value in values)
+        found.append(Histogram(bounds, [places[at] for at in range(len(bounds) + 1)], values[0], values[-1]))
+    together = found[0].plus(found[1]).plus(found[2])
+    assert (2100, values[0], values[-1]) == (together.count, together.low, together.high)
+    for share in (0.1, 0.5, 0.9, 0.99):
+        assert together.quantile(share) == pytest.approx(values[int(share * 700)], rel=0.3)
 
 
 @pytest.mark.parametrize("most", [2, 4096])

@@ -738,10 +738,11 @@ def test_short_names_of_the_vocabulary_are_completed(name: Any, expected: str) -
 
 
 def test_keywords_become_attributes() -> None:
-    """``k`` is ``rl.k``; None says nothing."""
+    """``k`` is ``rl.k``, a whole name stays; None says nothing."""
     span = otel_rl.stage("reward", batch_size=4, tokens=None, name="x")
     assert {"rl.batch_size": 4, "rl.name": "x"} == span.attributes
     assert {} == otel_rl.stage("reward", tokens=None).attributes
+    assert {"rl.tokens.response": 7} == otel_rl.stage("sample", **{"rl.tokens.response": 7}).attributes
 
 
 def test_keys_are_kept_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -72,11 +72,11 @@ def test_other_ranks_leave_what_is_reduced_to_rank_0(recording: Recording) -> No
 
 
 def test_names_that_prometheus_writes_alike_stay_apart(recording: Recording) -> None:
-    """Also among what reward functions and tools log: the second carries its name."""
+    """Also among what reward functions and tools log: each carries its name."""
     names = ("judge/score", "judge.score", "reward")
     points = Reader(()).points(names, ([1.0], [2.0], [3.0]), (1, 1, 1), 5)
     assert [
-        Point("trl.judge/score", 1.0, 5, (GLOBAL,)),
+        Point("trl.judge/score", 1.0, 5, ((vocabulary.METRIC_NAME, "judge/score"), GLOBAL)),
         Point("trl.judge.score", 2.0, 5, ((vocabulary.METRIC_NAME, "judge.score"), GLOBAL)),
         Point(vocabulary.REWARD_SCORE, 3.0, 5, (GLOBAL,)),
     ] == points

@@ -6,7 +6,8 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from math import inf
+from math import inf, log
+from operator import add, sub
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,15 +31,41 @@ class Histogram:
         """Add the values of another one.
 
         Of their boundaries those remain that divide no bucket with values: of exponential histograms, whose boundaries
-        are among those of a finer one, all of the coarser.
+        are among those of a finer one, all of the coarser. Where none of the two keeps its own, as of an exponential
+        and a classic one, all remain, and the values of a bucket are divided as ``quantile`` takes them to lie.
         """
         both = sorted({*self.boundaries, *other.boundaries})
         boundaries = [one for one in both if self._is_between(one) and other._is_between(one)]
-        counts = [0] * (len(boundaries) + 1)
-        for each in (self, other):
-            for bound, count in zip((*each.boundaries, inf), each.counts, strict=True):
-                counts[bisect_left(boundaries, bound)] += count
+        if any(set(each.boundaries) <= set(boundaries) for each in (self, other)):
+            counts = [0] * (len(boundaries) + 1)
+            for each in (self, other):
+                for bound, count in zip((*each.boundaries, inf), each.counts, strict=True):
+                    counts[bisect_left(boundaries, bound)] += count
+        else:
+            boundaries = both
+            counts = list(map(add, self._divided(boundaries), other._divided(boundaries)))
         return Histogram(boundaries, counts, min(self.low, other.low), max(self.high, other.high))
+
+    def _divided(self, boundaries: Sequence[float]) -> list[int]:
+        """Count by more boundaries."""
+        before = (0, *accumulate(self.counts))
+        places = [bisect_left(self.boundaries, one) for one in boundaries]
+        reached = [round(before[at] + self._up_to(one, at)) for one, at in zip(boundaries, places, strict=True)]
+        return list(map(sub, [*reached, self.count], [0, *reached]))
+
+    def _up_to(self, value: float, place: int) -> float:
+        """Estimate how many values of a bucket are at most so large."""
+        count, (low, high) = self.counts[place], self._edges(place)
+        if value >= high:
+            return count
+        if not count or value <= low:
+            return 0
+        return count * (log(value / low) / log(high / low) if low > 0 else (value - low) / (high - low))
+
+    def _edges(self, place: int) -> tuple[float, float]:
+        """Say between what the values of a bucket lie."""
+        edges = (-inf, *self.boundaries, inf)
+        return max(edges[place], self.low), min(edges[place + 1], self.high)
 
     def _is_between(self, value: float) -> bool:
         """Return whether no bucket with values goes on beyond a value that it begins before."""
@@ -60,11 +87,10 @@ class Histogram:
         if not self.count or not 0 <= share <= 1:
             raise ValueError(f"a quantile needs values and a share in 0..1: {self.count} values, share {share}")
         rank = share * self.count
-        edges = (float("-inf"), *self.boundaries, float("inf"))
         for place, reached in enumerate(accumulate(self.counts)):
             if reached and reached >= rank:
                 count = self.counts[place]
-                low, high = max(edges[place], self.low), min(edges[place + 1], self.high)
+                low, high = self._edges(place)
                 place_inside = (rank - reached + count) / count if count else 1.0
                 return low * (high / low) ** place_inside if low > 0 else low + (high - low) * place_inside
         return self.high

@@ -38,7 +38,7 @@ ELSEWHERE: Final = """\
 
 | series | from | labels |
 | --- | --- | --- |
-| `user_*` | `otel_rl.record(name, value)`, one point per call | none, or `rl_metric_name` where names look alike in Prometheus |
+| `user_*` | `otel_rl.record(name, value)`, one point per call | none, or `rl_metric_name` where Prometheus writes another name |
 | `trl_*` | TRL's own numbers, one point per step | `rl_scope`, `rl_mode` |
 | `otelcol_*` | every Collector, about itself: what it received, refused, queued, sent and filtered | `host_name`, `exporter`, `receiver`, `filter` |
 | `system_*` with other names than above | the agent's `host_metrics` receiver | `host_name` and those of the receiver |

@@ -73,7 +73,7 @@ QUESTIONS: Final = (
             "run:rl_goodput:ratio30m",
         ),
         "Shares of the ranks' wall time by kind, together 1: since the start of today's attempts, and in the last "
-        "half hour.",
+        "half hour. A wait for slower ranks has the kind of its stage; in the report it is `idle`.",
     ),
     Question(
         "Which stages take the time?",
@@ -87,8 +87,8 @@ QUESTIONS: Final = (
             "topk by (rl_run_id) (1, rank:rl_active_excess_seconds:step > 0)",
         ),
         "Seconds that the rank's own work takes per step beyond its peers'. The first query compares the ranks whose "
-        "journals one sidecar can read. The second one compares all with their median, without naming the stage: of "
-        "two ranks it shows half.",
+        "journals one sidecar can read; a step in which a rank was faster counts 0, so among even ranks it names one, "
+        "too. The second one compares all with their median, without naming the stage: of two ranks it shows half.",
     ),
     Question(
         "How large are the bubbles, and why?",

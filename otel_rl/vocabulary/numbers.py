@@ -29,7 +29,7 @@ METRIC_NAME: Final = attribute(
     "string",
     "metric",
     "of `rl.metric.nonfinite` the metric that a value belonged to; of a number that a user or a framework named, its "
-    "name as they wrote it, where Prometheus writes that of another one alike",
+    "name as they wrote it, where Prometheus writes another one",
 )
 
 STAGE_DURATION: Final = metric(
