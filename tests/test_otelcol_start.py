@@ -97,6 +97,31 @@ def test_a_signal_ends_the_collector(tmp_path: Path) -> None:
     assert (5, "told\n") == (process.wait(30), process.communicate()[1])
 
 
+def test_sighup_lets_the_collector_read_its_configuration_again(tmp_path: Path) -> None:
+    """It is passed on, as often as it comes, and ends nothing: so certificates are changed."""
+    process = started(
+        tmp_path,
+        "trap 'touch \"$OTEL_RL_QUEUE_DIR/read\"' HUP\ntouch $OTEL_RL_QUEUE_DIR/here\nwhile :; do sleep 0.02; done",
+    )
+    read = tmp_path / "q" / "read"
+    wait_for(tmp_path / "q" / "here")
+    for _ in range(2):
+        process.send_signal(signal.SIGHUP)
+        wait_for(read)
+        read.unlink()
+    assert process.poll() is None
+    process.send_signal(signal.SIGTERM)
+    assert (143, "") == (process.wait(30), process.communicate()[1].replace("Terminated\n", ""))
+
+
+def wait_for(path: Path) -> None:
+    """Until the Collector made this file."""
+    deadline = monotonic() + 30
+    while not path.exists():
+        assert monotonic() < deadline
+        sleep(0.02)
+
+
 def test_each_of_two_at_once_has_a_queue(tmp_path: Path) -> None:
     """Two jobs of one user on a node; the next one takes over what the first left."""
     program = 'echo "$OTEL_RL_QUEUE_DIR"; touch "$OTEL_RL_QUEUE_DIR/here"; read -r _ <"$OTEL_RL_QUEUE_DIR/../go"'
