@@ -28,6 +28,7 @@ otelcol_exporter_send_failed_spans_total{error_permanent="false",error_type="Una
 otelcol_exporter_send_failed_metric_points{exporter="b\\"}"} 5
 otelcol_exporter_send_failed_log_records{error_permanent="true",error_type="_OTHER",exporter="c"} 1
 otelcol_processor_filter_datapoints_filtered_total{filter="filter/too_old"} 12
+otelcol_processor_filter_datapoints_filtered{filter="filter/not_storable"} 3
 otelcol_process_uptime NaN
 otelcol_exporter_queue_size
 """
@@ -76,6 +77,8 @@ def test_what_a_collector_lost() -> None:
         ("wrong", "points lost", '5 by b\\"}; its metrics do not say whether they were sent again; its log says more'),
         ("wrong", "spans lost", "2,404 by a: Unauthenticated; its log says more"),
         ("note", "spans put off", "3 times by a: Unavailable; they are sent again"),
+        ("wrong", "points dropped",
+         "3 by filter/not_storable: delta, or without a name in ASCII; look at the SDK that wrote them"),
         ("wrong", "points dropped",
          "12 by filter/too_old: older than 23 h or more than 9 min ahead; look at the clocks"),
         ("note", "traces in its queue", "250,000,000 of 1,000,000,000, 25%, for load_balancing/traces"),

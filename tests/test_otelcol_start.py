@@ -97,8 +97,33 @@ def test_a_signal_ends_the_collector(tmp_path: Path) -> None:
     assert (5, "told\n") == (process.wait(30), process.communicate()[1])
 
 
+def test_sighup_lets_the_collector_read_its_configuration_again(tmp_path: Path) -> None:
+    """It is passed on, as often as it comes, and ends nothing: so certificates are changed."""
+    process = started(
+        tmp_path,
+        "trap 'touch \"$OTEL_RL_QUEUE_DIR/read\"' HUP\ntouch $OTEL_RL_QUEUE_DIR/here\nwhile :; do sleep 0.02; done",
+    )
+    read = tmp_path / "q" / "read"
+    wait_for(tmp_path / "q" / "here")
+    for _ in range(2):
+        process.send_signal(signal.SIGHUP)
+        wait_for(read)
+        read.unlink()
+    assert process.poll() is None
+    process.send_signal(signal.SIGTERM)
+    assert (143, "") == (process.wait(30), process.communicate()[1].replace("Terminated\n", ""))
+
+
+def wait_for(path: Path) -> None:
+    """Until the Collector made this file."""
+    deadline = monotonic() + 30
+    while not path.exists():
+        assert monotonic() < deadline
+        sleep(0.02)
+
+
 def test_each_of_two_at_once_has_a_queue(tmp_path: Path) -> None:
-    """Two jobs of one user on a node; the next one takes over what the first left."""
+    """Two jobs of one user on a node; the next ones take over what either left."""
     program = 'echo "$OTEL_RL_QUEUE_DIR"; touch "$OTEL_RL_QUEUE_DIR/here"; read -r _ <"$OTEL_RL_QUEUE_DIR/../go"'
     os.mkfifo(tmp_path / "go")
     (tmp_path / "q" / "2").mkdir(parents=True)
@@ -116,9 +141,12 @@ def test_each_of_two_at_once_has_a_queue(tmp_path: Path) -> None:
     expected = [f"{tmp_path}/q\n", f"{tmp_path}/q/2\n"]
     assert expected == [out for out, _ in said]
     assert ["", f"otelcol-start: another Collector has the queue in {tmp_path}/q\n"] == [err for _, err in said]
-    (tmp_path / "go").unlink()
-    (tmp_path / "go").write_text("\n")
-    assert f"{tmp_path}/q\n" == started(tmp_path, program).communicate(timeout=30)[0]
+    for place in ("", "q"):
+        (tmp_path / place / "go").unlink()
+        (tmp_path / place / "go").write_text("\n")
+    for place in ("q", "q/2", "q"):  # in turn, so that nothing waits in one of them for ever
+        os.utime(tmp_path / place / "last-words", (1, 1))
+        assert (f"{tmp_path}/{place}\n", "") == started(tmp_path, program).communicate(timeout=30)
 
 
 @pytest.mark.parametrize("place", ["q", "q/queue"])

@@ -23,8 +23,11 @@ MOST_BYTES: Final = 16 << 20
 LINE: Final = re.compile(r"(otelcol_\w+?)(?:_total)?(?:\{(.*)\})? (\S+)")
 LABEL: Final = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 RECORDS: Final = {"spans": "spans", "metric_points": "points", "log_records": "log records"}
-OURS: Final = "filter/too_old"
-"""Other filters drop what somebody wants to be dropped."""
+OURS: Final = {
+    "filter/too_old": "older than 23 h or more than 9 min ahead; look at the clocks",
+    "filter/not_storable": "delta, or without a name in ASCII; look at the SDK that wrote them",
+}
+"""What drops points that Prometheus does not take, and why; other filters drop what somebody wants to be dropped."""
 
 
 class Sample(NamedTuple):
@@ -87,14 +90,14 @@ def _lost(samples: list[Sample]) -> Iterator[Finding]:
     does not say of its failures whether they are has no such label.
     """
     failed: Counter[tuple[str, str, str, str]] = Counter()
-    dropped = 0
+    dropped: Counter[str] = Counter()
     for name, labels, value in samples:
         kind = RECORDS.get(name.removeprefix("otelcol_exporter_send_failed_"), "")
         if kind and value:
             exporter, reason = labels.get("exporter", ""), labels.get("error_type", "")
             failed[kind, exporter, reason, labels.get("error_permanent", "")] += value
-        elif name == "otelcol_processor_filter_datapoints_filtered" and labels.get("filter") == OURS:
-            dropped += value
+        elif name == "otelcol_processor_filter_datapoints_filtered" and labels.get("filter") in OURS:
+            dropped[labels["filter"]] += value
     for (kind, exporter, reason, permanent), number in sorted(failed.items()):
         why = f": {reason}" if reason not in ("", "_OTHER") else ""
         if permanent == "false":
@@ -102,9 +105,8 @@ def _lost(samples: list[Sample]) -> Iterator[Finding]:
         else:
             unsure = "" if permanent else "; its metrics do not say whether they were sent again"
             yield Finding("wrong", f"{kind} lost", f"{count(number)} by {exporter}{why}{unsure}; its log says more")
-    if dropped:
-        text = f"{count(dropped)} by {OURS}: older than 23 h or more than 9 min ahead; look at the clocks"
-        yield Finding("wrong", "points dropped", text)
+    for name, number in sorted((+dropped).items()):
+        yield Finding("wrong", "points dropped", f"{count(number)} by {name}: {OURS[name]}")
 
 
 def _waiting(samples: list[Sample]) -> Iterator[Finding]:

@@ -256,7 +256,7 @@ ANSWERS: dict[str, list[dict[tuple[str, ...], Bounds]]] = {
     ],
     "Does a Collector drop": [
         {("otlp_grpc/jaeger", HOST): (1, 1000)},
-        {("filter/too_old", HOST): near(1)},
+        {("filter/too_old", HOST): near(1), ("filter/not_storable", HOST): (0, 0)},
         {("otlp_grpc/jaeger", HOST): (0, 0.5)},
     ],
     "How many series": [{SLOW: (200, 2000), FAST: (200, 2000)}],

@@ -17,7 +17,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from otel_rl.journal.encode import SpanEncoder
 from otel_rl.journal.read import open_run
+from otel_rl.vocabulary import RANK
 from tests.backend.otlp import logs, metrics, send, span, traces
 from tests.backend.stored import journaled
 from tests.backend.test_tiers import Site, agent, gateway, site
@@ -74,6 +76,7 @@ def texts(kilobytes: float) -> Iterator[str]:
 def journal(directory: Path, kilobytes: float, megabytes: int) -> dict[str, int]:
     """Journal spans as a training process that is gone; how many there are in each trace."""
     rank, text = Rank(directory), texts(kilobytes)
+    rank.encoder = SpanEncoder({RANK: 0}, "1.0", max_text=MEGABYTE)  # by default a text is cut after 2,048
     number = round(megabytes * 1000 / max(kilobytes, 3))
     now = time.time_ns()
     found: dict[str, int] = {}
@@ -87,6 +90,7 @@ def journal(directory: Path, kilobytes: float, megabytes: int) -> dict[str, int]
         rank.append(rank.encoder.encode(made))
         found[f"{trace:032x}"] = len(made)
     assert number == sum(found.values()) == len(rank.spans)
+    assert min(map(len, rank.spans.values())) > kilobytes * 1000
     return found
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import socket
+import time
 from collections import defaultdict
 from collections.abc import Iterator
 from itertools import cycle
@@ -14,7 +15,17 @@ import psutil
 import pytest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyValue, KeyValueList
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
-from opentelemetry.proto.metrics.v1.metrics_pb2 import Exemplar, ExponentialHistogramDataPoint
+from opentelemetry.proto.metrics.v1.metrics_pb2 import (
+    AggregationTemporality,
+    Exemplar,
+    ExponentialHistogramDataPoint,
+    Gauge,
+    Histogram,
+    HistogramDataPoint,
+    Metric,
+    NumberDataPoint,
+    Sum,
+)
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from otel_rl.providers import CONTENT
@@ -116,11 +127,41 @@ def test_a_point_of_a_wrong_clock_takes_no_other_with_it(
     assert is_stored == ("1" in {row["metric"]["rl_rank"] for row in store.query(query)})
 
 
+@pytest.mark.parametrize("name", ["delta", "delta histogram", "no name"])
+def test_a_metric_that_prometheus_does_not_store_takes_no_other_with_it(
+    stored: tuple[Collector, Prometheus], name: str
+) -> None:
+    """It answers 500 to the whole request, which is a loss for good; other people's SDKs write such metrics."""
+    found, store = stored
+    before = found.counted("otelcol_processor_filter_datapoints_filtered", filter="filter/not_storable")
+    good = f"beside.{name.replace(' ', '.')}"
+    request = metrics(good, (0, 1, 1.0))
+    request.resource_metrics[0].scope_metrics[0].metrics.append(not_storable(name))
+    request.MergeFrom(metrics(good, (1, 1, 1.0)))
+    assert "OK" == send(found.grpc, "metrics", request)
+    series = f"{good.replace('.', '_')}_seconds"
+    assert wait_for(lambda: ["0", "1"] == sorted(row["metric"]["rl_rank"] for row in store.query(series)), 10)
+    assert before + 1 == found.counted("otelcol_processor_filter_datapoints_filtered", filter="filter/not_storable")
+
+
+def not_storable(name: str) -> Metric:
+    """A metric with one point."""
+    now = time.time_ns()
+    delta = AggregationTemporality.AGGREGATION_TEMPORALITY_DELTA
+    if name == "delta":
+        points = [NumberDataPoint(time_unix_nano=now, as_double=1.0)]
+        return Metric(name="other.calls", sum=Sum(data_points=points, aggregation_temporality=delta, is_monotonic=True))
+    if name == "delta histogram":
+        buckets = [HistogramDataPoint(time_unix_nano=now, count=1, bucket_counts=[0, 1], explicit_bounds=[1.0])]
+        return Metric(name="other.time", histogram=Histogram(data_points=buckets, aggregation_temporality=delta))
+    return Metric(name="損失", gauge=Gauge(data_points=[NumberDataPoint(time_unix_nano=now, as_double=1.0)]))
+
+
 def test_the_count_of_dropped_points_is_stored(stored: tuple[Collector, Prometheus]) -> None:
     """The Collector's own numbers are in Prometheus, under the name of their host."""
     found, store = stored
     send(found.grpc, "metrics", metrics("rl.step.time", (0, 25 * HOUR_S, 1.0)))
-    (series,) = wait_for(lambda: store.query("otelcol_processor_filter_datapoints_filtered_total"), 90)
+    (series,) = wait_for(lambda: store.query("otelcol_processor_filter_datapoints_filtered_total > 0"), 90)
     assert ("1", socket.gethostname()) == (series["value"][1], series["metric"]["host_name"])
 
 
