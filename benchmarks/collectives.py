@@ -23,7 +23,7 @@ from torch.distributed import _functional_collectives as functional
 from torch.nn.parallel import DistributedDataParallel
 
 import otel_rl
-from otel_rl.runtime import state
+from otel_rl.process.state import state
 
 
 def repeat(operation: Callable[[], object], *, known: bool = True) -> Callable[[int], None]:

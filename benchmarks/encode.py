@@ -20,13 +20,13 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, TraceFlags
 
-from otel_rl.journal import encode
-from otel_rl.journal.encode import SpanEncoder
 from otel_rl.journal.identity import WriterIdentity
+from otel_rl.journal.otlp import encode
+from otel_rl.journal.otlp.encode import SpanEncoder
 from otel_rl.journal.write import Writer
+from otel_rl.process.state import Trace
 from otel_rl.records import Value
-from otel_rl.runtime import Trace
-from otel_rl.spans import Stage
+from otel_rl.trace.stage import Stage
 
 BATCH = 512
 RESOURCE = {"service.name": "trl-trainer", "rl.rank": 0, "rl.run.id": "benchmark"}

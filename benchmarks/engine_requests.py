@@ -28,13 +28,14 @@ from measure import make_folder
 os.environ.update(OTEL_RL_DIR=make_folder(), OTEL_RL_SIDECAR="false")
 
 import otel_rl
-from otel_rl.integrations import sglang, vllm
-from otel_rl.patching import Hook, wrap
-from otel_rl.runtime import state
+from otel_rl.hooks.install import Hook, wrap
+from otel_rl.integrations import sglang
+from otel_rl.integrations.vllm import hooks
+from otel_rl.process.state import state
 
 COUNT = 1_900
 """Requests of a round: what a busy engine finishes until the flusher comes."""
-VLLM = {hook.target.rpartition(".")[2]: hook for hook in vllm.HOOKS if "OutputProcessor" in hook.target}
+VLLM = {hook.target.rpartition(".")[2]: hook for hook in hooks.HOOKS if "OutputProcessor" in hook.target}
 META = {"finish_reason": {"type": "stop"}, "prompt_tokens": 5, "completion_tokens": 3, "cached_tokens": 4,
         "e2e_latency": 0.25, "weight_version": "7", "num_retractions": 2, "dp_rank": 1}  # fmt: skip
 

@@ -21,13 +21,13 @@ os.environ["OTEL_RL_DIR"] = make_folder()
 from opentelemetry.sdk.trace import TracerProvider
 
 import otel_rl
-from otel_rl.collectives import Collective
+from otel_rl.comm.collectives import Collective
 from otel_rl.guard import guard
-from otel_rl.metrics import gauge
-from otel_rl.observing import book
-from otel_rl.patching import Hook, wrap
-from otel_rl.runtime import state
-from otel_rl.spans import Stage
+from otel_rl.hooks.install import Hook, wrap
+from otel_rl.metrics.record import gauge
+from otel_rl.observing.api import book
+from otel_rl.process.state import state
+from otel_rl.trace.stage import Stage
 
 
 def repeat(operation: Callable[[], object]) -> Callable[[int], None]:

@@ -19,11 +19,11 @@ import shipping
 from measure import Figure, keep, show
 from step_time import step
 
-from otel_rl.intake import Intake
-from otel_rl.metrics import Fold
+from otel_rl.flusher.dispatch import Intake
+from otel_rl.metrics.record import Fold
+from otel_rl.process.state import Trace
 from otel_rl.records import Point
-from otel_rl.runtime import Trace
-from otel_rl.spans import Stage
+from otel_rl.trace.stage import Stage
 
 STEPS = 17
 

@@ -43,10 +43,10 @@ from measure import make_folder
 os.environ.setdefault("OTEL_RL_DIR", make_folder())
 
 import otel_rl
-from otel_rl import patching
-from otel_rl.flusher import Flusher
-from otel_rl.patching import Hook
-from otel_rl.runtime import state
+from otel_rl.flusher.thread import Flusher
+from otel_rl.hooks import install
+from otel_rl.hooks.install import Hook
+from otel_rl.process.state import state
 
 KINDS = ("off", "on", "control")
 DRAWS = 4000
@@ -154,7 +154,7 @@ def record_the_least() -> None:
         records = [self._queue.popleft() for _ in range(len(self._queue))]
         written.write(marshal.dumps([record for record in records if type(record) is tuple]))
 
-    patching.wrap = wrap_least
+    install.wrap = wrap_least
     Flusher._cycles = cycles  # type: ignore[method-assign]
 
 

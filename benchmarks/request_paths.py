@@ -85,8 +85,8 @@ def ours(*, is_bulk: bool) -> Path_:
     os.environ.update(OTEL_RL_DIR=str(folder), OTEL_RL_RUN_ID="benchmark", OTEL_RL_SIDECAR="false")
     import otel_rl
     from otel_rl import entry
-    from otel_rl.requests import OneOf, Row, note
-    from otel_rl.runtime import state
+    from otel_rl.process.state import state
+    from otel_rl.requests.queue import OneOf, Row, note
 
     def rows(some: Iterable[Output]) -> Iterator[Row]:
         for one in some:

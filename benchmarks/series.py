@@ -33,8 +33,8 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 
 from otel_rl import vocabulary as v
+from otel_rl.analysis.buckets import BOUNDS
 from otel_rl.analysis.histogram import Histogram
-from otel_rl.buckets import BOUNDS
 from otel_rl.journal.frame import Frame
 from otel_rl.journal.read import Journal, Run, open_run
 

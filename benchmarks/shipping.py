@@ -140,10 +140,10 @@ def sending(spans: int) -> dict[str, Any]:
 
 def journal(spans: int) -> Path:
     """Write a journal of spans with 15 attributes."""
-    from otel_rl.journal.encode import SpanEncoder
     from otel_rl.journal.identity import WriterIdentity
+    from otel_rl.journal.otlp.encode import SpanEncoder
     from otel_rl.journal.write import Writer
-    from otel_rl.spans import Stage
+    from otel_rl.trace.stage import Stage
 
     directory = Path(os.environ["OTEL_RL_DIR"]) / "sending"
     writer = Writer(directory, WriterIdentity.current("benchmark", 0), 1 << 32)
@@ -157,8 +157,8 @@ def journal(spans: int) -> Path:
 
 def stages(count: int, seed: int) -> list[Any]:
     """Make finished stages, twenty to a trace."""
-    from otel_rl.runtime import Trace
-    from otel_rl.spans import Stage
+    from otel_rl.process.state import Trace
+    from otel_rl.trace.stage import Stage
 
     made = []
     draw = random.Random(seed)
@@ -178,7 +178,7 @@ def stages(count: int, seed: int) -> list[Any]:
 def slow_down(rounds: int, *, is_ours_only: bool) -> dict[str, Any]:
     """Say which part of its throughput a busy thread loses: each window between two that hand their spans to nobody."""
     import otel_rl
-    from otel_rl.runtime import state
+    from otel_rl.process.state import state
 
     os.environ["OTEL_EXPORTER_OTLP_ENDPOINT"] = f"http://127.0.0.1:{GRPC}"
     otel_rl.instrument(())

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from measure import make_folder
 
-from otel_rl.cli.run import child_environment
+from otel_rl.cli.commands.run import child_environment
 
 KEYS = ("start_ms", "cpu_ms", "rss_mb")
 PEAK = "print(next(line for line in open('/proc/self/status') if line.startswith('VmHWM')).split()[1])"

@@ -15,11 +15,11 @@ from pathlib import Path
 from measure import keep, show, side_by_side
 
 from otel_rl import vocabulary as v
-from otel_rl.collectives import Collective
-from otel_rl.metrics import Fold
-from otel_rl.runtime import Trace
-from otel_rl.spans import Stage
-from otel_rl.step_time import StepTime
+from otel_rl.comm.collectives import Collective
+from otel_rl.flusher.step_time import StepTime
+from otel_rl.metrics.record import Fold
+from otel_rl.process.state import Trace
+from otel_rl.trace.stage import Stage
 
 MS = 1_000_000
 

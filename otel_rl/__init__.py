@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from otel_rl.config import ConfigurationError
-    from otel_rl.custom_engine import request
     from otel_rl.entry import flush, instrument, uninstrument
     from otel_rl.integrations.choice import NotPossibleError
-    from otel_rl.metrics import record
-    from otel_rl.observing import observe
-    from otel_rl.spans import stage
-    from otel_rl.steps import step
+    from otel_rl.metrics.record import record
+    from otel_rl.observing.api import observe
+    from otel_rl.requests.api import request
+    from otel_rl.trace.stage import stage
+    from otel_rl.trace.steps import step
     from otel_rl.version import __version__
 
 _HOME = {
@@ -26,11 +26,11 @@ _HOME = {
     "__version__": "otel_rl.version",
     "flush": "otel_rl.entry",
     "instrument": "otel_rl.entry",
-    "observe": "otel_rl.observing",
-    "record": "otel_rl.metrics",
-    "request": "otel_rl.custom_engine",
-    "stage": "otel_rl.spans",
-    "step": "otel_rl.steps",
+    "observe": "otel_rl.observing.api",
+    "record": "otel_rl.metrics.record",
+    "request": "otel_rl.requests.api",
+    "stage": "otel_rl.trace.stage",
+    "step": "otel_rl.trace.steps",
     "uninstrument": "otel_rl.entry",
 }
 

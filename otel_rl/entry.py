@@ -21,20 +21,20 @@ from weakref import WeakKeyDictionary
 
 from otel_rl import vocabulary
 from otel_rl.config import LOADS_SDK, Config, ConfigurationError, ignored, unknown_variables
-from otel_rl.flusher import Flusher
+from otel_rl.flusher.thread import Flusher
 from otel_rl.guard import errors, guard, say
+from otel_rl.hooks.install import Hook, Patches
+from otel_rl.hooks.overrides import Overrides
 from otel_rl.integrations.choice import NotPossibleError, wanted
-from otel_rl.journal.wire import Request
-from otel_rl.overrides import Overrides
-from otel_rl.patching import Hook, Patches
+from otel_rl.journal.otlp.wire import Request
 from otel_rl.probes import deferred
 from otel_rl.probes.memory import use_memory_reader
+from otel_rl.process.state import state
 from otel_rl.records import Count, Noted
-from otel_rl.runtime import state
 from otel_rl.sidecar import settings
-from otel_rl.spans import Stage
-from otel_rl.steps import Phase, open_setup, report_alone
-from otel_rl.workers import share_attempt, take_place, tell_no_more, tell_workers
+from otel_rl.trace.child_process import share_attempt, take_place, tell_no_more, tell_workers
+from otel_rl.trace.stage import Stage
+from otel_rl.trace.steps import Phase, open_setup, report_alone
 
 EXIT_LIMIT_S = 2.0
 """How long an exit waits for numbers of a device and for the journal; for the journal half of it at least."""
@@ -149,7 +149,7 @@ def _switch_on(config: Config, modules: Iterable[ModuleType]) -> None:
     _hook_process()
     if LOADS_SDK not in ignored():
         with guard("stand in for a missing provider"):
-            from otel_rl.providers import Providers, see_provider
+            from otel_rl.sdk import Providers, see_provider
 
             _parts.providers = Providers()
             _parts.providers.place()

@@ -36,16 +36,16 @@ from opentelemetry.sdk.trace import ReadableSpan, Span, SpanLimits, SpanProcesso
 from opentelemetry.sdk.trace.id_generator import IdGenerator
 from opentelemetry.sdk.trace.sampling import ParentBasedTraceIdRatio, Sampler
 
-from otel_rl.buckets import MOST, SCALE
+from otel_rl.analysis.buckets import MOST, SCALE
 from otel_rl.config import LIMITS, ignored
-from otel_rl.current import CONTEXT, SPAN_KEY, is_shared, leave_context, seen_without_us
 from otel_rl.guard import guard
 from otel_rl.ids import random_bits
-from otel_rl.journal.clean import UNENCODABLE
-from otel_rl.journal.wire import Request
+from otel_rl.journal.otlp.clean import UNENCODABLE
+from otel_rl.journal.otlp.wire import Request
+from otel_rl.process.state import state
 from otel_rl.records import Attributes, Value
-from otel_rl.runtime import state
-from otel_rl.spans import innermost
+from otel_rl.trace.current import CONTEXT, SPAN_KEY, is_shared, leave_context, seen_without_us
+from otel_rl.trace.stage import innermost
 from otel_rl.vocabulary import EXCEPTION_MESSAGE, EXCEPTION_STACKTRACE
 
 BATCH = 512

@@ -11,7 +11,7 @@ import pytest
 from opentelemetry.context import Context, attach
 
 from otel_rl import entry, guard
-from otel_rl.current import CURRENT
+from otel_rl.trace.current import CURRENT
 from tests.fixtures import rank_1, recording, stubbed
 
 __all__ = ["rank_1", "recording", "stubbed"]

@@ -14,11 +14,11 @@ import pytest
 
 import otel_rl
 from otel_rl import entry
-from otel_rl.flusher import Flusher
+from otel_rl.flusher.thread import Flusher
 from otel_rl.journal.read import Run, open_run
 from otel_rl.journal.views import SpanView
+from otel_rl.process.state import UNREAD, state
 from otel_rl.records import Value
-from otel_rl.runtime import UNREAD, state
 
 WALL_NS = 1_700_000_000_000_000_000
 """The wall clock when the fake monotonic clock shows 0."""
@@ -149,8 +149,8 @@ def modules_with(name: str) -> list[Any]:
 @pytest.fixture
 def stubbed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Recording:
     """A recording that is not on yet: clock, ids and memory are known, the flusher works only when it is asked."""
-    import otel_rl.collectives
-    import otel_rl.providers  # noqa: F401  both are loaded late, and must be there to be given the clock and the ids
+    import otel_rl.comm.collectives
+    import otel_rl.sdk  # noqa: F401  both are loaded late, and must be there to be given the clock and the ids
 
     clock = Clock()
     numbers = itertools.count(1)
@@ -159,9 +159,9 @@ def stubbed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Recording:
     for module in modules_with("random_bits"):
         monkeypatch.setattr(module, "random_bits", lambda bits: next(numbers))
     monkeypatch.setattr("otel_rl.clock.measure_anchor", lambda: WALL_NS)
-    monkeypatch.setattr("otel_rl.steps.peak_rss", lambda: 1 << 20)
-    monkeypatch.setattr("otel_rl.providers._others", lambda: False)  # those of earlier tests
-    monkeypatch.setattr("otel_rl.flusher.PERIOD_S", 3600.0)
+    monkeypatch.setattr("otel_rl.trace.steps.peak_rss", lambda: 1 << 20)
+    monkeypatch.setattr("otel_rl.sdk._others", lambda: False)  # those of earlier tests
+    monkeypatch.setattr("otel_rl.flusher.thread.PERIOD_S", 3600.0)
     monkeypatch.setenv("OTEL_RL_RUN_ID", RUN)
     return Recording(tmp_path / "runs", clock)
 

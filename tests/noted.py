@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import pytest
 
 import otel_rl
+from otel_rl.process.state import state
 from otel_rl.records import Count, Later, Noted
-from otel_rl.requests import Request
-from otel_rl.runtime import state
+from otel_rl.requests.queue import Request
 
 
 class Taken(NamedTuple):
@@ -54,7 +54,7 @@ def take() -> Taken:
 @pytest.fixture
 def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A flusher that works only when it is asked, by the real clock."""
-    monkeypatch.setattr("otel_rl.flusher.PERIOD_S", 3600.0)
+    monkeypatch.setattr("otel_rl.flusher.thread.PERIOD_S", 3600.0)
     yield
     state.queue.clear()
     otel_rl.uninstrument()

@@ -11,9 +11,9 @@ from zlib import crc32
 
 from otel_rl import ids
 from otel_rl import vocabulary as v
-from otel_rl.collectives import SPANS_PER_STAGE
-from otel_rl.journal.encode import SpanEncoder
+from otel_rl.comm.collectives import SPANS_PER_STAGE
 from otel_rl.journal.identity import WriterIdentity
+from otel_rl.journal.otlp.encode import SpanEncoder
 from otel_rl.journal.write import Writer
 from otel_rl.records import Log
 from tests.runs import FakeSpan

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from otel_rl import vocabulary as v
-from otel_rl.journal.encode import SpanEncoder
 from otel_rl.journal.identity import WriterIdentity
+from otel_rl.journal.otlp.encode import SpanEncoder
 from otel_rl.journal.write import Writer
 from otel_rl.records import Log, MetricPoints, Number, SpanEvent, SpanLink, Value
 

@@ -23,13 +23,13 @@ from typing import Any, Literal, NamedTuple
 import grpc
 
 from otel_rl import vocabulary
-from otel_rl.journal.encode import Request, SpanEncoder
 from otel_rl.journal.frame import Signal
 from otel_rl.journal.identity import WriterIdentity
+from otel_rl.journal.otlp.encode import Request, SpanEncoder
 from otel_rl.journal.write import Writer
 from otel_rl.records import Log, MetricPoints, Number
-from otel_rl.sidecar.client import REJECTED, RESPONSES, SERVICES
-from otel_rl.sidecar.halve import FIELDS, MESSAGES
+from otel_rl.sidecar.ship.client import REJECTED, RESPONSES, SERVICES
+from otel_rl.sidecar.ship.split import FIELDS, MESSAGES
 from tests.runs import FakeSpan
 
 MAX_BYTES = 4 << 20

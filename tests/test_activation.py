@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from otel_rl import vocabulary as v
-from otel_rl.activation import Activations
+from otel_rl.flusher.activations import Activations
 from otel_rl.probes.memory import Device
+from otel_rl.process.state import Trace
 from otel_rl.records import Point
-from otel_rl.runtime import Trace
-from otel_rl.spans import Stage
+from otel_rl.trace.stage import Stage
 
 TRACE = Trace(1, 0)
 F, B = v.FORWARD, v.BACKWARD

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from otel_rl.analysis.peaks import USER, Peak, peak
+from otel_rl.analysis.flops_peaks import USER, Peak, peak
 
 
 @pytest.mark.parametrize(

@@ -9,14 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_rl.analysis.scores import (
-    Timing,
-    WhatIf,
-    individual_score,
-    relative_scores,
-    weighted_scores,
-    what_if,
-)
+from otel_rl.analysis.scores import Timing, WhatIf, individual_score, relative_scores, weighted_scores, what_if
 from otel_rl.analysis.stage_calls import StageCall
 from tests.timelines import Phase, Timeline, timelines
 

@@ -38,13 +38,13 @@ ROOT = Path(__file__).parent.parent
 LOADED = (
     "import sys; print(sorted(name for name in sys.modules if name.startswith(('otel', 'opentelemetry', 'wrapt'))))"
 )
-SHOWS = "import sys\nprint('otel_rl.runtime' in sys.modules and sys.modules['otel_rl.runtime'].state.on)\n"
+SHOWS = "import sys\nprint('otel_rl.process.state' in sys.modules and sys.modules['otel_rl.process.state'].state.on)\n"
 """A module that prints whether otel_rl is on while it runs."""
 
 
 def test_a_process_is_instrumented_by_itself(tmp_path: Path) -> None:
     """The state is on as soon as the program has imported otel_rl."""
-    result = python("from otel_rl.runtime import state; print(state.on)", AUTOLOAD, ROOT)
+    result = python("from otel_rl.process.state import state; print(state.on)", AUTOLOAD, ROOT)
     assert ("True\n", "") == (result.stdout, result.stderr)
 
 
@@ -137,7 +137,7 @@ def test_opentelemetrys_entry_point_waits_too(tmp_path: Path) -> None:
         "from otel_rl.instrumentor import OtelRlInstrumentor; import sys; before = list(sys.meta_path)\n"
         "it = OtelRlInstrumentor(); it.instrument(); it.uninstrument(); print(before == sys.meta_path)\n"
         "it.instrument(); print('otel_rl.entry' in sys.modules); import sglang\n"
-        "it.uninstrument(); print(sys.modules['otel_rl.runtime'].state.on)\n"
+        "it.uninstrument(); print(sys.modules['otel_rl.process.state'].state.on)\n"
     )
     result = python(code, tmp_path, ROOT)
     assert ("True\nFalse\nTrue\nFalse\n", "") == (result.stdout, result.stderr)
@@ -284,7 +284,7 @@ def test_the_shadowed_sitecustomize_runs(tmp_path: Path) -> None:
 def test_a_failing_shadowed_sitecustomize_fails_as_without_us(tmp_path: Path) -> None:
     """Python prints its message and goes on, and we are loaded all the same."""
     (tmp_path / "sitecustomize.py").write_text("1 / 0\n")
-    code = "from otel_rl.runtime import state; print(state.on)"
+    code = "from otel_rl.process.state import state; print(state.on)"
     result = python(code, AUTOLOAD, tmp_path, ROOT)
     assert "True\n" == result.stdout
     assert "ZeroDivisionError" in result.stderr

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import otel_rl
 from otel_rl import vocabulary
-from otel_rl.between import begin_between, end_between
-from otel_rl.runtime import state
+from otel_rl.process.state import state
+from otel_rl.trace.gap import begin_between, end_between
 from tests.fixtures import Recording, Tree
 
 

@@ -19,11 +19,11 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.metrics.view import ExponentialBucketHistogramAggregation
 
+from otel_rl.analysis.buckets import BOUNDS, MOST, SCALE, layout
 from otel_rl.analysis.histogram import Histogram
-from otel_rl.buckets import BOUNDS, MOST, SCALE, layout
 from otel_rl.journal import views
-from otel_rl.journal.encode import SpanEncoder
-from otel_rl.metrics import Fold
+from otel_rl.journal.otlp.encode import SpanEncoder
+from otel_rl.metrics.record import Fold
 
 NAME = "rl.reward.duration"
 FACTOR = 2 ** (1 / 2**SCALE)

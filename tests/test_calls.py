@@ -11,10 +11,10 @@ import pytest
 from otel_rl import vocabulary as v
 from otel_rl.analysis.stage_calls import Met, StageCall
 from otel_rl.analysis.stages import Tree
-from otel_rl.calls import Calls, Known, calls_in, is_met, is_work, matched
 from otel_rl.journal.views import SpanView
-from otel_rl.pieces import piece
 from otel_rl.records import Value
+from otel_rl.runs.calls import Calls, Known, calls_in, is_met, is_work, matched
+from otel_rl.runs.spans import piece
 
 STEP = b"step"
 JOURNAL: Any = SimpleNamespace()

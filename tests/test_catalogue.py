@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from otel_rl import catalogue
+from otel_rl.catalogue import telemetry
 from otel_rl.config import settings
 from otel_rl.vocabulary import ROWS
 
@@ -11,14 +11,14 @@ ROOT = Path(__file__).parent.parent
 
 def test_the_documented_catalogue_is_the_rendered_one() -> None:
     """The file in docs/ is what the vocabulary says today."""
-    assert catalogue.render() == (ROOT / "docs" / "catalogue.md").read_text(encoding="utf-8")
+    assert telemetry.render() == (ROOT / "docs" / "catalogue.md").read_text(encoding="utf-8")
 
 
 def test_every_row_of_the_vocabulary_is_a_row_of_a_table() -> None:
     """No place, no kind of row and no setting is left out."""
-    assert len(ROWS) + len(settings({})) == sum(line.startswith("| `") for line in catalogue.render().splitlines())
+    assert len(ROWS) + len(settings({})) == sum(line.startswith("| `") for line in telemetry.render().splitlines())
 
 
 def test_a_bar_in_a_cell_does_not_split_it() -> None:
     """What Markdown would read as a border is escaped."""
-    assert catalogue.section("t", "", ("x",), [("a|b",)]) == "## t\n\n| x |\n| --- |\n| a\\|b |\n"
+    assert telemetry.section("t", "", ("x",), [("a|b",)]) == "## t\n\n| x |\n| --- |\n| a\\|b |\n"

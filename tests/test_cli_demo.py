@@ -11,11 +11,11 @@ import pytest
 from typer.testing import CliRunner
 
 from otel_rl.cli import app
-from otel_rl.cli import demo as demo_command
+from otel_rl.cli.commands import demo
 from tests.runs import Plan, write_run
 
 cli = CliRunner()
-module = sys.modules["otel_rl.cli.demo"]
+module = sys.modules["otel_rl.cli.commands.demo"]
 
 
 def test_the_ranks_are_started_by_torchs_launcher() -> None:
@@ -48,7 +48,7 @@ def test_the_exit_code_says_how_it_went(
     result = cli.invoke(app, ["demo", "--dir", str(tmp_path)])
     assert expected == result.exit_code
     assert (str(tmp_path / "healthy") in result.stderr.replace("\n", "")) == bool(steps)
-    assert callable(demo_command)
+    assert callable(demo)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])

@@ -19,23 +19,23 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 import otel_rl
-from otel_rl import requests
 from otel_rl import vocabulary as v
-from otel_rl.cli import app, checks, reach
+from otel_rl.cli import app, checks, reachability
 from otel_rl.cli.checks import Finding, integrations, journal_root, protobuf, recorded, shown, standard_variables
-from otel_rl.cli.doctor import _print
-from otel_rl.cli.outcome import stdout
+from otel_rl.cli.commands.doctor import _print
+from otel_rl.cli.console import stdout
 from otel_rl.cli.shipping import sending, sent
 from otel_rl.integrations import MODULES
-from otel_rl.journal import encode
 from otel_rl.journal.identity import WriterIdentity
+from otel_rl.journal.otlp import encode
 from otel_rl.journal.read import open_run
 from otel_rl.journal.write import Writer
 from otel_rl.report.format import size
-from otel_rl.sidecar.client import connect
+from otel_rl.requests import queue
 from otel_rl.sidecar.follow import Position
-from otel_rl.sidecar.progress import Progress, load, save
 from otel_rl.sidecar.settings import targets
+from otel_rl.sidecar.ship.client import connect
+from otel_rl.sidecar.ship.progress import Progress, load, save
 from tests.fixtures import Recording
 from tests.runs import Plan, write_run
 from tests.sink import Tls, make_certificates, sink
@@ -224,7 +224,7 @@ SPOKEN = {"grpc": "grpc", "http": "http/protobuf"}
 @pytest.fixture
 def pem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Make certificates, and wait for who has them however slow this machine is."""
-    monkeypatch.setattr(reach, "ANSWER_S", 60.0)
+    monkeypatch.setattr(reachability, "ANSWER_S", 60.0)
     return make_certificates(tmp_path)
 
 
@@ -320,7 +320,7 @@ def test_the_proxy_is_the_clients(
     set_proxies(monkeypatch, variables)
     where = {"ENDPOINT": "http://collector.corp:4318", "PROTOCOL": protocol}
     target, *_ = targets({f"OTEL_EXPORTER_OTLP_{name}": value for name, value in where.items()})
-    found = reach.proxy(target)
+    found = reachability.proxy(target)
     assert expected == ((found.hostname or "") if found else "")
 
 
@@ -375,7 +375,7 @@ def test_the_proxy_is_that_which_grpc_dials(
     set_proxies(monkeypatch, variables)
     (target,) = targets({"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": f"http://{place}"})
     host = place.removesuffix(":4").strip("[]")
-    assert (reach.proxy(target) or ("127.0.0.1" if host == "collector.localhost" else host, 4)) == dialed(place)
+    assert (reachability.proxy(target) or ("127.0.0.1" if host == "collector.localhost" else host, 4)) == dialed(place)
 
 
 def dialed(place: str) -> tuple[str, int]:
@@ -435,7 +435,7 @@ def test_a_proxy_that_the_client_cannot_use(monkeypatch: pytest.MonkeyPatch, hos
     (target,) = targets({f"OTEL_EXPORTER_OTLP_{name}": value for name, value in where.items()})
     with socket.create_server(("127.0.0.1", 0)) as server:
         set_proxies(monkeypatch, {"all_proxy": f"{host}:{server.getsockname()[1]}"})
-        assert expected == reach.trouble(target)
+        assert expected == reachability.trouble(target)
     client = connect(target)
     reason = client.send(b"").reason
     client.close()
@@ -446,9 +446,9 @@ def test_an_address_that_goes_by_no_proxy_of_grpc(monkeypatch: pytest.MonkeyPatc
     """It may lie in a network that is named."""
     (target,) = targets({"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://10.1.2.3:4317"})
     set_proxies(monkeypatch, {"http_proxy": "http://c", "no_proxy": "10.2.0.0/16"})
-    assert reach.proxy(target) is not None
+    assert reachability.proxy(target) is not None
     set_proxies(monkeypatch, {"http_proxy": "http://c", "no_proxy": "10.2.0.0/16, 10.1.0.0/16"})
-    assert reach.proxy(target) is None
+    assert reachability.proxy(target) is None
 
 
 @pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
@@ -530,10 +530,10 @@ def test_trying_to_write_leaves_nothing_behind(tmp_path: Path) -> None:
 def test_what_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the C it says what to do; nothing is wrong then."""
     advice = "slower: install otel_rl again where there is a C compiler"
-    for module in (encode, requests):
+    for module in (encode, queue):
         monkeypatch.setattr(module, "native", object())
     assert Finding("ok", "compiled parts", "spans and requests in C") == checks.compiled()
-    monkeypatch.setattr(requests, "native", None)
+    monkeypatch.setattr(queue, "native", None)
     assert Finding("note", "compiled parts", f"in Python, 3 to 5 us a request {advice}") == checks.compiled()
     monkeypatch.setattr(encode, "native", None)
     assert Finding("note", "compiled parts", f"in Python, 3 to 5 us a span and a request {advice}") == checks.compiled()

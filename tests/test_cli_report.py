@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 import otel_rl.cli
 from otel_rl import vocabulary as v
 from otel_rl.cli import app
-from otel_rl.cli.outcome import NOT_FOUND
+from otel_rl.cli.console import NOT_FOUND
 from tests.runs import Plan, write_run
 
 pytestmark = pytest.mark.medium
@@ -296,8 +296,8 @@ def test_what_a_live_report_says_is_not_lost_with_its_screen(root: Path, monkeyp
         order.append(message)
 
     monkeypatch.setattr("time.sleep", remove)
-    monkeypatch.setattr(sys.modules["otel_rl.cli.report"], "Live", Screen)
-    monkeypatch.setattr(sys.modules["otel_rl.cli.outcome"], "complain", complain)
+    monkeypatch.setattr(sys.modules["otel_rl.cli.commands.report"], "Live", Screen)
+    monkeypatch.setattr(sys.modules["otel_rl.cli.console"], "complain", complain)
     assert NOT_FOUND == cli.invoke(app, ["report", "--live"]).exit_code
     assert ["back", True] == [order[0], str(path) in order[1]]
     assert 2 == len(order)

@@ -20,15 +20,15 @@ from typer.testing import CliRunner
 from otel_rl.cli import app, beside
 from otel_rl.cli.beside import sending
 from otel_rl.cli.child import FORWARDED, run_child
+from otel_rl.cli.commands.run import child_environment, recorded_since
 from otel_rl.cli.conclusion import conclude
-from otel_rl.cli.run import child_environment, recorded_since
 from otel_rl.config import Config
 from otel_rl.guard import errors
 from otel_rl.journal.identity import WriterIdentity
 from otel_rl.journal.read import open_run
 from otel_rl.journal.write import Writer
 from otel_rl.sidecar import owner
-from otel_rl.sidecar.progress import load, save
+from otel_rl.sidecar.ship.progress import load, save
 from otel_rl.sidecar.start import Keeper
 from tests.runs import Plan, write_run
 from tests.sink import sink
@@ -339,7 +339,7 @@ def test_the_exit_code_survives_a_failing_report(
     def fail(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr(sys.modules["otel_rl.cli.run"], "conclude", fail)
+    monkeypatch.setattr(sys.modules["otel_rl.cli.commands.run"], "conclude", fail)
     result = CliRunner().invoke(app, ["run", f"--dir={tmp_path}", "--", "sh", "-c", "exit 5"])
     assert 5 == result.exit_code
 
@@ -362,7 +362,7 @@ def test_a_run_that_went_elsewhere_is_found(
 ) -> None:
     """Where its root cannot be written it lies in the folder for temporary files, and that is said."""
     fallback = tmp_path / "fallback"
-    monkeypatch.setattr("otel_rl.directories.fallback_name", lambda: fallback)
+    monkeypatch.setattr("otel_rl.process.directories.fallback_name", lambda: fallback)
     monkeypatch.setenv("COLUMNS", "300")
     lost = write_run(fallback, Plan(steps=1, run_id="lost"))
     found = recorded_since(tmp_path / "absent", 0)

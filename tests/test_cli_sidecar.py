@@ -13,8 +13,9 @@ import pytest
 from typer.testing import CliRunner
 
 from otel_rl.cli import app
-from otel_rl.identity import folder_name
-from otel_rl.sidecar import node, owner, progress
+from otel_rl.process.identity import folder_name
+from otel_rl.sidecar import node, owner
+from otel_rl.sidecar.ship import progress
 from tests.sink import ALIVE, DEAD, Rank, SlowLink, sink
 
 
@@ -39,7 +40,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(here)
     monkeypatch.setenv("OTEL_RL_DIR", str(root))
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
-    monkeypatch.setattr(import_module("otel_rl.cli.sidecar"), "Sidecar", Followed)
+    monkeypatch.setattr(import_module("otel_rl.cli.commands.sidecar"), "Sidecar", Followed)
     monkeypatch.setattr(Followed, "seen", [])
     return root
 
@@ -129,7 +130,7 @@ def test_nobody_gives_up_what_is_taken_in_pieces(root: Path, tmp_path: Path, mon
     """Over a link that is slow: patience is for the other side that takes nothing."""
     rank, link = Rank(tmp_path / "run"), SlowLink()
     rank.write(640)
-    module = import_module("otel_rl.cli.sidecar")
+    module = import_module("otel_rl.cli.commands.sidecar")
     monkeypatch.setattr(module, "sleep", lambda seconds: time.sleep(0.001))
     monkeypatch.setattr(module, "monotonic", link)
     monkeypatch.setattr(progress, "monotonic", link)
@@ -173,7 +174,7 @@ def test_nobody_gives_up_a_journal_that_takes_long(
 ) -> None:
     """All is sent, and what the dead left open is looked for; not for ever where that cannot be read."""
     Rank(tmp_path / "run").write(10)
-    link, module = SlowLink(), import_module("otel_rl.cli.sidecar")
+    link, module = SlowLink(), import_module("otel_rl.cli.commands.sidecar")
     close, looks = node.close_left_open, list[float]()
 
     def read(*arguments: Any) -> Any:

@@ -11,16 +11,17 @@ import numpy as np
 import pytest
 
 import otel_rl
-from otel_rl import collectives, vocabulary
-from otel_rl.calls import tells_waits
-from otel_rl.collective_calls import input_bytes
-from otel_rl.collectives import Collective
-from otel_rl.intake import Intake
-from otel_rl.metrics import Fold
-from otel_rl.patching import Hook, wrap
+from otel_rl import vocabulary
+from otel_rl.comm import collectives
+from otel_rl.comm.collectives import Collective
+from otel_rl.flusher.dispatch import Intake
+from otel_rl.hooks.collective import input_bytes
+from otel_rl.hooks.install import Hook, wrap
+from otel_rl.metrics.record import Fold
 from otel_rl.probes.device import DeviceInUse
-from otel_rl.runtime import state
-from otel_rl.spans import Stage
+from otel_rl.process.state import state
+from otel_rl.runs.calls import tells_waits
+from otel_rl.trace.stage import Stage
 from tests.fake_cuda import FakeCuda
 from tests.fixtures import Recording, Tree, orphans, trees
 

@@ -22,9 +22,9 @@ import pytest
 import yaml
 from typer.main import get_command
 
+from otel_rl.catalogue.series_names import all_series, emitted, series_name
 from otel_rl.cli import app
-from otel_rl.prometheus.names import all_series, emitted, series_name
-from otel_rl.providers import CONTENT
+from otel_rl.sdk import CONTENT
 from otel_rl.version import __version__
 from otel_rl.vocabulary import ATTRIBUTES, DURATION_BOUNDARIES, EVENTS, METRICS, SCOPE, STAGES
 from tests.rules import RECORDED, RULES, alerts, recording, rules, series_of_rules

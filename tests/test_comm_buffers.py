@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from otel_rl import comm_buffers
 from otel_rl import vocabulary as v
-from otel_rl.collective_calls import around_collective
+from otel_rl.comm import buffers
+from otel_rl.hooks.collective import around_collective
 from otel_rl.probes.device import DeviceInUse
 from otel_rl.probes.memory import cuda_reader
-from otel_rl.runtime import state
+from otel_rl.process.state import state
 from tests.fake_cuda import FakeCuda
 from tests.fixtures import Recording
 
@@ -59,21 +59,21 @@ def test_groups_add_up(recording: Recording) -> None:
     use(cuda)
     for free in (600, 590, 590, 610, 580):
         cuda.usage = (600, 1000)
-        comm_buffers.begin()
+        buffers.begin()
         cuda.usage = (free, 1000)
-        comm_buffers.end()
+        buffers.end()
     assert [10, 20, 40] == points(recording)
 
 
 def test_without_a_device_nothing_is_estimated(recording: Recording) -> None:
     """Nor with one that cannot say how full it is."""
-    comm_buffers.begin()
-    comm_buffers.end()
+    buffers.begin()
+    buffers.end()
     cuda = FakeCuda()
     use(cuda)
     cuda.lost = True
-    comm_buffers.begin()
-    comm_buffers.end()
+    buffers.begin()
+    buffers.end()
     assert (0, []) == (state.comm.buffers, points(recording))
 
 

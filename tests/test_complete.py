@@ -7,7 +7,7 @@ import os
 import pytest
 
 from otel_rl import vocabulary as v
-from otel_rl.complete import device_points, memory_attributes
+from otel_rl.probes.attributes import device_points, memory_attributes
 from otel_rl.probes.memory import Device, Reading
 
 PAGE = os.sysconf("SC_PAGE_SIZE")

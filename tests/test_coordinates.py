@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import otel_rl
-from otel_rl import flusher
 from otel_rl import vocabulary as v
-from otel_rl.coordinates import Layout
-from otel_rl.runtime import Runtime, state
+from otel_rl.flusher import thread
+from otel_rl.process.layout import Layout
+from otel_rl.process.state import Runtime, state
 from tests.fixtures import Recording
 
 DP, TP, PP, CP, EP = v.RANK_DP, v.RANK_TP, v.RANK_PP, v.RANK_CP, v.RANK_EP
@@ -261,7 +261,7 @@ def test_without_a_step_the_place_is_in_the_first_metrics(
     recording: Recording, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Some time after the first span the resource is final; what is written in that very cycle has it already."""
-    monkeypatch.setattr(flusher, "FREEZE_S", -1.0)
+    monkeypatch.setattr(thread, "FREEZE_S", -1.0)
     state.comm.layout.see(Mesh(3, (2, 2), ("dp", "tp")), 4)
     for _ in range(3):
         with otel_rl.stage("tool"):

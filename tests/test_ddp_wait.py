@@ -19,12 +19,12 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 import otel_rl
-from otel_rl import ddp_wait
 from otel_rl import vocabulary as v
-from otel_rl.collective_calls import input_bytes
-from otel_rl.collectives import Collective
+from otel_rl.comm import ddp_wait
+from otel_rl.comm.collectives import Collective
+from otel_rl.hooks.collective import input_bytes
 from otel_rl.journal.read import Run
-from otel_rl.runtime import state
+from otel_rl.process.state import state
 from tests.fixtures import WALL_NS, Recording
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")

@@ -14,9 +14,9 @@ from typing import Any, ClassVar
 import pytest
 
 import otel_rl
-from otel_rl import runtime
 from otel_rl.probes import deferred
-from otel_rl.runtime import state
+from otel_rl.process import state as runtime
+from otel_rl.process.state import state
 from tests.fixtures import Recording
 
 torch = pytest.importorskip("torch")

@@ -11,9 +11,9 @@ import pytest
 import otel_rl
 from otel_rl import guard
 from otel_rl import vocabulary as v
-from otel_rl.integrations import torch as integration
+from otel_rl.integrations.torch import hooks
 from otel_rl.probes.nvidia import NvidiaProbe
-from otel_rl.runtime import after_fork_in_child, state
+from otel_rl.process.state import after_fork_in_child, state
 from tests.fake_cuda import FakeCuda
 from tests.fixtures import Recording
 from tests.nvml import Driver
@@ -34,7 +34,7 @@ def used(monkeypatch: pytest.MonkeyPatch) -> set[int]:
 def cuda(recording: Recording, used: set[int]) -> Iterator[FakeCuda]:
     """A program that torch has told of devices."""
     device = FakeCuda()
-    leave = integration._know_device("cuda", device)
+    leave = hooks._know_device("cuda", device)
     yield device
     leave()
 
@@ -111,7 +111,7 @@ def test_devices_of_others_have_no_id_of_nvidia(
     """ROCm is torch.cuda too, and says of itself that it is."""
     monkeypatch.setattr(torch.version, "hip", "6.4", raising=False)
     used.add(0)
-    leave = integration._know_device("cuda", FakeCuda())
+    leave = hooks._know_device("cuda", FakeCuda())
     with otel_rl.step(1):
         pass
     leave()

@@ -13,9 +13,9 @@ from otel_rl import vocabulary as v
 from otel_rl.probes import deferred, device_time
 from otel_rl.probes.device import DeviceInUse
 from otel_rl.probes.device_time import DeviceClock
+from otel_rl.process.state import state
 from otel_rl.records import Late
-from otel_rl.runtime import state
-from otel_rl.spans import Stage
+from otel_rl.trace.stage import Stage
 from tests.fake_cuda import Event, FakeCuda, Stream
 from tests.fixtures import Recording
 

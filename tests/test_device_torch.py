@@ -11,13 +11,13 @@ from unittest.mock import Mock
 import pytest
 
 import otel_rl
-from otel_rl import comm_buffers
 from otel_rl import vocabulary as v
-from otel_rl.integrations import torch as integration
-from otel_rl.patching import Attachment
+from otel_rl.comm import buffers
+from otel_rl.hooks.install import Attachment
+from otel_rl.integrations.torch import hooks
 from otel_rl.probes.device import DeviceInUse
 from otel_rl.probes.memory import Device, use_memory_reader
-from otel_rl.runtime import after_fork_in_child, state
+from otel_rl.process.state import after_fork_in_child, state
 from tests.fake_cuda import FakeCuda
 from tests.fixtures import Recording, described, in_child
 
@@ -51,7 +51,7 @@ def test_a_device_is_known_once_it_is_in_use(recording: Recording, has_context: 
     cuda = FakeCuda()
     cuda.initialized = False
     compiler = SimpleNamespace(is_compiling=lambda: False)
-    attachments = {one.module: one for one in integration.ATTACHMENTS if isinstance(one, Attachment)}
+    attachments = {one.module: one for one in hooks.ATTACHMENTS if isinstance(one, Attachment)}
     module: Any = SimpleNamespace(compiler=compiler, **{kind: cuda})
     leave = attachments["torch" if kind == "cuda" else "torch_npu"].attach(module)
     with otel_rl.step(1):
@@ -78,7 +78,7 @@ def test_ascend_that_torch_loads_itself_stays() -> None:
     """At the end of its own import: so it is there before torch is."""
     npu, cuda = FakeCuda(), FakeCuda()
     cuda.initialized = False
-    leave = [integration._know_device("npu", npu), integration._know_device("cuda", cuda)]
+    leave = [hooks._know_device("npu", npu), hooks._know_device("cuda", cuda)]
     assert state.read_device is not None
     found = state.read_device(None)
     for one in leave:
@@ -103,8 +103,8 @@ def test_two_threads_meet_a_device_once(monkeypatch: pytest.MonkeyPatch) -> None
 
     cuda: Any = FakeCuda()
     cuda.is_initialized = is_initialized
-    monkeypatch.setattr(integration, "DeviceInUse", meet)
-    leave = integration._know_device("cuda", cuda)
+    monkeypatch.setattr(hooks, "DeviceInUse", meet)
+    leave = hooks._know_device("cuda", cuda)
     threads = [threading.Thread(target=state.read_memory) for _ in range(2)]
     for thread in threads:
         thread.start()
@@ -125,7 +125,7 @@ def test_the_first_use_of_a_device_is_of_the_stage_that_saw_it_unused(
     cuda.initialized = False
     cuda.stream.device = f"cuda:{index}"
     has_context.add(index)
-    leave = integration._know_device("cuda", cuda)
+    leave = hooks._know_device("cuda", cuda)
     with otel_rl.step(1):
         recording.tick(11)
         with otel_rl.stage("before"):
@@ -150,15 +150,15 @@ def test_a_device_that_the_process_does_not_use_is_left_alone(recording: Recordi
     cuda.memory.memory_stats_as_nested_dict = lambda index: cuda.stats  # torch tells 0 of an unused one, not nothing
     cuda.is_current_stream_capturing = lambda: capturing.append(cuda.current_device()) or False
     has_context ^= {0, 3}
-    leave = integration._know_device("cuda", cuda)
+    leave = hooks._know_device("cuda", cuda)
     recording.tick(11)
     checkpoint = otel_rl.stage("checkpoint").__enter__()
     checkpoint.leave()
 
     def save() -> None:
         with otel_rl.stage("save"):
-            comm_buffers.begin()
-            comm_buffers.end()
+            buffers.begin()
+            buffers.end()
         checkpoint.end()
 
     records = cuda.records
@@ -289,7 +289,7 @@ def test_an_optimizer_without_a_framework_is_timed(recording: Recording) -> None
 def test_a_fork_leaves_the_device_to_the_parent() -> None:
     """Its events are kept, because to free them would use the parent's device, and never asked."""
     device = state.device = DeviceInUse(FakeCuda())
-    from otel_rl import runtime
+    from otel_rl.process import state as runtime
 
     after_fork_in_child()
     kept = runtime._of_parents.pop()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_rl import directories
+from otel_rl.process import directories
 
 
 def test_a_new_root_is_the_owners_alone(tmp_path: Path) -> None:

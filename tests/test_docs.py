@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from otel_rl.hooks.hook import Hook
 from otel_rl.integrations import MODULES
 from otel_rl.journal.read import open_run
-from otel_rl.wrapping import Hook
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]

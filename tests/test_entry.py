@@ -16,12 +16,12 @@ from opentelemetry import trace
 
 import otel_rl
 from otel_rl import entry, vocabulary
-from otel_rl.flusher import Flusher
+from otel_rl.flusher.thread import Flusher
+from otel_rl.hooks.install import Attachment, Hook
 from otel_rl.integrations import MODULES, NEEDS, choice
 from otel_rl.journal.read import SpanView, open_run
-from otel_rl.patching import Attachment, Hook
+from otel_rl.process.state import state
 from otel_rl.report.build import build_report
-from otel_rl.runtime import state
 from tests.fixtures import RUN, Recording
 
 
@@ -353,7 +353,7 @@ def test_a_working_directory_that_was_removed_is_survived(
     stubbed: Recording, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The run goes where temporary files go, and that is said."""
-    monkeypatch.setattr("otel_rl.directories.fallback_root", lambda: tmp_path / "fallback")
+    monkeypatch.setattr("otel_rl.process.directories.fallback_root", lambda: tmp_path / "fallback")
     monkeypatch.setenv("OTEL_RL_DIR", "relative")
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")

@@ -8,12 +8,12 @@ import pytest
 
 import otel_rl
 from otel_rl import guard, vocabulary
-from otel_rl.collectives import Collective
-from otel_rl.exhausted import record_exhausted
+from otel_rl.comm.collectives import Collective
 from otel_rl.probes import deferred
+from otel_rl.process.state import state
 from otel_rl.records import Late
-from otel_rl.runtime import state
-from otel_rl.spans import Stage
+from otel_rl.trace.out_of_memory import record_exhausted
+from otel_rl.trace.stage import Stage
 from tests.fixtures import Recording
 
 HELD = ["rl.loop", "rl.rank 0", "rl.sample"]

@@ -12,12 +12,12 @@ import pytest
 
 import otel_rl
 from otel_rl import vocabulary as v
-from otel_rl.collective_calls import around_method
-from otel_rl.patching import Hook, wrap
+from otel_rl.hooks.collective import around_method
+from otel_rl.hooks.install import Hook, wrap
 from otel_rl.probes import exposed
 from otel_rl.probes.device import DeviceInUse
-from otel_rl.runtime import state
-from otel_rl.spans import Stage
+from otel_rl.process.state import state
+from otel_rl.trace.stage import Stage
 from tests.fake_cuda import FakeCuda, Stream
 from tests.fixtures import Recording
 from tests.test_collectives import ProcessGroup
@@ -140,7 +140,7 @@ def test_autograd_s_own_thread_waits_in_the_backward(
     """Its events are read with those of the stage, by the thread of the stage."""
     with otel_rl.step(1):
         with otel_rl.stage("train.backward") as stage:
-            monkeypatch.setattr("otel_rl.collectives._stage_of_bare_thread", lambda: stage)
+            monkeypatch.setattr("otel_rl.comm.collectives._stage_of_bare_thread", lambda: stage)
             thread = threading.Thread(target=reduce, args=(VALUE, GROUP), kwargs={"seconds": 0.5})
             thread.start()
             thread.join()

@@ -31,7 +31,7 @@ from pathlib import Path
 from otel_rl.journal.identity import WriterIdentity
 from otel_rl.journal.read import open_run
 from otel_rl.journal.write import Writer
-from otel_rl.report.locate import written_at
+from otel_rl.runs.locate import written_at
 from otel_rl.sidecar import owner
 from otel_rl.sidecar.node import Node
 

@@ -15,16 +15,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import otel_rl
-from otel_rl import directories, entry, flusher, guard, vocabulary
-from otel_rl.collectives import Collective
-from otel_rl.directories import run_directory, usable_root
+from otel_rl import entry, guard, vocabulary
+from otel_rl.comm.collectives import Collective
+from otel_rl.flusher import thread as flusher
+from otel_rl.flusher.wake import Wake
 from otel_rl.journal import segment, views
 from otel_rl.journal.read import Run, open_run
 from otel_rl.journal.write import Writer
+from otel_rl.process import directories
+from otel_rl.process.directories import run_directory, usable_root
+from otel_rl.process.state import state
 from otel_rl.records import Count, Late
-from otel_rl.runtime import state
-from otel_rl.spans import Stage
-from otel_rl.wake import Wake
+from otel_rl.trace.stage import Stage
 from tests.fixtures import RUN, Recording, Tree, orphans, trees
 
 

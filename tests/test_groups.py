@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from otel_rl import groups
-from otel_rl.groups import Group, group_of
-from otel_rl.runtime import state
+from otel_rl.comm import groups
+from otel_rl.comm.groups import Group, group_of
+from otel_rl.process.state import state
 from tests.fixtures import Recording
 
 

@@ -13,12 +13,12 @@ import pytest
 
 pytest.importorskip("hatchling")
 
-from otel_rl.journal import encode
+from otel_rl.journal.otlp import encode
 
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[1]
-COMPILED = ["otel_rl/journal/_native.abi3.so", "otel_rl/rollouts/_native.abi3.so"]
+COMPILED = ["otel_rl/journal/otlp/_native.abi3.so", "otel_rl/requests/_native.abi3.so"]
 
 
 @pytest.fixture

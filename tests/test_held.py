@@ -16,17 +16,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import otel_rl
-from otel_rl import directories, flusher
-from otel_rl import held as module
 from otel_rl import vocabulary as v
+from otel_rl.flusher import spool, thread
 from otel_rl.journal import held, segment
 from otel_rl.journal.frame import Signal
 from otel_rl.journal.read import Run, open_run
+from otel_rl.process import directories
+from otel_rl.process.state import state
 from otel_rl.records import Count
 from otel_rl.report.build import build_report
-from otel_rl.report.locate import find_run, last_written, recorded_below
-from otel_rl.runtime import state
-from otel_rl.steps import know_attempt
+from otel_rl.runs.locate import find_run, last_written, recorded_below
+from otel_rl.trace.steps import know_attempt
 from tests.fixtures import RUN, WALL_NS, Recording, in_child, modules_with
 from tests.programs.launch import HERE, start
 from tests.test_flusher import Disk
@@ -274,7 +274,7 @@ def test_a_long_set_up_is_not_written_again_and_again(rank_1: Recording, monkeyp
 
 def test_what_changes_all_the_time_stays_small(rank_1: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
     """Counts and histograms are cumulative: their file is written anew where it has grown, with the last ones."""
-    monkeypatch.setattr(module, "SMALL", 2_000)
+    monkeypatch.setattr(spool, "SMALL", 2_000)
     sizes = []
     for _ in range(100):
         state.add(Count(v.TRAIN_STEPS, 1))
@@ -327,7 +327,7 @@ def play(recording: Recording, rank: int, actions: list[str], root: Path) -> dic
             patch.setattr(path, "random_bits", lambda bits: next(numbers))
         second = time.gmtime(WALL_NS // 1_000_000_000)  # or the next one begins between two runs that are compared
         clock = SimpleNamespace(time_ns=lambda: WALL_NS, strftime=lambda form: time.strftime(form, second))
-        patch.setattr("otel_rl.identity.time", clock)
+        patch.setattr("otel_rl.process.identity.time", clock)
         for name, value in {"OTEL_RL_DIR": str(root), "RANK": str(rank), "WORLD_SIZE": "2"}.items():
             patch.setenv(name, value)
         if rank:
@@ -353,7 +353,7 @@ def test_a_run_that_ends_is_as_if_nothing_had_been_held(
     """Byte for byte, and no other file is left."""
     root = tmp_path / os.urandom(4).hex()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module.Held, "settle", lambda self, writer, resource: None)
+        patch.setattr(spool.Held, "settle", lambda self, writer, resource: None)
         plain = play(stubbed, rank, actions, root / "plain")
     assert plain == play(stubbed, rank, actions, root / "held")
 
@@ -409,7 +409,7 @@ def test_a_file_that_somebody_removes_is_begun_anew(rank_1: Recording, monkeypat
     otel_rl.flush()
     for path in pending(rank_1).glob("*.held.otlp"):
         path.unlink()
-    rank_1.flusher._beat -= 2 * flusher.HEARTBEAT_S
+    rank_1.flusher._beat -= 2 * thread.HEARTBEAT_S
     record(1, 3)
     otel_rl.flush()
     otel_rl.flush()

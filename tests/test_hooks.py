@@ -19,10 +19,10 @@ from packaging.specifiers import SpecifierSet
 
 import otel_rl
 from otel_rl import entry, guard
+from otel_rl.hooks.install import Attachment, Hook, find, wrap
 from otel_rl.integrations import MODULES
-from otel_rl.patching import Attachment, Hook, find, wrap
-from otel_rl.runtime import state
-from otel_rl.spans import current_stage
+from otel_rl.process.state import state
+from otel_rl.trace.stage import current_stage
 from tests.fixtures import Recording
 
 INTEGRATIONS = {name: import_module(path) for name, path in MODULES.items()}

@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
-from otel_rl import runtime, vocabulary
+from otel_rl import vocabulary
 from otel_rl.config import Config
-from otel_rl.identity import Identity, folder_name, found_attempt, from_launcher
-from otel_rl.runtime import Runtime
+from otel_rl.process import state
+from otel_rl.process.identity import Identity, folder_name, found_attempt, from_launcher
+from otel_rl.process.state import Runtime
 
 
 @pytest.mark.parametrize(
@@ -142,7 +143,7 @@ def test_a_rank_that_becomes_known_while_the_resource_freezes_counts(monkeypatch
             learned.wait(0.1)  # time enough for the other thread, if nothing keeps it off
         return made
 
-    monkeypatch.setattr(runtime, "replace", changed)
+    monkeypatch.setattr(state, "replace", changed)
     flusher = threading.Thread(target=ours.freeze)
     flusher.start()
     assert freezing.wait(10)
@@ -154,13 +155,13 @@ def test_a_rank_that_becomes_known_while_the_resource_freezes_counts(monkeypatch
 
 def test_what_becomes_known_counts_until_the_resource_is_frozen() -> None:
     """Empty values say nothing; a new rank or attempt always counts."""
-    runtime = Runtime()
-    runtime.identify(system="trl", model_name="", algorithm=None, rank=0)
-    runtime.frozen = True
-    runtime.identify(system="other")
-    runtime.identify(rank=2, world_size=4)
-    runtime.identify(attempt_id="a", run_id="r")
-    known = runtime.identity
+    state = Runtime()
+    state.identify(system="trl", model_name="", algorithm=None, rank=0)
+    state.frozen = True
+    state.identify(system="other")
+    state.identify(rank=2, world_size=4)
+    state.identify(attempt_id="a", run_id="r")
+    known = state.identity
     assert ("trl", "", 2, 4, "a", "r") == (
         known.system,
         known.model_name,

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_rl import ids, runtime
+from otel_rl import ids
+from otel_rl.process import state
 
 TEXT = st.text(st.characters(categories=["L", "N", "Cs"]), max_size=20)
 
@@ -52,7 +53,7 @@ def test_the_programs_random_numbers_are_untouched() -> None:
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_forked_child_draws_other_ids() -> None:
     """Its generator is seeded anew."""
-    assert callable(runtime.after_fork_in_child)
+    assert callable(state.after_fork_in_child)
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:

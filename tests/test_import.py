@@ -47,7 +47,7 @@ def test_importing_loads_nothing_heavy() -> None:
         "with otel_rl.step(1), otel_rl.stage('reward'): otel_rl.record('x', 1)",
         "otel_rl.stage('reward')(print)",
         "from otel_rl.cli import main",
-        "import otel_rl.integrations.trl, otel_rl.integrations.torch, otel_rl.integrations.transformers",
+        "import otel_rl.integrations.trl.hooks, otel_rl.integrations.torch.hooks, otel_rl.integrations.vllm.hooks",
     ],
 )
 def test_using_it_without_instrument_loads_no_framework(use: str) -> None:

@@ -11,18 +11,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from otel_rl import guard, stage_metric, step_time
+from otel_rl import guard
 from otel_rl import vocabulary as v
-from otel_rl.collectives import SPANS_PER_STAGE, Collective, InStage
-from otel_rl.groups import Group
-from otel_rl.intake import Intake
-from otel_rl.metrics import Fold
-from otel_rl.open_stages import OpenStages
+from otel_rl.comm.collectives import SPANS_PER_STAGE, Collective, InStage
+from otel_rl.comm.groups import Group
+from otel_rl.flusher import stage_metrics, step_time
+from otel_rl.flusher.dispatch import Intake
+from otel_rl.flusher.open_stages import OpenStages
+from otel_rl.metrics.record import Fold
+from otel_rl.process.state import Trace, state
 from otel_rl.records import Distribution, Point
-from otel_rl.rollouts import place
-from otel_rl.rollouts.place import EVALUATION, Place, Purpose, Stages
-from otel_rl.runtime import Trace, state
-from otel_rl.spans import Stage
+from otel_rl.requests import parents
+from otel_rl.requests.parents import EVALUATION, Place, Purpose, Stages
+from otel_rl.trace.stage import Stage
 
 fewer = settings(max_examples=50)
 
@@ -104,7 +105,7 @@ def records(steps: list[Any]) -> list[Any]:
 def without_exemplars() -> Iterator[None]:
     """What they say depends on the cycles."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stage_metric, "EXEMPLARS_S", math.nan)
+        patch.setattr(stage_metrics, "EXEMPLARS_S", math.nan)
         yield
 
 
@@ -245,12 +246,12 @@ def test_a_purpose_is_that_of_any_stage_around(drawn: list[Any]) -> None:
     known.remember(reversed(stages))
     trace = Trace(1, 0)
     places = [Place(trace, stage.span_id) for stage in stages]
-    assert {place: walk(place.span_id) for place in places} == known.purposes(places)
+    assert {parents: walk(parents.span_id) for parents in places} == known.purposes(places)
 
 
 def test_so_many_stages_are_known_and_no_more_than_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """The last ones; what a stage says later counts."""
-    monkeypatch.setattr(place, "KNOWN_STAGES", 10)
+    monkeypatch.setattr(parents, "KNOWN_STAGES", 10)
     known, trace = Stages(), Trace(1, 0)
     for number in range(1, 101):
         stage = Stage("mine")

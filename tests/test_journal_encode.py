@@ -25,8 +25,8 @@ from opentelemetry.sdk.trace import Event, ReadableSpan
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
-from otel_rl.journal import encode, wire
-from otel_rl.journal.encode import Request, SpanEncoder
+from otel_rl.journal.otlp import encode, wire
+from otel_rl.journal.otlp.encode import Request, SpanEncoder
 from otel_rl.records import Attributes, Distribution, Log, MetricPoints, Number, Point, SpanEvent, SpanLink, Value
 
 pytestmark = pytest.mark.medium

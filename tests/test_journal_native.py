@@ -12,12 +12,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from otel_rl.journal import encode, templates
-from otel_rl.journal.clean import MAX_TEXT, UNENCODABLE
-from otel_rl.journal.templates import Templates
-from otel_rl.native import find_native
-from otel_rl.runtime import Trace
-from otel_rl.spans import Stage
+from otel_rl.journal.otlp import encode, templates
+from otel_rl.journal.otlp.clean import MAX_TEXT, UNENCODABLE
+from otel_rl.journal.otlp.native import find_native
+from otel_rl.journal.otlp.templates import Templates
+from otel_rl.process.state import Trace
+from otel_rl.trace.stage import Stage
 
 MOST, TEXT = 4, 20
 REFUSED = "refused"
@@ -230,7 +230,7 @@ def test_no_limit_of_texts_is_too_large() -> None:
 @needs_both
 def test_what_an_earlier_version_built_is_not_used() -> None:
     """It may take other arguments."""
-    name = "otel_rl.journal._native"
+    name = "otel_rl.journal.otlp._native"
     assert find_native(name, encode.FORM) is encode.native
     assert find_native(name, encode.FORM + 1) is None
     assert find_native("otel_rl.journal._nothing", encode.FORM) is None

@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 
 from otel_rl import vocabulary
 from otel_rl.journal import frame
-from otel_rl.journal.encode import SpanEncoder
 from otel_rl.journal.files import Segment
 from otel_rl.journal.frame import Damage
 from otel_rl.journal.identity import WriterIdentity
+from otel_rl.journal.otlp.encode import SpanEncoder
 from otel_rl.journal.read import JournalNotFound, Run, SpanView, open_run
 from otel_rl.journal.write import MIB, Writer
 from otel_rl.records import Distribution, Log, MetricPoints, Number, Value
@@ -519,7 +519,7 @@ def test_a_file_of_another_kind(tmp_path: Path) -> None:
 def test_what_reading_imports() -> None:
     """Reading and writing need neither the SDK nor torch."""
     code = (
-        "import sys, json, otel_rl.journal.read, otel_rl.journal.write, otel_rl.journal.encode;"
+        "import sys, json, otel_rl.journal.read, otel_rl.journal.write, otel_rl.journal.otlp.encode;"
         "print(json.dumps([name for name in sys.modules if name.startswith(('opentelemetry.sdk', 'torch', 'numpy'))]))"
     )
     output = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout

@@ -21,8 +21,8 @@ from otel_rl.journal import acknowledged, frame
 from otel_rl.journal.files import ends_closed
 from otel_rl.journal.frame import Damage, Frame, Signal
 from otel_rl.journal.identity import WriterIdentity, _processes_below, start_time
+from otel_rl.journal.otlp.wire import Request
 from otel_rl.journal.read import open_run
-from otel_rl.journal.wire import Request
 from otel_rl.journal.write import MIB, Writer
 
 IDENTITY = WriterIdentity("trainer-0-1-abcdef00", "boot", "pid:[1]", 1, 2, "host", 3, "1.0")

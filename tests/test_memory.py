@@ -16,8 +16,8 @@ from otel_rl.guard import errors
 from otel_rl.probes import device, memory
 from otel_rl.probes.device import DeviceInUse
 from otel_rl.probes.memory import Device, MemoryReader, cuda_reader, host, peak_rss, use_memory_reader
-from otel_rl.runtime import UNREAD, state
-from otel_rl.spans import Stage
+from otel_rl.process.state import UNREAD, state
+from otel_rl.trace.stage import Stage
 from tests.fake_cuda import FakeCuda
 from tests.fixtures import Recording
 

@@ -19,15 +19,18 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from rich.console import Console
 
 import otel_rl
-from otel_rl import metrics, naming, stage_metric, vocabulary
-from otel_rl.buckets import BOUNDS
+from otel_rl import vocabulary
+from otel_rl.analysis.buckets import BOUNDS
+from otel_rl.flusher import stage_metrics
 from otel_rl.journal.read import Run
-from otel_rl.metrics import Fold, Labels, Point, as_number, count, gauge, labels_of
+from otel_rl.metrics import naming
+from otel_rl.metrics import record as metrics
+from otel_rl.metrics.record import Fold, Labels, Point, as_number, count, gauge, labels_of
+from otel_rl.process.state import state
 from otel_rl.records import Count, Distribution, Exemplar, MetricPoints, Number
 from otel_rl.report.build import build_report
-from otel_rl.report.model import Loss
-from otel_rl.report.terminal import render
-from otel_rl.runtime import state
+from otel_rl.report.data.report import Loss
+from otel_rl.report.terminal.screen import render
 from tests.fixtures import MS, WALL_NS, Recording
 
 LABELS = st.sampled_from([(), (("a", "1"),), (("a", "2"), ("b", "x"))])
@@ -427,7 +430,7 @@ def test_counters_and_gauges_of_integrations_are_journaled(recording: Recording)
 def test_a_stage_is_the_exemplar_of_its_histogram(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
     """The longest since the last one, which are half a minute apart; what is not sampled has none."""
     clock = iter((100.0, 100.0, 110.0, 131.0, 131.0))
-    monkeypatch.setattr(stage_metric, "monotonic", lambda: next(clock, 140.0))
+    monkeypatch.setattr(stage_metrics, "monotonic", lambda: next(clock, 140.0))
     told, ids = [], []
     for number, times in enumerate(((5, 30, 10), (70, 20), (40, 60))):  # the second is told with the third
         with otel_rl.step(number):

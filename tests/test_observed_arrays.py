@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from otel_rl.analysis import checksums
 from otel_rl.analysis.checksums import LogprobSums, MaskSums, TokenSums
 from otel_rl.analysis.pairs import Moments, Pairs
-from otel_rl.observed import arrays
+from otel_rl.observing import arrays
 
 SIZES = st.tuples(st.integers(0, 5), st.integers(0, 7))
 

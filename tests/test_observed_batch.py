@@ -10,7 +10,7 @@ pytest.importorskip("numpy")
 
 import numpy as np
 
-from otel_rl.observed.batch import Part, lengths_of, read
+from otel_rl.observing.batch import Part, lengths_of, read
 
 IDS = np.arange(1, 13).reshape(2, 6)
 LEFT = np.array([[0, 0, 1, 1, 1, 1], [1, 1, 1, 1, 1, 0]])

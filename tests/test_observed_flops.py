@@ -15,7 +15,7 @@ import transformers
 from torch.utils.flop_counter import FlopCounterMode
 
 from otel_rl.analysis.flops import passes
-from otel_rl.observed.model import formula_of, read
+from otel_rl.observing.network import formula_of, read
 
 SMALL = {
     "hidden_size": 32, "intermediate_size": 80, "num_hidden_layers": 3, "num_attention_heads": 4, "vocab_size": 48,

@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 from otel_rl.analysis.architecture import architecture
 from otel_rl.analysis.flops import passes
 from otel_rl.analysis.trained import FULL, Parameter, Trained
-from otel_rl.observed.model import Seen, formula_of, read
-from otel_rl.observing import show
+from otel_rl.observing.api import show
+from otel_rl.observing.network import Seen, formula_of, read
 from tests.test_analysis_flops import QWEN_0_5B, train_flops
 
 SMALL = {

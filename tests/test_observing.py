@@ -21,12 +21,13 @@ import numpy as np
 import torch
 
 import otel_rl
-from otel_rl import observing, runtime
 from otel_rl import vocabulary as v
 from otel_rl.journal.read import Run
-from otel_rl.observed.model import formula_of
+from otel_rl.observing import api
+from otel_rl.observing.network import formula_of
 from otel_rl.probes import deferred
-from otel_rl.runtime import state
+from otel_rl.process import state as runtime
+from otel_rl.process.state import state
 from tests.fixtures import Recording
 from tests.test_analysis_flops import DEEPSEEK_V2_LITE, QWEN_0_5B, QWEN_7B, QWEN_30B_A3B
 
@@ -233,11 +234,11 @@ def test_stages_of_set_up_are_not_kept(recording: Recording) -> None:
     with otel_rl.stage("logprob"):
         pass
     otel_rl.flush(5)
-    before = [trace.step for trace in observing.book()._steps]
+    before = [trace.step for trace in api.book()._steps]
     with otel_rl.step(1), otel_rl.stage("logprob"):
         pass
     otel_rl.flush(5)
-    assert ([], ["train 1"]) == (before, [trace.step for trace in observing.book()._steps])
+    assert ([], ["train 1"]) == (before, [trace.step for trace in api.book()._steps])
 
 
 def test_a_step_that_fails_has_no_rate(recording: Recording) -> None:
@@ -391,17 +392,17 @@ def test_a_configuration_is_known_by_what_is_in_it(recording: Recording, kind: s
 
 def test_known_configurations_are_few(recording: Recording) -> None:
     """Those that were made last, of which each is found again."""
-    most = observing.LIMIT_CONFIGURATIONS
-    seen = [observing.show({"layers": number}) for number in range(most + 2)]
-    assert most == len(observing.book().configurations)
-    assert seen[2:] == [observing.show({"layers": number}) for number in range(2, most + 2)]
-    assert seen[0] is not observing.show({"layers": 0})
+    most = api.LIMIT_CONFIGURATIONS
+    seen = [api.show({"layers": number}) for number in range(most + 2)]
+    assert most == len(api.book().configurations)
+    assert seen[2:] == [api.show({"layers": number}) for number in range(2, most + 2)]
+    assert seen[0] is not api.show({"layers": 0})
 
 
 def test_what_cannot_be_compared_is_another_configuration(recording: Recording) -> None:
     """An array has no truth; the batch is taken all the same."""
     config = {**QWEN_0_5B, "scales": np.ones(2)}
-    one, again, copied = (observing.show(made) for made in (config, config, deepcopy(config)))
+    one, again, copied = (api.show(made) for made in (config, config, deepcopy(config)))
     assert (True, False) == (one is again, one is copied)
     with otel_rl.step(1), otel_rl.stage("train.forward"):
         otel_rl.observe(model=deepcopy(config), batch={"lengths": [2048]})
@@ -643,7 +644,7 @@ def test_an_empty_batch_is_no_fault(recording: Recording, batch: dict[str, Any])
 
 def test_copies_that_nobody_reads_have_a_limit(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
     """Then a batch is left out, until the flusher has caught up."""
-    monkeypatch.setattr(observing, "LIMIT_BYTES", 100)
+    monkeypatch.setattr(api, "LIMIT_BYTES", 100)
     ids = torch.ones(2, 5, dtype=torch.long)
     with otel_rl.step(1), otel_rl.stage("sample"):
         otel_rl.observe(batch={"input_ids": ids})
@@ -659,9 +660,9 @@ def test_copies_that_nobody_reads_have_a_limit(recording: Recording, monkeypatch
 @pytest.mark.parametrize("kind", ["tensor", "array", "rows"])
 def test_a_batch_over_the_limit_is_not_copied(recording: Recording, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     """It could be as large as what is left of the memory."""
-    monkeypatch.setattr(observing, "LIMIT_BYTES", 100)
+    monkeypatch.setattr(api, "LIMIT_BYTES", 100)
     copies: list[Any] = []
-    monkeypatch.setattr(observing, "_copy", copies.append)
+    monkeypatch.setattr(api, "_copy", copies.append)
     values = torch.ones(2, 50)
     shown = {"tensor": values, "array": values.numpy(), "rows": [values[0], values[1]]}[kind]
     with otel_rl.step(1), otel_rl.stage("sample"):
@@ -675,7 +676,7 @@ def test_a_full_queue_uses_up_no_limit(recording: Recording, monkeypatch: pytest
         with monkeypatch.context() as full:
             full.setattr(runtime, "QUEUE_LIMIT", 0)
             otel_rl.observe(batch={"input_ids": torch.ones(2, 5)})
-        assert (0, {("traces", "queue_full"): 1}) == (observing.book().taken_bytes, dict(state.dropped))
+        assert (0, {("traces", "queue_full"): 1}) == (api.book().taken_bytes, dict(state.dropped))
         state.dropped.clear()
 
 
@@ -796,11 +797,11 @@ def test_what_lies_on_a_device_comes_when_it_can(recording: Recording, device: A
 def test_masks_that_nobody_changes(recording: Recording, device: Any, where: str, kind: Any, kept: int | None) -> None:
     """A trainer's own say how long its sequences are, and how many tokens have logits; the host's may be resized."""
     mask = torch.tensor([[0, 1, 1, 1, 1], [1, 1, 1, 1, 0]], dtype=kind)
-    seen = observing.show(QWEN_0_5B)
+    seen = api.show(QWEN_0_5B)
     responses = None if kept is None else int(mask[:, mask.shape[1] - kept :].sum())
     with otel_rl.step(1), otel_rl.stage("logprob"):
         masks = {"attention_mask": mask if where == "host" else Remote(mask)}
-        observing.take_masks(masks, stage=v.LOGPROB, seen=seen, kept=kept, logits=-1)
+        api.take_masks(masks, stage=v.LOGPROB, seen=seen, kept=kept, logits=-1)
         deferred.resolve()
     otel_rl.flush(5)
     expected = formula_of(seen).count([4, 4], responses, is_training=False, has_adapters=True)
@@ -810,7 +811,7 @@ def test_masks_that_nobody_changes(recording: Recording, device: Any, where: str
 
 def waiting() -> tuple[int, list[int]]:
     """Give the bytes that wait for the flusher, and how many batches each open step waits for."""
-    known = observing.book()
+    known = api.book()
     return known.taken_bytes - known.done_bytes, [step.waiting for step in known._steps.values()]
 
 

@@ -8,9 +8,9 @@ import pytest
 
 import otel_rl
 from otel_rl import vocabulary
-from otel_rl.collectives import Collective
-from otel_rl.open_stages import OpenStages
-from otel_rl.runtime import state
+from otel_rl.comm.collectives import Collective
+from otel_rl.flusher.open_stages import OpenStages
+from otel_rl.process.state import state
 from tests.fixtures import Recording
 
 
@@ -57,7 +57,7 @@ def test_the_time_of_a_stage_that_is_killed_is_known_to_a_fifth(
     recording: Recording, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """That it is open is said again after a quarter of the time so far, at least a second and at most a minute."""
-    monkeypatch.setattr("otel_rl.open_stages.monotonic", lambda: recording.clock.ns / 1e9)
+    monkeypatch.setattr("otel_rl.flusher.open_stages.monotonic", lambda: recording.clock.ns / 1e9)
     opened = OpenStages()
     said = []
     with otel_rl.step(1), otel_rl.stage("sample") as stage:

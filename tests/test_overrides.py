@@ -17,11 +17,11 @@ import wrapt
 import otel_rl
 from otel_rl import entry
 from otel_rl.cli.checks import Finding, recorded
-from otel_rl.patching import Hook
+from otel_rl.hooks.install import Hook
+from otel_rl.hooks.signatures import fits
+from otel_rl.process.state import state
 from otel_rl.report.build import build_report
-from otel_rl.report.model import Loss
-from otel_rl.runtime import state
-from otel_rl.signatures import fits
+from otel_rl.report.data.report import Loss
 from tests.fixtures import Recording, Tree, trees
 
 NAME = "hosted_trainer"

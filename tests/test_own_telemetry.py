@@ -25,11 +25,11 @@ from opentelemetry.util._once import Once
 
 import otel_rl
 from otel_rl import vocabulary
-from otel_rl.context import headers
 from otel_rl.journal.views import SpanView
-from otel_rl.pieces import own_stages
 from otel_rl.report.build import build_report
-from otel_rl.report.model import StageRow
+from otel_rl.report.data.report import StageRow
+from otel_rl.runs.spans import own_stages
+from otel_rl.trace.context import headers
 from tests.fixtures import WALL_NS, Recording
 
 Tracers = Callable[[], trace.Tracer]
@@ -352,7 +352,7 @@ def test_providers_that_were_made_before_are_known() -> None:
     """Also one that is set for nobody, and one of a subclass."""
     program = """
 from opentelemetry.sdk.trace import TracerProvider
-from otel_rl.providers import OurTracerProvider, _others
+from otel_rl.sdk import OurTracerProvider, _others
 
 class Own(TracerProvider): ...
 

@@ -17,9 +17,9 @@ import pytest
 
 import otel_rl
 from otel_rl import entry, guard, vocabulary
-from otel_rl.overrides import Overrides
-from otel_rl.patching import Attachment, Hook, Patches, find, wrap
-from otel_rl.runtime import state
+from otel_rl.hooks.install import Attachment, Hook, Patches, find, wrap
+from otel_rl.hooks.overrides import Overrides
+from otel_rl.process.state import state
 from tests.fixtures import Recording, Tree, trees
 
 SOURCE = """

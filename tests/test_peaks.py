@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 
 import otel_rl
 from otel_rl import vocabulary as v
-from otel_rl.complete import memory_attributes
 from otel_rl.config import Config
-from otel_rl.integrations.torch_memory import exact_peaks
+from otel_rl.integrations.torch.memory import exact_peaks
+from otel_rl.probes.attributes import memory_attributes
 from otel_rl.probes.device import DeviceInUse
 from otel_rl.probes.memory import cuda_reader, use_memory_reader
 from otel_rl.probes.peaks import Peaks
-from otel_rl.runtime import UNREAD, state
-from otel_rl.spans import Stage
+from otel_rl.process.state import UNREAD, state
+from otel_rl.trace.stage import Stage
 from tests.fake_cuda import FakeCuda
 from tests.fixtures import Recording
 

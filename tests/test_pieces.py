@@ -6,10 +6,10 @@ import pytest
 
 from otel_rl import vocabulary as v
 from otel_rl.analysis.goodput import kind_of
-from otel_rl.pieces import call_of, label
 from otel_rl.records import Value
-from otel_rl.report import pieces
-from otel_rl.sidecar import parts
+from otel_rl.report.read import attributes as pieces
+from otel_rl.runs.spans import call_of, label
+from otel_rl.sidecar.compare import rank_step
 
 CASES: list[tuple[str, dict[str, Value], str]] = [
     (v.LOGPROB, {v.LOGPROB_KIND: "ref"}, "rl.logprob ref"),
@@ -33,4 +33,4 @@ def test_what_differs_is_told_apart(name: str, attributes: dict[str, Value], exp
 def test_what_tells_stages_apart_is_read() -> None:
     """By the report, and by the sidecar, which calls them the same."""
     needed = {key for _, attributes, _ in CASES for key in attributes}
-    assert (set(), set()) == (needed - set(pieces.KEYS), needed - parts.KEYS)
+    assert (set(), set()) == (needed - set(pieces.KEYS), needed - rank_step.KEYS)

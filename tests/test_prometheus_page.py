@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from otel_rl import vocabulary as v
-from otel_rl.prometheus import page
-from otel_rl.prometheus.areas import AREAS
-from otel_rl.prometheus.names import all_series, emitted, label_name, series_name
-from otel_rl.prometheus.questions import QUESTIONS, expressions
+from otel_rl.catalogue import prometheus
+from otel_rl.catalogue.areas import AREAS
+from otel_rl.catalogue.questions import QUESTIONS, expressions
+from otel_rl.catalogue.series_names import all_series, emitted, label_name, series_name
 from tests.rules import RECORDED, recording
 
 PAGE = Path(__file__).parents[1] / "docs" / "prometheus.md"
@@ -23,7 +23,7 @@ SENTENCE_WORDS, CELL_WORDS = 30, 40
 
 def test_the_documented_page_is_the_rendered_one() -> None:
     """The file in docs/ is what vocabulary and questions say today."""
-    assert page.render() == PAGE.read_text(encoding="utf-8")
+    assert prometheus.render() == PAGE.read_text(encoding="utf-8")
 
 
 def test_every_metric_is_in_one_area() -> None:
@@ -35,8 +35,8 @@ def test_labels_are_attributes_of_the_vocabulary() -> None:
     """Those of the tables, and those of the process, which are its resource."""
     keys = {key for area in AREAS for name in area.attributes for key in area.keys(name)}
     assert set() == keys - set(v.ATTRIBUTES)
-    assert {"resource"} == {v.ATTRIBUTES[key].where for key in page.promoted() if key in v.ATTRIBUTES}
-    assert v.RUN_ID in page.promoted()
+    assert {"resource"} == {v.ATTRIBUTES[key].where for key in prometheus.promoted() if key in v.ATTRIBUTES}
+    assert v.RUN_ID in prometheus.promoted()
 
 
 @pytest.mark.parametrize(

@@ -27,8 +27,8 @@ import otel_rl
 from otel_rl import entry, vocabulary
 from otel_rl.config import LIMITS
 from otel_rl.guard import errors
-from otel_rl.providers import Ids, OurMeterProvider, OurSpan
-from otel_rl.runtime import state
+from otel_rl.process.state import state
+from otel_rl.sdk import Ids, OurMeterProvider, OurSpan
 from tests.fixtures import Recording, in_child, orphans
 
 
@@ -444,7 +444,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 @pytest.mark.guarded
 def test_a_tracer_that_cannot_be_served_records_nothing(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
     """The program goes on as without us."""
-    monkeypatch.setattr("otel_rl.providers.OurTracerProvider.get_tracer", lambda *_: 1 // 0)
+    monkeypatch.setattr("otel_rl.sdk.OurTracerProvider.get_tracer", lambda *_: 1 // 0)
     with trace.get_tracer("lib").start_as_current_span("x") as span:
         assert not span.is_recording()
     assert {"serve a tracer": 1} == errors

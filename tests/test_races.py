@@ -9,12 +9,17 @@ from typing import Any
 import pytest
 
 import otel_rl
-from otel_rl import entry, guard, ids, metrics, observing, requests, runtime, spans
+from otel_rl import entry, guard, ids
 from otel_rl import vocabulary as v
+from otel_rl.metrics import record as metrics
+from otel_rl.observing import api
+from otel_rl.process import state as runtime
+from otel_rl.process.state import UNREAD, Runtime, state
 from otel_rl.records import Noted, Point
-from otel_rl.runtime import UNREAD, Runtime, state
-from otel_rl.spans import Stage
-from otel_rl.steps import Tree, know_attempt, report_alone
+from otel_rl.requests import queue
+from otel_rl.trace import stage
+from otel_rl.trace.stage import Stage
+from otel_rl.trace.steps import Tree, know_attempt, report_alone
 from tests.fixtures import Recording
 
 
@@ -41,9 +46,9 @@ def test_set_up_is_journaled_below_the_attempt(rank_1: Recording, monkeypatch: p
     monkeypatch.setattr(Tree, "know", meanwhile)
     know_attempt("abc", "together")
     otel_rl.uninstrument()
-    spans = {span.name: span for span in rank_1.run("together").spans()}
-    assert {ids.trace_id("abc", v.SETUP, 0).to_bytes(16, "big")} == {span.trace_id for span in spans.values()}
-    assert spans["load"].parent_id == spans["rl.rank 1"].span_id
+    stage = {span.name: span for span in rank_1.run("together").spans()}
+    assert {ids.trace_id("abc", v.SETUP, 0).to_bytes(16, "big")} == {span.trace_id for span in stage.values()}
+    assert stage["load"].parent_id == stage["rl.rank 1"].span_id
 
 
 def test_who_is_told_the_attempt_does_not_report_alone(rank_1: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,7 +122,7 @@ def test_a_stage_that_ends_at_the_exit_is_journaled_once(recording: Recording, m
 
     def work() -> None:
         with Stage("mine"):
-            monkeypatch.setattr(spans, "FRESH_NS", -1)
+            monkeypatch.setattr(stage, "FRESH_NS", -1)
             monkeypatch.setattr(state, "read_memory", read)
 
     worker = threading.Thread(target=work)
@@ -136,7 +141,7 @@ def test_a_stage_that_ends_at_the_exit_is_journaled_once(recording: Recording, m
 
 def test_requests_that_find_the_queue_full_are_counted(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between the look at it and the adding another thread fills it."""
-    for module in (runtime, requests):
+    for module in (runtime, queue):
         monkeypatch.setattr(module, "QUEUE_LIMIT", 3)
     add = Runtime.add
 
@@ -161,16 +166,16 @@ def test_requests_that_find_the_queue_full_are_counted(recording: Recording, mon
 
 def test_a_process_observes_into_one_book(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two threads show their first batch at once: none is lost."""
-    both, make = threading.Barrier(2), observing.Book
+    both, make = threading.Barrier(2), api.Book
 
     def made() -> Any:
         both.wait(60)
         return make()
 
-    monkeypatch.setattr(observing, "Book", made)
+    monkeypatch.setattr(api, "Book", made)
     found: list[Any] = []
-    together(*[lambda: found.append(observing.book())] * 2)
-    assert found[0] is found[1] is observing.book()
+    together(*[lambda: found.append(api.book())] * 2)
+    assert found[0] is found[1] is api.book()
 
 
 @pytest.mark.parametrize("kept", ["streams", "batching"])
@@ -226,7 +231,7 @@ def test_an_engine_that_is_dropped_waits_for_nobody(recording: Recording) -> Non
 
     asked: list[str] = []
     owner = Owner()
-    requests.count_when_dropped(owner, Engine())
+    queue.count_when_dropped(owner, Engine())
     with otel_rl.step(1):
         del owner
         assert [] == asked

@@ -12,12 +12,12 @@ from typing import TypeVar
 
 import pytest
 
-from otel_rl import rendezvous
 from otel_rl import vocabulary as v
 from otel_rl.config import Config
-from otel_rl.identity import Identity
 from otel_rl.journal.read import open_run
-from otel_rl.rendezvous import Rendezvous
+from otel_rl.process import rendezvous
+from otel_rl.process.identity import Identity
+from otel_rl.process.rendezvous import Rendezvous
 from otel_rl.report.build import build_report
 from tests.fixtures import orphans
 from tests.programs.launch import start

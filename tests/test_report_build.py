@@ -14,9 +14,10 @@ from rich.console import Console
 import otel_rl
 from otel_rl import vocabulary as v
 from otel_rl.journal.read import Run, open_run
+from otel_rl.process.state import state
 from otel_rl.report.build import build_report
-from otel_rl.report.memory_model import MemoryParts
-from otel_rl.report.model import (
+from otel_rl.report.data.memory import MemoryParts
+from otel_rl.report.data.report import (
     Attempt,
     CommRow,
     DamagedFile,
@@ -31,9 +32,8 @@ from otel_rl.report.model import (
     Training,
     WorkRow,
 )
-from otel_rl.report.terminal import render
-from otel_rl.runtime import state
-from otel_rl.steps import Loop
+from otel_rl.report.terminal.screen import render
+from otel_rl.trace.steps import Loop
 from tests.fixtures import Recording
 from tests.peers import ALIVE, Did, Peer
 from tests.runs import BEGIN_NS, GIB, MIB, MS, SETUP_MS, Attributes, Plan, write_run
@@ -285,7 +285,7 @@ def test_the_parts_of_a_long_run_are_forgotten_but_for_the_largest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is kept does not grow with the steps."""
-    monkeypatch.setattr("otel_rl.report.memory_parts.MOST_STEPS", 3)
+    monkeypatch.setattr("otel_rl.report.sections.memory_parts.MOST_STEPS", 3)
     found = report_of(tmp_path, Plan(device_memory=True, steps=20)).memory_parts
     assert [10 * GIB, 10 * GIB] == [one.reserved_bytes for one in found]
 

@@ -14,11 +14,8 @@ from hypothesis import given, settings
 from otel_rl import vocabulary as v
 from otel_rl.analysis.stage_calls import StageCall
 from otel_rl.journal.read import open_run
-from otel_rl.report.average import average
 from otel_rl.report.build import build_report
-from otel_rl.report.collect import collect
-from otel_rl.report.efficiency import efficiency
-from otel_rl.report.efficiency_model import (
+from otel_rl.report.data.efficiency import (
     BubbleRow,
     Efficiency,
     RankBubble,
@@ -27,6 +24,9 @@ from otel_rl.report.efficiency_model import (
     Slowdown,
     StragglerRow,
 )
+from otel_rl.report.read.average import average
+from otel_rl.report.read.collect import collect
+from otel_rl.report.sections.efficiency import efficiency
 from tests import runs
 from tests.peers import Did, Met, Peer
 from tests.played import KINDS, Call, Game, PlayedStep, Start, Truth, games, play

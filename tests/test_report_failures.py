@@ -11,12 +11,12 @@ from rich.console import Console
 
 import otel_rl
 from otel_rl import vocabulary as v
-from otel_rl.identity import Identity
 from otel_rl.journal.read import Journal, open_run
+from otel_rl.process.identity import Identity
+from otel_rl.process.state import state
 from otel_rl.report.build import build_report
-from otel_rl.report.model import Failure, Rank
-from otel_rl.report.terminal import document, render
-from otel_rl.runtime import state
+from otel_rl.report.data.report import Failure, Rank
+from otel_rl.report.terminal.screen import document, render
 from tests.fixtures import Recording
 from tests.peers import Did, Peer
 from tests.runs import FakeSpan

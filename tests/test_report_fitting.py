@@ -10,7 +10,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from otel_rl.report.fitting import FittingTable, shorten
+from otel_rl.report.terminal.fitting import FittingTable, shorten
 
 
 def table(*names: str) -> FittingTable:

@@ -12,9 +12,9 @@ import otel_rl
 from otel_rl import vocabulary as v
 from otel_rl.journal.read import open_run
 from otel_rl.probes.device import DeviceInUse
-from otel_rl.report import collect
+from otel_rl.process.state import state
 from otel_rl.report.build import build_report
-from otel_rl.runtime import state
+from otel_rl.report.read import collect
 from tests.fake_cuda import FakeCuda
 from tests.fixtures import Recording
 from tests.peers import BEGIN_NS, Did, Met, Peer

@@ -10,9 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 from otel_rl.cli import app
-from otel_rl.identity import folder_name
 from otel_rl.journal.read import JournalNotFound
-from otel_rl.report.locate import find_run, is_fallback, open_whole, runs_below
+from otel_rl.process.identity import folder_name
+from otel_rl.runs.locate import find_run, is_fallback, open_whole, runs_below
 from tests.peers import Did, Peer
 from tests.runs import Plan, write_run
 
@@ -117,7 +117,7 @@ def test_a_name_is_a_run_before_it_is_a_path(root: Path, monkeypatch: pytest.Mon
 def fallback(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Keep the runs that cannot be written where they belong in a directory of the test."""
     folder = tmp_path_factory.mktemp("fallback")
-    monkeypatch.setattr("otel_rl.directories.fallback_name", lambda: folder)
+    monkeypatch.setattr("otel_rl.process.directories.fallback_name", lambda: folder)
     return folder
 
 

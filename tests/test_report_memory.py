@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from otel_rl import vocabulary as v
-from otel_rl.journal.encode import SpanEncoder
 from otel_rl.journal.identity import WriterIdentity
+from otel_rl.journal.otlp.encode import SpanEncoder
 from otel_rl.journal.read import open_run
 from otel_rl.journal.write import Writer
 from otel_rl.report.build import build_report
-from otel_rl.report.model import MemoryPeak
+from otel_rl.report.data.report import MemoryPeak
 from tests.runs import BEGIN_NS, MS, Attributes, FakeSpan, Plan, resource
 
 MIB = 1 << 20

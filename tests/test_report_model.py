@@ -14,16 +14,16 @@ from rich.console import Console
 from otel_rl import vocabulary as v
 from otel_rl.analysis.checksums import LogprobSums, MaskSums, TokenSums
 from otel_rl.analysis.ledger import Row
-from otel_rl.journal.encode import SpanEncoder
 from otel_rl.journal.identity import WriterIdentity
+from otel_rl.journal.otlp.encode import SpanEncoder
 from otel_rl.journal.read import open_run
 from otel_rl.journal.write import Writer
-from otel_rl.observed.ledger import attributes
-from otel_rl.observed.passes import Noted
+from otel_rl.observing.ledger import attributes
+from otel_rl.observing.passes import Noted
 from otel_rl.records import Log, MetricPoints, Number
 from otel_rl.report.build import build_report
-from otel_rl.report.computed_model import Flops, Ledger, LedgerMismatch, LedgerRank, RankFlops
-from otel_rl.report.terminal import render
+from otel_rl.report.data.computed import Flops, Ledger, LedgerMismatch, LedgerRank, RankFlops
+from otel_rl.report.terminal.screen import render
 from tests.runs import BEGIN_NS, MS, Plan, resource, write_run
 
 TOKENS = TokenSums(100, 900, 90, 5000)

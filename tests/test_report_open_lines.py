@@ -11,16 +11,16 @@ from rich.console import Console
 
 import otel_rl
 from otel_rl import vocabulary as v
-from otel_rl.collectives import Collective
-from otel_rl.groups import Group
+from otel_rl.comm.collectives import Collective
+from otel_rl.comm.groups import Group
 from otel_rl.journal.read import open_run
 from otel_rl.report.build import build_report
-from otel_rl.report.collect import collect
-from otel_rl.report.health import open_rows
-from otel_rl.report.open_lines import open_lines
-from otel_rl.report.open_model import OpenCollective
-from otel_rl.report.pieces import KEYS
-from otel_rl.report.terminal import render
+from otel_rl.report.data.open_stages import OpenCollective
+from otel_rl.report.read.attributes import KEYS
+from otel_rl.report.read.collect import collect
+from otel_rl.report.sections.health import open_rows
+from otel_rl.report.terminal.open_stages import open_lines
+from otel_rl.report.terminal.screen import render
 from tests.fixtures import WALL_NS, Recording
 from tests.peers import Did, Peer
 from tests.runs import BEGIN_NS, MS, SETUP_MS, Plan, write_run

@@ -16,10 +16,10 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from otel_rl import vocabulary as v
 from otel_rl.journal import views
-from otel_rl.journal.encode import SpanEncoder
+from otel_rl.journal.otlp.encode import SpanEncoder
 from otel_rl.journal.read import open_run
 from otel_rl.records import MetricPoints, Number, SpanLink
-from otel_rl.report.otlp_json import closed_line, lines, to_json
+from otel_rl.runs.otlp_json import closed_line, lines, to_json
 from tests.runs import FakeSpan, Plan, write_run
 
 REQUESTS = {

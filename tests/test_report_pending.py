@@ -13,8 +13,8 @@ from rich.console import Console
 from otel_rl import vocabulary as v
 from otel_rl.journal.read import JournalNotFound, open_run
 from otel_rl.report.build import build_report
-from otel_rl.report.model import Report
-from otel_rl.report.terminal import render
+from otel_rl.report.data.report import Report
+from otel_rl.report.terminal.screen import render
 from tests.peers import ALIVE, BEGIN_NS, MS, Did, Peer
 from tests.programs.launch import start
 from tests.runs import FakeSpan

@@ -11,9 +11,9 @@ from rich.console import Console
 from otel_rl import vocabulary as v
 from otel_rl.journal.read import open_run
 from otel_rl.report.build import build_report
-from otel_rl.report.model import WorkRow
-from otel_rl.report.pieces import KEYS, work_of
-from otel_rl.report.terminal import render
+from otel_rl.report.data.report import WorkRow
+from otel_rl.report.read.attributes import KEYS, work_of
+from otel_rl.report.terminal.screen import render
 from tests.peers import MS, Did, Peer
 from tests.watched import DEAD
 

@@ -16,23 +16,23 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 import otel_rl
-from otel_rl import requests
 from otel_rl import vocabulary as v
+from otel_rl.analysis.buckets import BOUNDS
 from otel_rl.analysis.histogram import Histogram
-from otel_rl.buckets import BOUNDS
 from otel_rl.journal.identity import WriterIdentity
 from otel_rl.journal.read import Journal, PointView
 from otel_rl.records import Value
-from otel_rl.report import request_rows
 from otel_rl.report.build import build_report
-from otel_rl.report.document import to_json
-from otel_rl.report.model import Report
-from otel_rl.report.request_model import BadRequests, EnginePreemptions, Quantiles, RequestRow, Tail
-from otel_rl.report.request_rows import RequestPoints
-from otel_rl.report.request_table import request_table
-from otel_rl.report.terminal import render
-from otel_rl.report.verdict import verdict
-from otel_rl.requests import note
+from otel_rl.report.data.report import Report
+from otel_rl.report.data.requests import BadRequests, EnginePreemptions, Quantiles, RequestRow, Tail
+from otel_rl.report.json import to_json
+from otel_rl.report.sections import requests as request_rows
+from otel_rl.report.sections.requests import RequestPoints
+from otel_rl.report.terminal.requests import request_table
+from otel_rl.report.terminal.screen import render
+from otel_rl.report.verdict.verdict import verdict
+from otel_rl.requests import queue
+from otel_rl.requests.queue import note
 from tests.fixtures import MS, Recording
 from tests.test_requests import ending, given, request
 
@@ -47,7 +47,7 @@ def recorded(recording: Recording, **changes: Any) -> Report:
                 recording.tick(100)
                 rows = [ending(recording, one, 0 if one == 99 else 40, **changes) for one in range(100)]
                 note(given, rows)
-                requests.load("engine", "", recording.clock.ns, 1, 2, 0.5)
+                queue.load("engine", "", recording.clock.ns, 1, 2, 0.5)
             with otel_rl.stage("reward"):
                 recording.tick(100)
     return build_report(recording.stop(), recording.clock.ns)
@@ -164,9 +164,9 @@ def test_preemptions_are_told_by_requests_or_by_their_engine(recording: Recordin
             note(given, [request(recording, 1, engine="both", preemptions=2)])
             note(given, [request(recording, 1, engine="engine")])
         for engine, told in (("both", (2,)), ("engine", (3, 0, 4)), ("zero", (0,))):
-            requests.load(engine, "", recording.clock.ns, 1, 2, 0.5)
+            queue.load(engine, "", recording.clock.ns, 1, 2, 0.5)
             for number in told:
-                requests.load(engine, "", recording.clock.ns, 1, 2, 0.5, preemptions=number)
+                queue.load(engine, "", recording.clock.ns, 1, 2, 0.5, preemptions=number)
     report = build_report(recording.stop(), recording.clock.ns)
     assert {
         ("both", False): 0, ("both", True): 2, ("engine", False): None, ("engine", True): None,

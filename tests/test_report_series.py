@@ -17,10 +17,10 @@ from otel_rl.analysis.trend import mean
 from otel_rl.journal.identity import WriterIdentity
 from otel_rl.journal.read import Journal, PointView, open_run
 from otel_rl.records import Attributes
-from otel_rl.report import series as module
 from otel_rl.report.build import build_report
-from otel_rl.report.model import Series
-from otel_rl.report.series import Numbers
+from otel_rl.report.data.report import Series
+from otel_rl.report.sections import series as module
+from otel_rl.report.sections.series import Numbers
 from tests.runs import BEGIN_NS, Plan, write_run
 
 

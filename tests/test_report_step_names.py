@@ -9,10 +9,10 @@ import pytest
 
 from otel_rl import vocabulary as v
 from otel_rl.journal.read import Run, open_run
-from otel_rl.report.collect import StepRecord, collect
-from otel_rl.report.model import Loss, RankStep, StepDisagreement
-from otel_rl.report.pieces import KEYS
-from otel_rl.report.step_names import disagreements
+from otel_rl.report.data.report import Loss, RankStep, StepDisagreement
+from otel_rl.report.read.attributes import KEYS
+from otel_rl.report.read.collect import StepRecord, collect
+from otel_rl.report.read.step_names import disagreements
 from tests.runs import Plan, write_run
 
 Off = tuple[Run, list[StepRecord]]

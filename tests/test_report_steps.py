@@ -12,18 +12,18 @@ from otel_rl import vocabulary as v
 from otel_rl.analysis.bubbles import Bubbles
 from otel_rl.analysis.stages import Comm, Slice
 from otel_rl.analysis.steps import Step
-from otel_rl.calls import Calls
-from otel_rl.report.average import Averaged, average
-from otel_rl.report.balance_rows import balance_rows
-from otel_rl.report.collect import Collected, StepRecord
-from otel_rl.report.comm_rows import comm_rows
-from otel_rl.report.efficiency import efficiency
-from otel_rl.report.long_step import set_aside
-from otel_rl.report.model import BalanceRow, CommRow, LongStep, Rank, RankComm
-from otel_rl.report.pieces import Work
-from otel_rl.report.slices import Slices
-from otel_rl.report.spent import NOTHING as NO_TIME
-from otel_rl.report.stage_rows import stage_rows
+from otel_rl.report.data.report import BalanceRow, CommRow, LongStep, Rank, RankComm
+from otel_rl.report.read.attributes import Work
+from otel_rl.report.read.average import Averaged, average
+from otel_rl.report.read.collect import Collected, StepRecord
+from otel_rl.report.read.slices import Slices
+from otel_rl.report.read.spent import NOTHING as NO_TIME
+from otel_rl.report.sections.balance import balance_rows
+from otel_rl.report.sections.comm import comm_rows
+from otel_rl.report.sections.efficiency import efficiency
+from otel_rl.report.sections.stages import stage_rows
+from otel_rl.report.verdict.long_step import set_aside
+from otel_rl.runs.calls import Calls
 
 MS = 1_000_000
 NOTHING = Comm(0, 0)

@@ -17,9 +17,9 @@ from rich.console import Console
 from otel_rl import vocabulary as v
 from otel_rl.journal.read import open_run
 from otel_rl.report.build import build_report
-from otel_rl.report.efficiency_model import SlowCommunication
-from otel_rl.report.model import Rank, RankSeconds, Report
-from otel_rl.report.terminal import render
+from otel_rl.report.data.efficiency import SlowCommunication
+from otel_rl.report.data.report import Rank, RankSeconds, Report
+from otel_rl.report.terminal.screen import render
 from tests.peers import Did, Peer
 from tests.runs import BEGIN_NS, Plan, write_run
 

@@ -13,12 +13,13 @@ import pytest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
 import otel_rl
-from otel_rl import requests, vocabulary
+from otel_rl import vocabulary
 from otel_rl.guard import errors
 from otel_rl.journal.read import Run
+from otel_rl.process.state import state
 from otel_rl.records import Later, Noted, Value
-from otel_rl.requests import Request, note, place
-from otel_rl.runtime import state
+from otel_rl.requests import queue
+from otel_rl.requests.queue import Request, note, place
 from tests.fixtures import MS, Recording, Tree, orphans, trees
 
 LABELS = {
@@ -412,8 +413,8 @@ def test_the_load_of_an_engine_becomes_gauges_and_a_peak(recording: Recording) -
         with otel_rl.step(number):
             for usage in usages:
                 recording.tick(10)
-                requests.load("vllm", "1", recording.clock.ns, 3, 4, usage, preemptions=2)
-            requests.load("hf", "", recording.clock.ns, 1, 0, None)
+                queue.load("vllm", "1", recording.clock.ns, 3, 4, usage, preemptions=2)
+            queue.load("hf", "", recording.clock.ns, 1, 0, None)
             with otel_rl.stage("sample"):
                 recording.tick(20)
                 note(given, [request(recording)])
@@ -435,8 +436,8 @@ def test_bytes_of_a_kv_cache_become_gauges(recording: Recording) -> None:
         with otel_rl.step(number):
             for used in uses:
                 recording.tick(10)
-                requests.kv_cache("vllm", "1", 1000 if used is None else None, used)
-            requests.kv_cache("hf", "", None, 7 * number)
+                queue.kv_cache("vllm", "1", 1000 if used is None else None, used)
+            queue.kv_cache("hf", "", None, 7 * number)
             with otel_rl.stage("sample"):
                 recording.tick(20)
                 note(given, [request(recording)])
@@ -456,7 +457,7 @@ def test_bytes_of_a_kv_cache_become_gauges(recording: Recording) -> None:
 def test_no_number_of_bytes_is_refused(recording: Recording, size: Any, used: Any) -> None:
     """All of it, and counted."""
     with otel_rl.step(1):
-        requests.kv_cache("mine", "", size, used)
+        queue.kv_cache("mine", "", size, used)
     run = recording.stop()
     assert [] == [point for name in (vocabulary.KV_BYTES, vocabulary.KV_BYTES_PEAK) for point in run.points(name)]
     assert {"count a record": 1} == dict(errors)
@@ -465,9 +466,9 @@ def test_no_number_of_bytes_is_refused(recording: Recording, size: Any, used: An
 
 def test_off_nothing_is_kept() -> None:
     """Without ``instrument()``."""
-    requests.kv_cache("vllm", "", 1, 1)
+    queue.kv_cache("vllm", "", 1, 1)
     note(given, [1])
-    requests.load("vllm", "", 1, 1, 1, None)
+    queue.load("vllm", "", 1, 1, 1, None)
     otel_rl.request("mine", submitted=0.0, ended=1.0)
     assert 0 == len(state.queue)
 
@@ -498,7 +499,7 @@ def test_the_interpreter_is_let_go_of_unless_somebody_waits(
 ) -> None:
     """Between slices of 250: the training thread may wait for it; so may who asked for a flush."""
     slept: list[float] = []
-    monkeypatch.setattr("otel_rl.rollouts.reading.sleep", slept.append)
+    monkeypatch.setattr("otel_rl.requests.reader.sleep", slept.append)
     with otel_rl.step(1), otel_rl.stage("sample"):
         recording.tick(20)
         flusher = recording.flusher

@@ -17,10 +17,11 @@ import pytest
 from opentelemetry.trace import SpanContext, TraceFlags
 
 import otel_rl
-from otel_rl import guard, requests, vocabulary
-from otel_rl.requests import Request, note
-from otel_rl.runtime import state
-from otel_rl.spans import current_stage
+from otel_rl import guard, vocabulary
+from otel_rl.process.state import state
+from otel_rl.requests import queue
+from otel_rl.requests.queue import Request, note
+from otel_rl.trace.stage import current_stage
 from tests.fixtures import MS, Recording
 from tests.noted import parts
 from tests.test_requests import bad, counted, given, ids_of, request, rollout
@@ -209,8 +210,8 @@ def test_the_load_of_an_engine_may_be_anything(recording: Recording, bad_load: A
     context = SpanContext(7, 9, is_remote=True, trace_flags=TraceFlags(1))
     recording.tick(20)
     note(given, [request(recording, 1)], parent=context)
-    requests.load("bad", "", recording.clock.ns, *bad_load)
-    requests.load("good", "", recording.clock.ns, 1, 2, 0.5)
+    queue.load("bad", "", recording.clock.ns, *bad_load)
+    queue.load("good", "", recording.clock.ns, 1, 2, 0.5)
     otel_rl.flush()
     recording.tick(5_001)
     otel_rl.flush()
@@ -221,7 +222,7 @@ def test_the_load_of_an_engine_may_be_anything(recording: Recording, bad_load: A
 @pytest.mark.guarded
 def test_rollouts_end_though_the_load_cannot_be_written(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
     """One has nothing to do with the other."""
-    monkeypatch.setattr("otel_rl.rollouts.engine.Engines.emit", lambda *_: 1 / 0)
+    monkeypatch.setattr("otel_rl.requests.engine_load.Engines.emit", lambda *_: 1 / 0)
     recording.tick(20)
     note(given, [request(recording, 1)], parent=SpanContext(7, 9, is_remote=True, trace_flags=TraceFlags(1)))
     otel_rl.flush()
@@ -432,7 +433,7 @@ def test_a_time_before_the_process_is_none(recording: Recording) -> None:
 def test_an_error_of_a_custom_engine_is_its_class(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
     """Given as itself, as its class, or by its name; itself is not kept, nor what its frames hold."""
     kept: list[Any] = []
-    monkeypatch.setattr("otel_rl.custom_engine.note_many", lambda pieces, number: kept.extend(parts(pieces)))
+    monkeypatch.setattr("otel_rl.requests.api.note_many", lambda pieces, number: kept.extend(parts(pieces)))
     try:
         raise Unlike.Error
     except Unlike.Error as error:
@@ -472,7 +473,7 @@ def test_a_number_beyond_64_bits_does_not_disturb_the_others(recording: Recordin
 
 def test_old_traces_are_forgotten(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is remembered of steps is bounded."""
-    monkeypatch.setattr("otel_rl.rollouts.fold.KEPT_TRACES", 3)
+    monkeypatch.setattr("otel_rl.requests.histograms.KEPT_TRACES", 3)
     for number in range(6):
         with otel_rl.step(number), otel_rl.stage("sample"):
             recording.tick(20)

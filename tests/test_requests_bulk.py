@@ -12,15 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_rl import requests
-from otel_rl.requests import Request
-from otel_rl.rollouts import bulk_native, bulk_plain, candidates, columns, seen
-from otel_rl.rollouts.bulk import bulk
-from otel_rl.rollouts.candidates import Candidates, Policy
-from otel_rl.rollouts.columns import Table, clean
-from otel_rl.rollouts.measures import EXPONENTIAL, HISTOGRAMS
+from otel_rl.requests import bulk_native, bulk_plain, columns, queue, sampling, seen
+from otel_rl.requests.bulk import bulk
+from otel_rl.requests.columns import Table, clean
+from otel_rl.requests.measures import EXPONENTIAL, HISTOGRAMS
+from otel_rl.requests.queue import Request
+from otel_rl.requests.sampling import Candidates, Policy
 
-needs_both = pytest.mark.skipif(requests.native is None, reason="no compiler where otel_rl was installed")
+needs_both = pytest.mark.skipif(queue.native is None, reason="no compiler where otel_rl was installed")
 
 NOW = 10**13
 TIME = st.one_of(st.integers(0, 50), st.integers(-3, NOW + 3), st.integers(5 * 10**12, 5 * 10**12 + 3 * 10**6))
@@ -39,7 +38,7 @@ def use(monkeypatch: pytest.MonkeyPatch, *, is_native: bool) -> Any:
     if not is_native:
         monkeypatch.setattr(columns, "native", None)
     module = bulk_native if is_native else bulk_plain
-    monkeypatch.setattr(candidates, "bulk", module)
+    monkeypatch.setattr(sampling, "bulk", module)
     return module
 
 
@@ -147,7 +146,7 @@ def test_c_has_seen_what_plain_python_has(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(seen, "MOST_KEYS", most)
         for is_native in (True, False):
-            patch.setattr(seen, "native", requests.native if is_native else None)
+            patch.setattr(seen, "native", queue.native if is_native else None)
             found = seen.Seen()
             verdicts = []
             for batch in batches:
@@ -200,20 +199,20 @@ def test_the_extremes_do_not_depend_on_slices(is_native: bool, parts: list[list[
 def check_extremes(module: Any, parts: list[list[Request]]) -> None:
     """Compare them with what sorting gives."""
     policy = Policy(failed=0, extreme=3, sample=0, total=100)
-    candidates = Candidates(policy)
+    sampling = Candidates(policy)
     together = [row._replace(id=f"{part}-{row.id}") for part, made in enumerate(parts) for row in made]
     first = 0
     for part, made in enumerate(parts):
         table = Table([row._replace(id=f"{part}-{row.id}") for row in made], [9] * len(made))
         derived = module.derive(table, 0, NOW)
-        candidates.add(table, derived, module.scores(table.ids, 1), first)
+        sampling.add(table, derived, module.scores(table.ids, 1), first)
         first += len(made)
     columns = listed(bulk_plain.derive(Table(together, [9] * len(together)), 0, NOW))
     expected = set()
     for column in ("duration", "ttft", "output"):
         order = sorted(range(len(together)), key=lambda place: (-columns[column][place], place))
         expected |= {together[place].id for place in order[:3] if columns[column][place] >= 0}
-    assert expected == {kept.row.id for kept in candidates.chosen(100)}
+    assert expected == {kept.row.id for kept in sampling.chosen(100)}
 
 
 @needs_both
@@ -250,9 +249,9 @@ def test_what_is_as_good_as_a_number_is_one(way: Any) -> None:
     for made in (plain, odd, list(map(tuple, plain))):
         table = clean(made, [9] * len(made), problems)
         assert table is not None
-        candidates = Candidates(Policy(failed=0, extreme=2, sample=0, total=9))
-        candidates.add(table, way.derive(table, 0, NOW), way.scores(table.ids, 1), 0)
-        kept.append([(one.row, one.numbers) for one in candidates.chosen(9)])
+        sampling = Candidates(Policy(failed=0, extreme=2, sample=0, total=9))
+        sampling.add(table, way.derive(table, 0, NOW), way.scores(table.ids, 1), 0)
+        kept.append([(one.row, one.numbers) for one in sampling.chosen(9)])
         assert {int, str, bool} == {type(value) for one in kept[-1] for row in one for value in row}
         assert {Request} == {type(row) for row, _ in kept[-1]}
     assert kept[0] == kept[1] == kept[2]
@@ -297,6 +296,6 @@ def test_one_bad_row_is_no_other_s(way: Any, wrong: Any) -> None:
 )
 def test_c_refuses_what_it_cannot_take(name: str, arguments: tuple[Any, ...], error: str) -> None:
     """With an exception that says what is wrong."""
-    function = getattr(requests.native, name)
+    function = getattr(queue.native, name)
     with pytest.raises((TypeError, ValueError, IndexError), match=error):
         function(*arguments)

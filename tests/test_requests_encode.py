@@ -12,10 +12,10 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.metrics.v1.metrics_pb2 import Exemplar as ExemplarMessage
 
-from otel_rl.buckets import BOUNDS
-from otel_rl.journal.encode import SpanEncoder
+from otel_rl.analysis.buckets import BOUNDS
+from otel_rl.journal.otlp.encode import SpanEncoder
 from otel_rl.journal.views import decode
-from otel_rl.metrics import Fold
+from otel_rl.metrics.record import Fold
 from otel_rl.records import Exemplar
 from otel_rl.vocabulary import REQUEST_TIME_BOUNDARIES, TTFT
 

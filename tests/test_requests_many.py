@@ -11,12 +11,12 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_rl.custom_engine import _rows as read_given
 from otel_rl.integrations.sglang import _answer as read_answer
-from otel_rl.integrations.vllm_finished import rows as read_sequence
-from otel_rl.integrations.vllm_rows import Batch, Engine, Shown
-from otel_rl.requests import OneOf, Request, Row
-from otel_rl.runtime import state
+from otel_rl.integrations.vllm.finished import rows as read_sequence
+from otel_rl.integrations.vllm.rows import Batch, Engine, Shown
+from otel_rl.process.state import state
+from otel_rl.requests.api import _rows as read_given
+from otel_rl.requests.queue import OneOf, Request, Row
 from tests.integrations.vllm_shapes import VERSIONS, FinishReason, Kind, Parent, Queue, S, Stats
 from tests.integrations.vllm_shapes import Request as Submitted
 from tests.integrations.vllm_shapes import Sequence as Shape

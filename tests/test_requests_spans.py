@@ -15,7 +15,7 @@ import otel_rl
 from otel_rl import vocabulary
 from otel_rl.journal.read import Run
 from otel_rl.records import Value
-from otel_rl.requests import note
+from otel_rl.requests.queue import note
 from tests.fixtures import MS, Recording, Tree, orphans, trees
 from tests.test_requests import bad, counted, given, ids_of, request, request_spans, rollout, sample_of
 from tests.test_spans import proto_spans
@@ -213,7 +213,7 @@ def test_a_step_links_to_a_rollout_that_outlived_its_own(recording: Recording) -
 
 def test_of_many_rollouts_the_quietest_is_taken_for_over(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is held is bounded."""
-    monkeypatch.setattr("otel_rl.rollouts.fold.MOST_ROLLOUTS", 2)
+    monkeypatch.setattr("otel_rl.requests.histograms.MOST_ROLLOUTS", 2)
     with otel_rl.step(1), ExitStack() as stages:
         recording.tick(20)
         for number in range(3):

@@ -14,25 +14,26 @@ from typing import Any
 import pytest
 
 import otel_rl
-from otel_rl import requests, vocabulary
-from otel_rl.current import CURRENT
-from otel_rl.requests import MOST_PIECES, Request, note
-from otel_rl.runtime import state
+from otel_rl import vocabulary
+from otel_rl.process.state import state
+from otel_rl.requests import queue
+from otel_rl.requests.queue import MOST_PIECES, Request, note
+from otel_rl.trace.current import CURRENT
 from tests.fixtures import Recording
 from tests.noted import parts
 from tests.test_requests import bad, counted, given, request
 
 WAYS = [
     pytest.param(False, id="python"),
-    pytest.param(True, id="C", marks=pytest.mark.skipif(requests.native is None, reason="no compiler")),
+    pytest.param(True, id="C", marks=pytest.mark.skipif(queue.native is None, reason="no compiler")),
 ]
 
 
 def way(*, is_native: bool, most: int = MOST_PIECES) -> Any:
     """Give ``note``, which lets so many pieces wait."""
     if not is_native:
-        return requests._note
-    return requests.native.noter(state, CURRENT, most, requests._note)  # type: ignore[union-attr]
+        return queue._note
+    return queue.native.noter(state, CURRENT, most, queue._note)  # type: ignore[union-attr]
 
 
 class Between(int):
@@ -73,11 +74,11 @@ def test_what_waits_is_nothing_to_the_garbage_collector(recording: Recording) ->
 
 def test_the_flusher_may_come_while_one_is_added(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is read all the same, and once; in C nobody can."""
-    monkeypatch.setattr(requests, "MOST_PIECES", Between(requests.MOST_PIECES))
+    monkeypatch.setattr(queue, "MOST_PIECES", Between(queue.MOST_PIECES))
     with otel_rl.step(1), otel_rl.stage("sample"):
         recording.tick(20)
         for number in range(4):
-            requests._note(given, [request(recording, number)])
+            queue._note(given, [request(recording, number)])
     run = recording.stop()
     assert ({"stop": 4}, {}) == (counted(run, vocabulary.REQUESTS, vocabulary.FINISH), bad(run))
 
@@ -140,7 +141,7 @@ def test_each_is_read_once_whatever_lies_between(recording: Recording, seed: int
 
 def test_a_long_row_of_them_is_read_in_parts(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
     """In their order, and each part is freed before the next one."""
-    monkeypatch.setattr("otel_rl.rollouts.reading.PART", 10)
+    monkeypatch.setattr("otel_rl.requests.reader.PART", 10)
     lengths = []
 
     def reader(noted: list[Any], row: Request) -> Iterable[Request]:
@@ -166,9 +167,9 @@ def test_too_many_are_dropped_and_counted(
     with otel_rl.step(1), otel_rl.stage("sample"):
         recording.tick(20)
         if module == "requests":
-            monkeypatch.setattr(requests, "MOST_PIECES", 12)
+            monkeypatch.setattr(queue, "MOST_PIECES", 12)
         else:
-            monkeypatch.setattr(requests, "QUEUE_LIMIT", 0)
+            monkeypatch.setattr(queue, "QUEUE_LIMIT", 0)
         for number in range(5):
             note(given, [request(recording, number)])
         monkeypatch.undo()

@@ -10,15 +10,17 @@ from pathlib import Path
 import pytest
 
 import otel_rl
-from otel_rl import runtime, spans, vocabulary
+from otel_rl import vocabulary
 from otel_rl.config import Config
-from otel_rl.runtime import Runtime, state
+from otel_rl.process import state as runtime
+from otel_rl.process.state import Runtime, state
+from otel_rl.trace import stage
 from tests.fixtures import Recording, in_child
 
 
 def test_a_full_queue_drops_and_counts(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing blocks and nothing grows; the count is in the metrics."""
-    for module in (runtime, spans):
+    for module in (runtime, stage):
         monkeypatch.setattr(module, "QUEUE_LIMIT", 20)
     with otel_rl.step(1):
         assert otel_rl.flush()
@@ -109,9 +111,9 @@ def test_a_forked_child_has_a_journal_of_its_own(recording: Recording) -> None:
     mine = names.pop(os.getpid())
     assert [["in child"]] == list(names.values())
     assert (1, 1, 0) == (mine.count("before"), mine.count("after"), mine.count("in child"))
-    spans = {span.name: span for span in run.spans()}
-    assert spans["before"].parent_id == spans["in child"].parent_id
-    assert spans["before"].span_id != spans["in child"].span_id
+    stage = {span.name: span for span in run.spans()}
+    assert stage["before"].parent_id == stage["in child"].parent_id
+    assert stage["before"].span_id != stage["in child"].span_id
     assert [] == run.damage
 
 

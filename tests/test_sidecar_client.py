@@ -23,8 +23,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from urllib3.connection import HTTPConnection as Connection
 
 from otel_rl.journal.frame import Signal
-from otel_rl.sidecar.client import AGENT, UNUSABLE, Client, Outcome, connect
 from otel_rl.sidecar.settings import SIGNALS, targets
+from otel_rl.sidecar.ship.client import AGENT, UNUSABLE, Client, Outcome, connect
 from tests.sink import Answer, Sink, Tls, make_certificates, sink
 
 pytestmark = pytest.mark.medium

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from otel_rl import vocabulary as v
-from otel_rl.journal.encode import Request
+from otel_rl.journal.otlp.encode import Request
 from otel_rl.records import Log
 from otel_rl.sidecar.close import close_left_open
 from otel_rl.sidecar.follow import find_streams

@@ -9,7 +9,7 @@ import pytest
 
 from otel_rl import ids
 from otel_rl import vocabulary as v
-from otel_rl.sidecar import meet, parts
+from otel_rl.sidecar.compare import align, rank_step
 from tests.peers import ALIVE, BEGIN_NS, MS, Did, Met, Peer
 from tests.watched import DEAD, FakeClock, Watched, clock, compared, uneven, waited
 
@@ -22,7 +22,7 @@ def test_waits_become_spans_and_numbers(tmp_path: Path, clock: FakeClock) -> Non
     made = [rank.step(1, uneven(rank.rank)) for rank in ranks]
     watched = Watched(tmp_path, clock)
     assert [] == watched.look(), "a step was compared whose spans may still come"
-    watched.look(parts.SETTLED_S)
+    watched.look(rank_step.SETTLED_S)
     trace = ids.trace_id("a" * 16, "train", 1).to_bytes(16, "big")
     expected = []
     for rank, place, wait_ms, sequence in ((0, 0, 20, 1), (1, 3, 2, 3)):
@@ -238,7 +238,7 @@ def test_a_rank_that_hangs_holds_up_few_steps(
     tmp_path: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The others' steps wait for it, up to a time and a number; then they are given up, and counted."""
-    monkeypatch.setattr(meet, "KEPT_STEPS", 3)
+    monkeypatch.setattr(align, "KEPT_STEPS", 3)
     ranks = [Peer(tmp_path, rank) for rank in range(2)]
     for rank in ranks:
         rank.step(1, uneven(rank.rank))
@@ -247,7 +247,7 @@ def test_a_rank_that_hangs_holds_up_few_steps(
         ranks[0].step(number, uneven(0, 10 * number))
     watched.settle()
     assert {"derived": 1, "rank_missing": 3} == watched.counts
-    watched.look(meet.KEPT_S + 1)
+    watched.look(align.KEPT_S + 1)
     assert {"derived": 1, "rank_missing": 6} == watched.counts
     for number in range(2, 9):
         ranks[1].step(number, uneven(1, 10 * number))

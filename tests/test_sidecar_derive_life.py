@@ -11,12 +11,13 @@ import pytest
 
 from otel_rl import ids
 from otel_rl import vocabulary as v
-from otel_rl.journal.encode import SpanEncoder
+from otel_rl.journal.otlp.encode import SpanEncoder
 from otel_rl.journal.read import open_run
 from otel_rl.report.build import build_report
-from otel_rl.report.otlp_json import lines
-from otel_rl.sidecar import derive, follow, parts, tail
-from otel_rl.sidecar.own import OwnJournal
+from otel_rl.runs.otlp_json import lines
+from otel_rl.sidecar import follow
+from otel_rl.sidecar.compare import compare, rank_step, tail
+from otel_rl.sidecar.self_journal import OwnJournal
 from tests.peers import ALIVE, BEGIN_NS, MS, Did, Met, Peer
 from tests.runs import FakeSpan
 from tests.watched import DEAD, SIDECAR, FakeClock, Watched, clock, compared, journaled, uneven, waited
@@ -83,10 +84,10 @@ def test_what_comes_too_fast_is_passed_over_as_a_whole(
     late = [rank.step(4, uneven(rank.rank, 40), is_journaled=False) for rank in ranks]
     for rank, spans_ in zip(ranks, late, strict=True):
         rank.write(spans_[:2])
-    monkeypatch.setattr(derive, "BEHIND_BYTES", 100)
+    monkeypatch.setattr(compare, "BEHIND_BYTES", 100)
     watched.settle()
     monkeypatch.undo()
-    monkeypatch.setattr(derive, "monotonic", clock)
+    monkeypatch.setattr(compare, "monotonic", clock)
     for rank, spans_ in zip(ranks, late, strict=True):
         rank.write(spans_[2:3])
         rank.write(spans_[3:][::-1])
@@ -98,7 +99,7 @@ def test_what_comes_too_fast_is_passed_over_as_a_whole(
     assert ({"behind": 1, "derived": 2}, 1) == (watched.counts, len(watched.said))
 
 
-@pytest.mark.parametrize("seconds", [0.0, parts.SETTLED_S])
+@pytest.mark.parametrize("seconds", [0.0, rank_step.SETTLED_S])
 def test_what_waits_is_forgotten_where_others_are_passed_over(
     tmp_path: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch, seconds: float
 ) -> None:
@@ -112,9 +113,9 @@ def test_what_waits_is_forgotten_where_others_are_passed_over(
     watched.look()
     watched.look(seconds)
     ranks[2].step(2, uneven(2, 20))
-    monkeypatch.setattr(derive, "BEHIND_BYTES", 100)
+    monkeypatch.setattr(compare, "BEHIND_BYTES", 100)
     watched.look()
-    monkeypatch.setattr(derive, "BEHIND_BYTES", 1 << 20)
+    monkeypatch.setattr(compare, "BEHIND_BYTES", 1 << 20)
     for number in (3, 4):
         for rank in ranks:
             rank.step(number, uneven(rank.rank, 10 * number))
@@ -126,7 +127,7 @@ def test_a_step_is_over_only_where_all_was_read(tmp_path: Path) -> None:
     """Its end may be in one frame and its stages in the next, which is read much later where there is much to read."""
     peer = Peer(tmp_path, 0)
     peer.step(1, uneven(0))
-    found = parts.Parts()
+    found = rank_step.Parts()
     for span in journaled(tmp_path):
         found.add(span, 0, 0.0)
     assert [] == list(found.settled(100.0, set()))
@@ -141,7 +142,7 @@ def test_a_trace_that_goes_on_outlives_those_that_do_not(tmp_path: Path) -> None
     written = journaled(tmp_path)
     first, second = written[:7], written[7:]
     assert [v.LOOP, f"{v.RANK_SPAN} 0"] == [span.name for span in first[:2]]
-    found = parts.Parts(kept_spans=7)
+    found = rank_step.Parts(kept_spans=7)
     for span in (*first[2:5], *second[2:5], *first[5:], first[1]):
         found.add(span, 0, 0.0)
     assert [(1, 3)] == [(part.number, len(part.rows)) for part in found.settled(100.0, {peer.identity.writer})]
@@ -149,7 +150,7 @@ def test_a_trace_that_goes_on_outlives_those_that_do_not(tmp_path: Path) -> None
 
 def test_too_many_spans_go_with_their_step(tmp_path: Path, clock: FakeClock) -> None:
     """Memory is bounded: the trace that was touched longest ago goes."""
-    found = parts.Parts(kept_spans=8)
+    found = rank_step.Parts(kept_spans=8)
     made = [Peer(tmp_path, rank) for rank in range(2)]
     for rank in made:
         for number in (1, 2):
@@ -158,7 +159,7 @@ def test_too_many_spans_go_with_their_step(tmp_path: Path, clock: FakeClock) -> 
         found.add(span, 0, 0.0)
     assert 3 == found.overflown
     assert [(1, 2)] == [
-        (part.rank, part.number) for part in found.settled(parts.SETTLED_S, {peer.identity.writer for peer in made})
+        (part.rank, part.number) for part in found.settled(rank_step.SETTLED_S, {peer.identity.writer for peer in made})
     ]
 
 
@@ -212,7 +213,7 @@ def test_where_memory_is_short_only_what_is_whole_is_compared(
     peer = Peer(tmp_path, 0)
     for number in (1, 2, 3, 4):
         peer.step(number, [Did(name, 5, more=told)] * 4)
-    found = parts.Parts(kept_spans=14)
+    found = rank_step.Parts(kept_spans=14)
     for span in journaled(tmp_path):
         found.add(span, 0, 0.0)
     assert expected == (found.overflown, [part.number for part in found.settled(0.0, set())])
@@ -223,7 +224,7 @@ def test_nothing_is_kept_of_a_step_that_is_over(tmp_path: Path) -> None:
     peer = Peer(tmp_path, 0)
     for number in (1, 2, 3, 4):
         peer.step(number, uneven(0), status=2 * (number % 2))
-    found, written = parts.Parts(), journaled(tmp_path)
+    found, written = rank_step.Parts(), journaled(tmp_path)
     for span in written:
         found.add(span, 0, 0.0)
     waiting = len(found._traces), found._spans
@@ -237,12 +238,12 @@ def test_nothing_is_kept_of_a_step_that_is_over(tmp_path: Path) -> None:
 
 def test_so_many_steps_that_are_over_are_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The last of each writer, and none of one that is forgotten."""
-    monkeypatch.setattr(parts, "KEPT_PASSED", 2)
+    monkeypatch.setattr(rank_step, "KEPT_PASSED", 2)
     peers = [Peer(tmp_path, rank) for rank in range(2)]
     for peer in peers:
         for number in (1, 2, 3):
             peer.step(number, uneven(peer.rank), status=2)
-    found = parts.Parts()
+    found = rank_step.Parts()
     for span in journaled(tmp_path):
         found.add(span, 0, 0.0)
     found.forget(peers[0].identity.writer)
@@ -255,7 +256,7 @@ def test_a_step_that_lost_its_first_spans_is_not_compared(tmp_path: Path) -> Non
     peer = Peer(tmp_path, 0)
     peer.step(1, uneven(0))
     root, container, *stages = journaled(tmp_path)
-    found = parts.Parts(kept_spans=3)
+    found = rank_step.Parts(kept_spans=3)
     for span in (*stages, container, container, root):
         found.add(span, 0, 0.0)
     assert ([], 1, 0) == (list(found.settled(100.0, {peer.identity.writer})), found.overflown, len(found._traces))
@@ -266,7 +267,7 @@ def test_nothing_is_kept_of_a_step_that_was_let_go(tmp_path: Path) -> None:
     peer = Peer(tmp_path, 0)
     peer.step(1, uneven(0))
     written = journaled(tmp_path)
-    found = parts.Parts()
+    found = rank_step.Parts()
     for span in written[:4]:
         found.add(span, 0, 0.0)
     found.clear()
@@ -279,7 +280,7 @@ def test_a_clock_that_was_set_back_settles_nothing_early(tmp_path: Path) -> None
     """An hour earlier a step is no sign that one of later is over, nor the other way round."""
     for clock_ms, number in ((3_600_000, 1), (0, 2), (0, 3)):
         Peer(tmp_path / str(number), 0, clock_ms=clock_ms).step(number, uneven(0))
-    found = parts.Parts()
+    found = rank_step.Parts()
     for number in (1, 2, 3):
         for span in journaled(tmp_path / str(number)):
             found.add(span, 0, 0.0)
@@ -293,14 +294,14 @@ def test_it_takes_little_time_at_once(tmp_path: Path, clock: FakeClock) -> None:
         for rank in ranks:
             rank.step(number, uneven(rank.rank, 10 * number))
     watched = Watched(tmp_path, clock)
-    clock.tick = derive.WORK_S / 10
+    clock.tick = compare.WORK_S / 10
     watched.look()
     left = [tail.unread for tail in watched.deriver._tails.values()]
     assert 0 < min(left)
     watched.look()
     assert left == [tail.unread for tail in watched.deriver._tails.values()], "it goes on at once"
     for _ in range(8):
-        watched.look(parts.SETTLED_S)
+        watched.look(rank_step.SETTLED_S)
     assert {"derived": 12} == watched.counts
 
 

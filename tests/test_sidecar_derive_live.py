@@ -13,7 +13,7 @@ from otel_rl import vocabulary as v
 from otel_rl.guard import errors
 from otel_rl.journal.read import open_run
 from otel_rl.sidecar import main
-from otel_rl.sidecar.derive import Deriver
+from otel_rl.sidecar.compare.compare import Deriver
 from otel_rl.sidecar.main import Sidecar
 from otel_rl.sidecar.start import start
 from tests.peers import MS, Peer

@@ -6,10 +6,10 @@ import pytest
 from google.protobuf.message import DecodeError
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
-from otel_rl.journal.encode import SpanEncoder
 from otel_rl.journal.frame import Signal
+from otel_rl.journal.otlp.encode import SpanEncoder
 from otel_rl.records import Distribution, Log, MetricPoints, Number
-from otel_rl.sidecar.halve import MESSAGES, build, halves, records
+from otel_rl.sidecar.ship.split import MESSAGES, build, halves, records
 from tests.runs import FakeSpan
 
 NS = 1_700_000_000_000_000_000

@@ -17,9 +17,10 @@ from otel_rl import vocabulary as v
 from otel_rl.guard import errors
 from otel_rl.journal.frame import Signal
 from otel_rl.journal.read import open_run
-from otel_rl.sidecar import main, node, owner, progress
+from otel_rl.sidecar import main, node, owner
 from otel_rl.sidecar.main import ANOTHER, Sidecar
 from otel_rl.sidecar.settings import Target, targets
+from otel_rl.sidecar.ship import progress
 from tests.peers import Peer
 from tests.sink import ALIVE, DEAD, Answer, Rank, Sink, SlowLink, sink
 from tests.watched import DEAD as GONE

@@ -20,21 +20,21 @@ from typing import Any
 import grpc
 import pytest
 
-from otel_rl import directories
 from otel_rl import vocabulary as v
 from otel_rl.guard import errors
-from otel_rl.journal.encode import Request
 from otel_rl.journal.frame import Signal
 from otel_rl.journal.identity import WriterIdentity
+from otel_rl.journal.otlp.encode import Request
 from otel_rl.journal.read import open_run
+from otel_rl.process import directories
 from otel_rl.records import Log, MetricPoints, Number
 from otel_rl.sidecar import node as module
-from otel_rl.sidecar import ship
 from otel_rl.sidecar.close import close_left_open
 from otel_rl.sidecar.follow import find_streams
 from otel_rl.sidecar.node import Node
-from otel_rl.sidecar.progress import Progress, load
 from otel_rl.sidecar.settings import targets
+from otel_rl.sidecar.ship import shipper
+from otel_rl.sidecar.ship.progress import Progress, load
 from tests.runs import FakeSpan
 from tests.sink import ALIVE, DEAD, Answer, Rank, Sink, sink
 from tests.test_sidecar_close import open_log
@@ -61,8 +61,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SCAN_S", 0.05)
     monkeypatch.setattr(module, "SAVE_S", 0.05)
     monkeypatch.setattr(module, "SCAN_COST", 0.0)
-    monkeypatch.setattr(ship, "FIRST_WAIT_S", 0.05)
-    monkeypatch.setattr(ship, "LAST_WAIT_S", 0.3)
+    monkeypatch.setattr(shipper, "FIRST_WAIT_S", 0.05)
+    monkeypatch.setattr(shipper, "LAST_WAIT_S", 0.3)
 
 
 class FakeClock:
@@ -390,7 +390,7 @@ def test_what_ended_elsewhere_is_not_closed(tmp_path: Path, monkeypatch: pytest.
     """A writer whose disk was full put its end into the folder for temporary files: its stages ended there."""
     fallback = tmp_path / "fallback"
     fallback.mkdir(0o700)
-    monkeypatch.setattr("otel_rl.directories.fallback_name", lambda: fallback)
+    monkeypatch.setattr("otel_rl.process.directories.fallback_name", lambda: fallback)
     rank = Rank(tmp_path / "run")
     rank.append(rank.encoder.encode_logs([open_log("rl.rollout", 10**6, 0), open_log("rl.reward", 10**6 + 1, 10**6)]))
     rank.write(10)

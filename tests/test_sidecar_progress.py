@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from otel_rl.sidecar import progress as module
 from otel_rl.sidecar.follow import Position, find_streams
-from otel_rl.sidecar.progress import Progress, Range, load, save
+from otel_rl.sidecar.ship import progress as module
+from otel_rl.sidecar.ship.progress import Progress, Range, load, save
 from tests.sink import ALIVE, Rank
 
 WRITER = "trainer-0-1-ab"

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from otel_rl import vocabulary
-from otel_rl.journal.encode import SpanEncoder
 from otel_rl.journal.frame import TYPES, Frame
-from otel_rl.sidecar import share as module
-from otel_rl.sidecar.share import Share
+from otel_rl.journal.otlp.encode import SpanEncoder
+from otel_rl.sidecar.ship import trace_budget
+from otel_rl.sidecar.ship.trace_budget import Share
 from tests.runs import FakeSpan
 from tests.sink import records_of
 
@@ -150,14 +150,14 @@ def test_errors_have_a_bound(world_size: int) -> None:
     spans = errors(10_000, 10)
     frames = [frame_of(spans[begin : begin + 500], world_size) for begin in range(0, 10_000, 500)]
     payloads = ship(Share(), frames)
-    assert 0.9 * module.TRACE_BYTES / world_size < size_of(payloads) <= module.TRACE_BYTES / world_size
+    assert 0.9 * trace_budget.TRACE_BYTES / world_size < size_of(payloads) <= trace_budget.TRACE_BYTES / world_size
 
 
 def test_errors_below_one_span_are_few() -> None:
     """As all siblings."""
     spans = [span(10**6 + n, status=(2, "no")) for n in range(10_000)]
     found = shipped(ship(Share(), cut(spans)))
-    assert 0.9 * module.SIBLINGS < len(found) <= module.SIBLINGS
+    assert 0.9 * trace_budget.SIBLINGS < len(found) <= trace_budget.SIBLINGS
 
 
 @pytest.mark.medium
@@ -169,9 +169,9 @@ def test_errors_go_before_what_came_before_them() -> None:
     share = Share()
     used = size_of(ship(share, cut(spans)))
     payloads = ship(share, cut(errors(1000, 1)))
-    assert 0.8 * module.TRACE_BYTES < used <= module.SHARE_BYTES
+    assert 0.8 * trace_budget.TRACE_BYTES < used <= trace_budget.SHARE_BYTES
     assert len(shipped(payloads)) > 300
-    assert used + size_of(payloads) <= module.TRACE_BYTES
+    assert used + size_of(payloads) <= trace_budget.TRACE_BYTES
 
 
 @st.composite
@@ -198,7 +198,7 @@ def test_no_crowd_goes_beyond_the_bounds(crowd: tuple[list[Frame], dict[int, int
     """Neither in bytes nor in siblings, whatever fails, with the parents of all that is shipped."""
     frames, parents = crowd
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "SIBLINGS", siblings)
+        patch.setattr(trace_budget, "SIBLINGS", siblings)
         payloads = ship(Share(most // 2, most), frames)
     found = shipped(payloads)
     assert size_of(payloads) <= most
@@ -210,7 +210,7 @@ def test_siblings_are_few() -> None:
     """Jaeger's limit holds however small spans are."""
     frames = [frame_of([span(5000 * n + m, ROOT) for m in range(2000)]) for n in range(1, 5)]
     found = shipped(ship(Share(1 << 30), frames))
-    assert 0.6 * module.SIBLINGS < len(found) <= module.SIBLINGS
+    assert 0.6 * trace_budget.SIBLINGS < len(found) <= trace_budget.SIBLINGS
     assert 800 == len(shipped(ship(Share(1 << 30), [frame_of([span(n) for n in range(2, 802)], 1000)])))
 
 
@@ -234,14 +234,14 @@ def test_a_retry_chooses_the_same() -> None:
 def test_memory_is_bounded() -> None:
     """Traces and spans that are long gone are forgotten, a trace that goes on is not."""
     share = Share()
-    traces = module.KEPT_TRACES + 10
+    traces = trace_budget.KEPT_TRACES + 10
     for number in range(traces):
         ship(share, [frame_of([span(100 + number, trace_id=1000 + number), span(10**6 + number)])])
-    assert module.KEPT_TRACES == len(share.traces)
+    assert trace_budget.KEPT_TRACES == len(share.traces)
     assert traces == share.traces[TRACE.to_bytes(16, "big")].children[ROOT.to_bytes(8, "big")]
     share = Share(0)
     ship(share, [frame_of([span(10**7 * number + n) for n in range(3000)]) for number in range(1, 5)])
-    assert module.KEPT_SPANS == len(share.left_out)
+    assert trace_budget.KEPT_SPANS == len(share.left_out)
 
 
 def test_what_is_no_request_goes_as_it_is() -> None:

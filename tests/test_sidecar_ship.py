@@ -17,16 +17,16 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import DecodeError
 from google.rpc.error_details_pb2 import RetryInfo
 
-from otel_rl.journal.encode import SpanEncoder
 from otel_rl.journal.frame import Signal
-from otel_rl.sidecar import client, share, ship
-from otel_rl.sidecar.client import connect
+from otel_rl.journal.otlp.encode import SpanEncoder
 from otel_rl.sidecar.follow import Position, find_streams
-from otel_rl.sidecar.halve import records
-from otel_rl.sidecar.progress import Progress
 from otel_rl.sidecar.settings import SIGNALS, targets
-from otel_rl.sidecar.share import SIBLINGS, Share
-from otel_rl.sidecar.ship import Followed, Shipper
+from otel_rl.sidecar.ship import client, shipper, trace_budget
+from otel_rl.sidecar.ship.client import connect
+from otel_rl.sidecar.ship.progress import Progress
+from otel_rl.sidecar.ship.shipper import Followed, Shipper
+from otel_rl.sidecar.ship.split import records
+from otel_rl.sidecar.ship.trace_budget import SIBLINGS, Share
 from tests.runs import FakeSpan
 from tests.sink import MAX_BYTES, Answer, Rank, Sink, sink
 from tests.test_sidecar_client import status_of
@@ -49,9 +49,9 @@ def protocol(request: pytest.FixtureRequest) -> Protocol:
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wait for a twentieth of the time."""
-    monkeypatch.setattr(ship, "FIRST_WAIT_S", 0.05)
-    monkeypatch.setattr(ship, "LAST_WAIT_S", 0.4)
-    monkeypatch.setattr(ship, "BLOCKED_WAIT_S", 0.1)
+    monkeypatch.setattr(shipper, "FIRST_WAIT_S", 0.05)
+    monkeypatch.setattr(shipper, "LAST_WAIT_S", 0.4)
+    monkeypatch.setattr(shipper, "BLOCKED_WAIT_S", 0.1)
     monkeypatch.setattr(client, "RECONNECT_MS", 100)
 
 
@@ -144,7 +144,7 @@ def test_a_gigabyte_is_not_held_in_memory(tmp_path: Path, monkeypatch: pytest.Mo
     """Many megabytes go in requests below 4 MB, and memory does not grow with what waits."""
     import resource
 
-    monkeypatch.setattr(ship, "BACKLOG_RATE", 1 << 40)
+    monkeypatch.setattr(shipper, "BACKLOG_RATE", 1 << 40)
     rank = Rank(tmp_path)
     rank.write(1000, 40, text=os.urandom(900).hex(), age_s=100)
     assert sum(path.stat().st_size for path in tmp_path.iterdir()) > 70 << 20
@@ -197,7 +197,7 @@ def test_live_data_goes_before_a_backlog(tmp_path: Path, protocol: Protocol, mon
     rank = Rank(tmp_path, segment_bytes=1 << 20)
     old = rank.write(100, frames=100, text="x" * 900, age_s=3600)
     with sink(protocol) as server, shipping(tmp_path, server, protocol) as found:
-        monkeypatch.setattr(ship, "BACKLOG_RATE", 1000)  # a batch of it, then none for an hour
+        monkeypatch.setattr(shipper, "BACKLOG_RATE", 1000)  # a batch of it, then none for an hour
         for _ in range(10):
             found.shipper.work(found.followed(finished=False))
         assert 2 == len(next(iter(found.progress.values())).ranges)
@@ -208,7 +208,7 @@ def test_live_data_goes_before_a_backlog(tmp_path: Path, protocol: Protocol, mon
         new = rank.write(10)
         found.shipper.work(found.followed(finished=False))
         assert new == server.ids()[begun : begun + 10]
-        monkeypatch.setattr(ship, "BACKLOG_RATE", 1 << 40)
+        monkeypatch.setattr(shipper, "BACKLOG_RATE", 1 << 40)
         found.shipper._backlog_at = 0.0
         while found.waiting:
             found.shipper.work(found.followed(finished=False))
@@ -334,7 +334,7 @@ def test_it_waits_as_long_as_it_is_asked_to(
 ) -> None:
     """No request before that, and one behind it."""
     now = {"s": 1000.0}
-    monkeypatch.setattr(ship, "monotonic", lambda: now["s"])
+    monkeypatch.setattr(shipper, "monotonic", lambda: now["s"])
     Rank(tmp_path).write(10)
     with sink(by) as server, shipping(tmp_path, server, by) as found:
         server.answer = script(answer)
@@ -376,7 +376,7 @@ def test_an_answer_that_cannot_be_read_counts_as_accepted(tmp_path: Path) -> Non
 
 def test_the_other_side_does_not_keep_us_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A day is too long, whoever asks for it."""
-    monkeypatch.setattr(ship, "LONGEST_WAIT_S", 0.2)
+    monkeypatch.setattr(shipper, "LONGEST_WAIT_S", 0.2)
     Rank(tmp_path).write(10)
     with sink("http") as server, shipping(tmp_path, server, "http") as found:
         server.answer = script(Answer(503, headers=(("Retry-After", "86400"),)))
@@ -445,7 +445,7 @@ def test_what_is_large_and_no_request_is_sent_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: Answer
 ) -> None:
     """It cannot be cut: the other side says what it thinks of it."""
-    monkeypatch.setattr(ship, "MAX_REQUEST", 100_000)
+    monkeypatch.setattr(shipper, "MAX_REQUEST", 100_000)
     Rank(tmp_path).writer.append("logs", b"\xff" * 150_000, 5, 1, 2)
     with sink("http") as server, shipping(tmp_path, server, "http", "logs") as found:
         server.answer = lambda signal, payload: answer
@@ -526,8 +526,8 @@ def test_many_pieces_of_several_writers_come_once(tmp_path: Path) -> None:
 
 def test_a_frame_in_pieces_is_chosen_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between its pieces another rank uses up the trace's siblings: it goes on as it was chosen, and counts so."""
-    monkeypatch.setattr(share, "SHARE_SIBLINGS", 100)
-    monkeypatch.setattr(share, "SIBLINGS", 110)
+    monkeypatch.setattr(trace_budget, "SHARE_SIBLINGS", 100)
+    monkeypatch.setattr(trace_budget, "SIBLINGS", 110)
     first, second = sorted((Rank(tmp_path) for _ in range(2)), key=lambda rank: rank.identity.writer)
     answers = iter([Answer(413), GOOD, Answer(503)])
     with sink("http") as server, shipping(tmp_path, server, "http") as found:
@@ -561,7 +561,7 @@ def test_a_frame_in_pieces_is_not_joined_by_the_next(tmp_path: Path) -> None:
 
 def test_few_requests_in_pieces_are_held_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Above that a writer's next batch waits until one of them is over, so that none is forgotten and comes twice."""
-    monkeypatch.setattr(ship, "KEPT_BEGUN", 1)
+    monkeypatch.setattr(shipper, "KEPT_BEGUN", 1)
     begun = []
     ranks = [Rank(tmp_path) for _ in range(3)]
     expected = [span for rank in ranks for span in rank.write(64, frames=2)]
@@ -582,12 +582,12 @@ def test_a_live_frame_in_pieces_that_becomes_old_stays_one(tmp_path: Path, monke
     """While it waited so much was written that all of it is a backlog."""
     rank = Rank(tmp_path)
     before = rank.write(64)
-    monkeypatch.setattr(ship, "BACKLOG_RATE", 1 << 40)
+    monkeypatch.setattr(shipper, "BACKLOG_RATE", 1 << 40)
     answers = iter([Answer(413), GOOD, Answer(503)])
     with sink("http") as server, shipping(tmp_path, server, "http") as found:
         server.answer = lambda signal, payload: next(answers, GOOD)
         found.work(lambda: len(server.requests) == 3)
-        monkeypatch.setattr(ship, "LIVE_NS", 0)
+        monkeypatch.setattr(shipper, "LIVE_NS", 0)
         behind = rank.write(1000, frames=3, text="x" * 900)
         while found.waiting:
             found.shipper.work(found.followed(finished=False))
@@ -626,11 +626,11 @@ def test_a_server_that_hangs_gets_no_crumbs(tmp_path: Path, protocol: Protocol) 
         server.answer = lambda signal, payload: sizes.append(len(payload)) or hangs  # type: ignore[func-returns-value]
         found.work(lambda: len(sizes) >= 6)
         assert sizes == sorted(sizes, reverse=True)
-        assert ship.SMALLEST / 2 < sizes[-1] <= sizes[3] <= ship.SMALLEST < sizes[2]
+        assert shipper.SMALLEST / 2 < sizes[-1] <= sizes[3] <= shipper.SMALLEST < sizes[2]
         server.answer = lambda signal, payload: sizes.append(len(payload)) or GOOD  # type: ignore[func-returns-value]
         found.work()
         assert ({"shipped": 3200}, rank.spans) == (found.counts(), server.spans())
-        assert max(sizes[6:]) > ship.SMALLEST
+        assert max(sizes[6:]) > shipper.SMALLEST
 
 
 def test_a_removed_backlog_holds_nothing_up(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 from otel_rl.guard import errors
 from otel_rl.journal.identity import WriterIdentity
 from otel_rl.journal.read import open_run
-from otel_rl.runtime import state
+from otel_rl.process.state import state
 from otel_rl.sidecar import owner, start
 from otel_rl.sidecar.start import LAST_WAIT_S, Keeper, make_keeper
 from tests.test_shipping import wait_until

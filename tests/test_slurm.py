@@ -19,7 +19,7 @@ import pytest
 from typer.main import get_command
 
 from otel_rl.cli import app
-from otel_rl.identity import folder_name
+from otel_rl.process.identity import folder_name
 
 pytestmark = pytest.mark.medium
 

@@ -26,11 +26,13 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import Status, StatusCode
 
 import otel_rl
-from otel_rl import guard, spans, values, vocabulary
+from otel_rl import guard, vocabulary
 from otel_rl.probes import device, device_time, exposed, memory, peaks
 from otel_rl.probes.device import DeviceInUse
 from otel_rl.probes.memory import Device
-from otel_rl.runtime import UNREAD, state
+from otel_rl.process.state import UNREAD, state
+from otel_rl.trace import stage as spans
+from otel_rl.trace import values
 from tests.fake_cuda import FakeCuda
 from tests.fixtures import WALL_NS, Recording, Tree, described, trees
 
@@ -811,7 +813,7 @@ def test_the_no_stage_of_compiled_regions_takes_everything(monkeypatch: pytest.M
 def test_a_stage_inside_a_compiled_region_compiles(stubbed: Recording, instrumented: bool) -> None:
     """Whole graphs, no break, right result; as a block, as a decorator, and around a hooked function."""
     torch = pytest.importorskip("torch")
-    from otel_rl.patching import Hook, wrap
+    from otel_rl.hooks.install import Hook, wrap
 
     if instrumented:
         stubbed.start("torch")

@@ -14,15 +14,16 @@ from hypothesis import strategies as st
 from opentelemetry import trace
 
 import otel_rl
-from otel_rl import guard, step_time
+from otel_rl import guard
 from otel_rl import vocabulary as v
-from otel_rl.collectives import Collective
+from otel_rl.comm.collectives import Collective
+from otel_rl.flusher import step_time
+from otel_rl.flusher.step_time import StepTime
 from otel_rl.journal.read import Run
-from otel_rl.metrics import Fold
+from otel_rl.metrics.record import Fold
+from otel_rl.process.state import Trace, state
 from otel_rl.records import Late, Point
-from otel_rl.runtime import Trace, state
-from otel_rl.spans import Stage
-from otel_rl.step_time import StepTime
+from otel_rl.trace.stage import Stage
 from tests.fixtures import MS, WALL_NS, Recording
 
 SET_UP_MS = 7.0

@@ -12,11 +12,12 @@ import pytest
 from opentelemetry import trace
 
 import otel_rl
-from otel_rl import guard, ids, steps, vocabulary
+from otel_rl import guard, ids, vocabulary
 from otel_rl.journal.read import SpanView
+from otel_rl.process.state import state
 from otel_rl.report.build import build_report
-from otel_rl.runtime import state
-from otel_rl.steps import Loop, know_attempt
+from otel_rl.trace import steps
+from otel_rl.trace.steps import Loop, know_attempt
 from tests.fixtures import ATTEMPT, MS, WALL_NS, Recording, Tree, described, orphans, trees
 
 RANK = "rl.rank 0"
@@ -564,7 +565,7 @@ def test_a_rank_that_is_never_told_keeps_its_set_up(rank_1: Recording, caplog: p
 
 def test_a_rank_does_not_hold_spans_without_end(rank_1: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
     """Behind the limit it reports alone."""
-    monkeypatch.setattr("otel_rl.flusher.HOLD_LIMIT", 10)
+    monkeypatch.setattr("otel_rl.flusher.thread.HOLD_LIMIT", 10)
     for i in range(11):
         with otel_rl.stage(f"load {i}"):
             pass
@@ -577,7 +578,7 @@ def test_a_rank_does_not_hold_spans_without_end(rank_1: Recording, monkeypatch: 
 
 def test_a_rank_does_not_hold_points_without_end(rank_1: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
     """Behind the limit it reports alone."""
-    monkeypatch.setattr("otel_rl.flusher.HOLD_LIMIT", 10)
+    monkeypatch.setattr("otel_rl.flusher.thread.HOLD_LIMIT", 10)
     for number in range(11):
         otel_rl.record("my.metric", number)
     assert not rank_1.flusher.flush(60)

@@ -19,11 +19,11 @@ pytest.importorskip("torch")
 from otel_rl import vocabulary as v
 from otel_rl.analysis.stage_calls import StageCall
 from otel_rl.analysis.waits import transfers
-from otel_rl.calls import Calls, is_work, matched
 from otel_rl.journal.read import Run, open_run
-from otel_rl.report.average import average
-from otel_rl.report.collect import collect
-from otel_rl.report.pieces import KEYS
+from otel_rl.report.read.attributes import KEYS
+from otel_rl.report.read.average import average
+from otel_rl.report.read.collect import collect
+from otel_rl.runs.calls import Calls, is_work, matched
 from tests.programs.launch import HERE, launcher, run
 from tests.programs.straggle import SKEW_NS, SLOW_RANK
 from tests.timelines import slow_ranks

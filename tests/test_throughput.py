@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from otel_rl import vocabulary as v
+from otel_rl.process.state import state
 from otel_rl.records import Later
-from otel_rl.runtime import state
-from otel_rl.steps import Loop
-from otel_rl.throughput import Throughput
+from otel_rl.trace.steps import Loop
+from otel_rl.trace.throughput import Throughput
 from tests.fixtures import MS, Recording
 
 

@@ -14,9 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import otel_rl
-from otel_rl import guard, values, vocabulary
+from otel_rl import guard, vocabulary
 from otel_rl.records import Value
-from otel_rl.values import clean, clean_all, clean_key
+from otel_rl.trace import values
+from otel_rl.trace.values import clean, clean_all, clean_key
 from tests.fixtures import Recording
 
 

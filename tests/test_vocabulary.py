@@ -12,17 +12,7 @@ import pytest
 
 import otel_rl
 from otel_rl import vocabulary
-from otel_rl.vocabulary import (
-    ATTRIBUTES,
-    EVENTS,
-    EXECUTE_TOOL,
-    METRICS,
-    ROWS,
-    SHORT_NAMES,
-    STAGES,
-    Attribute,
-    Metric,
-)
+from otel_rl.vocabulary import ATTRIBUTES, EVENTS, EXECUTE_TOOL, METRICS, ROWS, SHORT_NAMES, STAGES, Attribute, Metric
 
 PACKAGE = Path(otel_rl.__file__).parent
 UNITS = {"", "s", "By", "1", "nat", "Cel", "Hz", "J", "W"}

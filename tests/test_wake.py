@@ -6,7 +6,7 @@ import sys
 import threading
 from typing import Any
 
-from otel_rl.wake import Wake
+from otel_rl.flusher.wake import Wake
 
 
 def test_it_is_set_until_it_was_waited_for() -> None:

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from otel_rl import guard
-from otel_rl.patching import Hook, wrap
-from otel_rl.watching import Asked
+from otel_rl.hooks.generators import Asked
+from otel_rl.hooks.install import Hook, wrap
 from tests.fixtures import Recording
 
 pytestmark = pytest.mark.usefixtures("recording")

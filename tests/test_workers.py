@@ -20,17 +20,17 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_s
 
 import otel_rl
 from otel_rl import entry, guard, ids, vocabulary
-from otel_rl.flusher import Flusher
-from otel_rl.identity import Identity
-from otel_rl.integrations.torch_process_group import ATTEMPT_KEY, join_process_group
-from otel_rl.integrations.transformers import _begin_loop as begin_loop
-from otel_rl.integrations.transformers import _trainer_made as trainer_made
+from otel_rl.flusher.thread import Flusher
+from otel_rl.integrations.torch.process_group import ATTEMPT_KEY, join_process_group
+from otel_rl.integrations.transformers.hooks import _begin_loop as begin_loop
+from otel_rl.integrations.transformers.hooks import _trainer_made as trainer_made
+from otel_rl.process.identity import Identity
+from otel_rl.process.state import state
 from otel_rl.records import Point
-from otel_rl.requests import note
-from otel_rl.runtime import state
-from otel_rl.spans import current_stage
-from otel_rl.steps import know_attempt
-from otel_rl.workers import KEY, join_worker, leave_place, take_place
+from otel_rl.requests.queue import note
+from otel_rl.trace.child_process import KEY, join_worker, leave_place, take_place
+from otel_rl.trace.stage import current_stage
+from otel_rl.trace.steps import know_attempt
 from tests.fixtures import ATTEMPT, Recording, Tree, in_child, modules_with, orphans, trees
 from tests.test_requests import bad, given, ids_of, request
 
@@ -419,7 +419,7 @@ def test_an_engines_worker_is_its_parents_in_whatever_group_it_is(
     values = told()
     become_engine(module)
     # nobody is there whom it could ask
-    monkeypatch.setattr("otel_rl.integrations.torch_process_group.ATTEMPT_LIMIT_S", -1.0)
+    monkeypatch.setattr("otel_rl.integrations.torch.process_group.ATTEMPT_LIMIT_S", -1.0)
     if is_told:
         monkeypatch.setenv("RANK", "1")
         monkeypatch.setenv("WORLD_SIZE", "2")
@@ -888,7 +888,7 @@ def test_a_child_learns_the_attempt_that_its_parent_waited_for(
 
 def test_a_group_is_joined_while_the_flusher_learns_the_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither forgets what the other has learned."""
-    monkeypatch.setattr("otel_rl.workers.is_serving", lambda: True)
+    monkeypatch.setattr("otel_rl.trace.child_process.is_serving", lambda: True)
     monkeypatch.setattr(state, "identity", state.identity)
     monkeypatch.setattr(state, "learned", {})
     joining = threading.Thread(target=join_worker, args=(1, 2))

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from otel_rl import vocabulary as v
-from otel_rl.journal.encode import Request
 from otel_rl.journal.files import Journal
 from otel_rl.journal.identity import WriterIdentity
+from otel_rl.journal.otlp.encode import Request
 from otel_rl.journal.read import open_run
 from otel_rl.journal.views import PointView, SpanView, points, spans
-from otel_rl.sidecar import derive, parts
-from otel_rl.sidecar.derive import Deriver
+from otel_rl.sidecar.compare import compare, rank_step
+from otel_rl.sidecar.compare.compare import Deriver
 from otel_rl.sidecar.node import Node
 from tests.peers import ALIVE, MS, Did, Met
 
@@ -57,7 +57,7 @@ class Watched:
 
     def settle(self) -> list[Request]:
         """Look twice, so far apart that whatever is there has settled."""
-        return [*self.look(), *self.look(parts.SETTLED_S)]
+        return [*self.look(), *self.look(rank_step.SETTLED_S)]
 
     @property
     def spans(self) -> list[SpanView]:
@@ -89,7 +89,7 @@ class Watched:
 def clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
     """The time that the comparison sees."""
     clock = FakeClock()
-    monkeypatch.setattr(derive, "monotonic", clock)
+    monkeypatch.setattr(compare, "monotonic", clock)
     return clock
 
 
@@ -112,7 +112,7 @@ def waited(watched: Watched) -> list[tuple[int, int, float]]:
 
 def journaled(directory: Path) -> list[SpanView]:
     """The spans of a run, in the order in which they were written."""
-    return list(open_run(directory).spans(parts.KEYS))
+    return list(open_run(directory).spans(rank_step.KEYS))
 
 
 def compared(directory: Path, clock: FakeClock) -> Watched:

@@ -45,7 +45,7 @@ class FirstImport:
     def install(self) -> None:
         """Wait for the import of one of the packages; where one is in use already, start now."""
         in_use = FRAMEWORKS | {
-            name for name in ("opentelemetry.trace", "otel_rl.runtime") if _package(name) in self.packages
+            name for name in ("opentelemetry.trace", "otel_rl.process.state") if _package(name) in self.packages
         }
         if in_use.isdisjoint(sys.modules):
             sys.meta_path.insert(0, self)

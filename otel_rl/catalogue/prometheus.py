@@ -7,17 +7,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from otel_rl.markdown import code, section
-from otel_rl.prometheus.areas import AREAS, Area
-from otel_rl.prometheus.names import emitted, label_name, series_name
-from otel_rl.prometheus.questions import QUESTIONS, expressions
+from otel_rl.catalogue.areas import AREAS, Area
+from otel_rl.catalogue.markdown import code, section
+from otel_rl.catalogue.questions import QUESTIONS, expressions
+from otel_rl.catalogue.series_names import emitted, label_name, series_name
 from otel_rl.vocabulary import ATTRIBUTES, METRICS
 
 CONFIGURATION: Final = Path(__file__).parents[2] / "collector" / "prometheus.yaml"
 PREAMBLE: Final = """\
 # The series in Prometheus
 
-Made from `otel_rl/vocabulary/` and `otel_rl/prometheus/` by `python -m otel_rl.catalogue`; do not edit by hand.
+Made from `otel_rl/vocabulary/` and `otel_rl/catalogue/` by `python -m otel_rl.catalogue`; do not edit by hand.
 Tests compare the names with those in a real Prometheus 3.15, and ask it every question below.
 
 Prometheus takes OTLP with `translation_strategy: UnderscoreEscapingWithSuffixes`: dots become underscores, the unit

@@ -11,7 +11,7 @@ from string import Template
 from typing import Final
 
 from otel_rl import vocabulary
-from otel_rl.prometheus.names import emitted, series_name
+from otel_rl.catalogue.series_names import emitted, series_name
 
 
 @dataclass(frozen=True)

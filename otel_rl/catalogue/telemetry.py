@@ -8,10 +8,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
+from otel_rl.catalogue import prometheus
+from otel_rl.catalogue.markdown import code, section
 from otel_rl.config import settings as all_settings
-from otel_rl.markdown import code, section
-from otel_rl.metrics import MAX_SERIES
-from otel_rl.prometheus import page
+from otel_rl.metrics.record import MAX_SERIES
 from otel_rl.vocabulary import NAMESPACES, ROWS, SETTABLE, Attribute, Event, Metric, Stage
 
 PREAMBLE: Final = f"""\
@@ -96,7 +96,8 @@ def settings() -> str:
     return section("Settings", "Environment variables that otel_rl reads.", ("variable", "default", "meaning"), rows)
 
 
-if __name__ == "__main__":
-    docs = Path(__file__).parent.parent / "docs"
+def main() -> None:
+    """Write both pages."""
+    docs = Path(__file__).parents[2] / "docs"
     (docs / "catalogue.md").write_text(render(), encoding="utf-8")
-    (docs / "prometheus.md").write_text(page.render(), encoding="utf-8")
+    (docs / "prometheus.md").write_text(prometheus.render(), encoding="utf-8")

@@ -10,14 +10,14 @@ from typing import Annotated
 import typer
 
 from otel_rl.cli import streams
-from otel_rl.cli.demo import demo
-from otel_rl.cli.doctor import doctor
-from otel_rl.cli.export import export
-from otel_rl.cli.outcome import EXIT_CODES, FAILED, complain, reason
-from otel_rl.cli.report import report
-from otel_rl.cli.run import run
-from otel_rl.cli.sidecar import ship, sidecar
-from otel_rl.cli.stack import stack
+from otel_rl.cli.commands.demo import demo
+from otel_rl.cli.commands.doctor import doctor
+from otel_rl.cli.commands.export import export
+from otel_rl.cli.commands.report import report
+from otel_rl.cli.commands.run import run
+from otel_rl.cli.commands.sidecar import ship, sidecar
+from otel_rl.cli.commands.stack import stack
+from otel_rl.cli.console import EXIT_CODES, FAILED, complain, reason
 from otel_rl.version import __version__
 
 app = typer.Typer(

@@ -15,8 +15,8 @@ from typing import Final
 
 from otel_rl.config import Config, ConfigurationError
 from otel_rl.guard import guard
-from otel_rl.identity import folder_name
 from otel_rl.journal.identity import WriterIdentity
+from otel_rl.process.identity import folder_name
 from otel_rl.sidecar.settings import targets
 from otel_rl.sidecar.start import Keeper
 from otel_rl.version import __version__

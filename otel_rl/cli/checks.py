@@ -19,13 +19,13 @@ from google.protobuf.internal import api_implementation
 
 from otel_rl import vocabulary as v
 from otel_rl.config import LIMITS, OF_COLLECTOR, ignored, may_be_key, settings, unknown_variables
-from otel_rl.directories import make_directory
 from otel_rl.integrations import AUTO, MODULES
-from otel_rl.journal import encode
+from otel_rl.journal.directory import make_directory
 from otel_rl.journal.frame import Signal
+from otel_rl.journal.otlp import encode
 from otel_rl.journal.read import Journal, Run
 from otel_rl.report.format import clock, count, plural, size
-from otel_rl.report.health import damage_rows, totals
+from otel_rl.report.sections.health import damage_rows, totals
 from otel_rl.sidecar import settings as sending
 from otel_rl.sidecar.settings import SIGNALS
 from otel_rl.version import __version__
@@ -175,7 +175,9 @@ def protobuf() -> Finding:
 
 def compiled() -> Finding:
     """Say what runs in C and, where no compiler was found when otel_rl was installed, in Python."""
-    from otel_rl import requests  # it imports OpenTelemetry's API, which the other commands do without
+    from otel_rl.requests import (
+        queue as requests,  # it imports OpenTelemetry's API, which the other commands do without
+    )
 
     slow = [what for what, module in (("span", encode.native), ("request", requests.native)) if module is None]
     if not slow:

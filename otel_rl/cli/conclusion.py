@@ -14,13 +14,13 @@ from typing import Final
 from rich.console import Console
 
 from otel_rl.cli.beside import start_without_signals
-from otel_rl.cli.outcome import complain, fallback_lines, stderr
+from otel_rl.cli.console import complain, fallback_lines, stderr
 from otel_rl.cli.shipping import refusals
 from otel_rl.guard import guard
 from otel_rl.journal.read import Run
 from otel_rl.report.build import Points, build_report, no_points, read_points
-from otel_rl.report.head import head
-from otel_rl.report.terminal import render
+from otel_rl.report.read.head import head
+from otel_rl.report.terminal.screen import render
 
 LIMIT_S: Final = 5.0
 """A command that has ended is not kept for longer, whatever takes long: the journal, a file server, the report."""

@@ -16,7 +16,7 @@ from otel_rl.integrations import check_names
 from otel_rl.journal.files import NAME
 from otel_rl.journal.read import JournalNotFound, Run
 from otel_rl.report.format import printable
-from otel_rl.report.locate import find_run, is_fallback, open_whole
+from otel_rl.runs.locate import find_run, is_fallback, open_whole
 
 FAILED: Final = 1
 WRONG_USAGE: Final = 2

@@ -11,15 +11,15 @@ from time import time_ns
 from typing import Final
 
 from otel_rl.cli.checks import Finding
-from otel_rl.cli.reach import proxy, trouble
+from otel_rl.cli.reachability import proxy, trouble
 from otel_rl.config import ConfigurationError
 from otel_rl.journal.frame import Signal
 from otel_rl.journal.read import Run
 from otel_rl.report.format import count, seconds, size
 from otel_rl.sidecar import owner
 from otel_rl.sidecar.follow import find_streams
-from otel_rl.sidecar.progress import load
 from otel_rl.sidecar.settings import PREFIX, SIGNALS, Target, is_sent, targets
+from otel_rl.sidecar.ship.progress import load
 
 LOST: Final = frozenset({"rejected", "refused", "damaged"})
 SUFFIXES: Final = (

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from otel_rl import vocabulary
 from otel_rl.analysis.memory import DeviceBytes, communication_buffers
+from otel_rl.process.state import state
 from otel_rl.records import Point
-from otel_rl.runtime import state
 
 
 def begin() -> None:

@@ -10,13 +10,13 @@ from typing import cast
 
 from otel_rl import vocabulary
 from otel_rl.analysis.goodput import is_background
-from otel_rl.current import CURRENT
-from otel_rl.groups import Group
+from otel_rl.comm.groups import Group
 from otel_rl.ids import random_bits
-from otel_rl.metrics import Fold
+from otel_rl.metrics.record import Fold
+from otel_rl.process.state import QUEUE_LIMIT, state
 from otel_rl.records import Labels, SpanEvent, SpanLink, Value
-from otel_rl.runtime import QUEUE_LIMIT, state
-from otel_rl.spans import Stage, innermost
+from otel_rl.trace.current import CURRENT
+from otel_rl.trace.stage import Stage, innermost
 
 SPANS_PER_STAGE = 32
 

@@ -17,11 +17,11 @@ from time import monotonic_ns
 from typing import Any
 
 from otel_rl import vocabulary
-from otel_rl.collectives import Collective
-from otel_rl.groups import group_of
+from otel_rl.comm.collectives import Collective
+from otel_rl.comm.groups import group_of
 from otel_rl.guard import guard
+from otel_rl.process.state import state
 from otel_rl.records import Value
-from otel_rl.runtime import state
 
 OPERATION = vocabulary.DDP_ALL_REDUCE
 

@@ -6,7 +6,7 @@ import sys
 import weakref
 from typing import Any
 
-from otel_rl.runtime import state
+from otel_rl.process.state import state
 
 KINDS = 32
 """Descriptions that become labels of metrics; those of further groups are ``other``."""

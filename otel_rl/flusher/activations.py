@@ -8,9 +8,9 @@ from typing import Any, Final
 
 from otel_rl import vocabulary
 from otel_rl.analysis.memory import Peak, activation_peak, stage_peak
+from otel_rl.process.state import Trace
 from otel_rl.records import Point, Value
-from otel_rl.runtime import Trace
-from otel_rl.spans import Stage
+from otel_rl.trace.stage import Stage
 
 PASSES: Final = (vocabulary.FORWARD, vocabulary.BACKWARD)
 

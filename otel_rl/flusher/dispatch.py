@@ -8,21 +8,21 @@ from time import monotonic_ns
 from typing import Any, Final, cast
 
 from otel_rl import vocabulary
-from otel_rl.activation import Activations
-from otel_rl.collectives import Collective, Forgotten, InStage, Totals
-from otel_rl.complete import clock_attributes, device_duration, memory_attributes
+from otel_rl.comm.collectives import Collective, Forgotten, InStage, Totals
+from otel_rl.flusher.activations import Activations
+from otel_rl.flusher.open_stages import OpenStages
+from otel_rl.flusher.stage_metrics import StageMetrics
+from otel_rl.flusher.step_time import StepTime
 from otel_rl.guard import attempt, guard
-from otel_rl.metrics import Fold
-from otel_rl.open_stages import OpenStages
-from otel_rl.own_loop import WORKING
+from otel_rl.metrics.record import Fold
+from otel_rl.probes.attributes import clock_attributes, device_duration, memory_attributes
+from otel_rl.process.state import state
 from otel_rl.records import Attributes, Count, Late, Later, Log, Noted, Point, Span
-from otel_rl.requests import KvCache, Load
-from otel_rl.rollouts.fold import NOTHING, RequestFold
-from otel_rl.rollouts.place import ROLLOUTS, TRAINING
-from otel_rl.runtime import state
-from otel_rl.spans import Stage
-from otel_rl.stage_metric import StageMetrics
-from otel_rl.step_time import StepTime
+from otel_rl.requests.histograms import NOTHING, RequestFold
+from otel_rl.requests.parents import ROLLOUTS, TRAINING
+from otel_rl.requests.queue import KvCache, Load
+from otel_rl.trace.own_loop import WORKING
+from otel_rl.trace.stage import Stage
 from otel_rl.vocabulary import CONTAINER
 
 LATE_LIMIT_NS = 10_000_000_000

@@ -8,11 +8,11 @@ from time import monotonic
 from typing import Any
 
 from otel_rl import vocabulary
-from otel_rl.collectives import Collective
+from otel_rl.comm.collectives import Collective
 from otel_rl.guard import guard
+from otel_rl.process.state import state
 from otel_rl.records import Log
-from otel_rl.runtime import state
-from otel_rl.spans import Stage
+from otel_rl.trace.stage import Stage
 
 FIRST_S = 1.0
 REPEAT_S = 60.0

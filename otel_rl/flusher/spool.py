@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from typing import Final
 
 from otel_rl.guard import guard
-from otel_rl.journal.encode import SpanEncoder
 from otel_rl.journal.frame import Signal
+from otel_rl.journal.otlp.encode import SpanEncoder
 from otel_rl.journal.write import Writer
-from otel_rl.metrics import Fold
+from otel_rl.metrics.record import Fold
+from otel_rl.process.state import state
 from otel_rl.records import Attributes, Span
-from otel_rl.runtime import state
-from otel_rl.spans import Stage
+from otel_rl.trace.stage import Stage
 from otel_rl.version import __version__
 
 GROWTH: Final = 2

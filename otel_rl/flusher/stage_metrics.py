@@ -9,9 +9,9 @@ from operator import itemgetter
 from time import monotonic
 
 from otel_rl import vocabulary
-from otel_rl.metrics import Fold, labels_of
+from otel_rl.metrics.record import Fold, labels_of
 from otel_rl.records import Exemplar, Labels
-from otel_rl.spans import Stage
+from otel_rl.trace.stage import Stage
 
 STEP_DURATION = vocabulary.STAGES[vocabulary.LOOP].duration
 LABELS = (

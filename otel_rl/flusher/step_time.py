@@ -18,12 +18,12 @@ from otel_rl.analysis.bubbles import bubbles, reason_of
 from otel_rl.analysis.goodput import Kind, is_background, kind_of
 from otel_rl.analysis.intervals import Interval
 from otel_rl.analysis.partition import partition
-from otel_rl.collectives import Collective
+from otel_rl.comm.collectives import Collective
 from otel_rl.guard import errors
-from otel_rl.metrics import Fold
+from otel_rl.metrics.record import Fold
+from otel_rl.process.state import Trace, state
 from otel_rl.records import Labels, Point
-from otel_rl.runtime import Trace, state
-from otel_rl.spans import Stage
+from otel_rl.trace.stage import Stage
 from otel_rl.vocabulary import CONTAINER
 
 MOST_STEPS: Final = 64

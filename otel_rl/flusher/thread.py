@@ -10,24 +10,25 @@ from contextlib import suppress
 from time import monotonic
 from typing import Any
 
-from otel_rl import directories, vocabulary
+from otel_rl import vocabulary
+from otel_rl.flusher.dispatch import Intake
+from otel_rl.flusher.spool import Held
+from otel_rl.flusher.wake import Wake
 from otel_rl.guard import errors, guard, say
-from otel_rl.held import Held
-from otel_rl.identity import folder_name
-from otel_rl.intake import Intake
-from otel_rl.journal.encode import Request, SpanEncoder
 from otel_rl.journal.frame import Signal
 from otel_rl.journal.identity import WriterIdentity
+from otel_rl.journal.otlp.encode import Request, SpanEncoder
 from otel_rl.journal.write import Writer
-from otel_rl.metrics import Fold
+from otel_rl.metrics.record import Fold
 from otel_rl.probes.memory import use_memory_reader
+from otel_rl.process import directories
+from otel_rl.process.identity import folder_name
+from otel_rl.process.state import state
 from otel_rl.records import Span, Value
-from otel_rl.runtime import state
 from otel_rl.sidecar.start import make_keeper
-from otel_rl.spans import Stage
-from otel_rl.steps import meet, report_alone
+from otel_rl.trace.stage import Stage
+from otel_rl.trace.steps import meet, report_alone
 from otel_rl.version import __version__
-from otel_rl.wake import Wake
 
 PERIOD_S = 0.5
 """A killed process loses at most this and the time of one cycle."""

@@ -7,13 +7,14 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from otel_rl import comm_buffers, vocabulary
-from otel_rl.arguments import Bind, parameters
-from otel_rl.collectives import Collective
-from otel_rl.groups import group_of
+from otel_rl import vocabulary
+from otel_rl.comm import buffers
+from otel_rl.comm.collectives import Collective
+from otel_rl.comm.groups import group_of
 from otel_rl.guard import attempt
-from otel_rl.importlib_bootstrap import not_counted
-from otel_rl.runtime import state
+from otel_rl.hooks.arguments import Bind, parameters
+from otel_rl.process.state import state
+from otel_rl.trace.importlib_bootstrap import not_counted
 
 WAITS = ("wait", "wait_tensor", "wait_tensors")
 """Functions that wait for a collective which was launched before."""
@@ -70,7 +71,7 @@ def around_collective(
             result = original(*args, **kwargs)
         except BaseException:
             inside.active = False
-            comm_buffers.give_up()
+            buffers.give_up()
             attempt("close", target, row.close)
             raise
         inside.active = False
@@ -151,7 +152,7 @@ class _Call:
         if group is not None and self.is_counted:
             sequence = group.sequence = group.sequence + 1
             if sequence == 1 and state.device is not None:  # most communicators are made by their first collective
-                comm_buffers.begin()
+                buffers.begin()
         try:
             size = value.nbytes
         except (AttributeError, RuntimeError):  # a list has none, and a sparse tensor refuses to say
@@ -170,7 +171,7 @@ class _Call:
     def end(self, row: Collective, result: Any) -> None:
         """Close the row; one that was only launched is kept until somebody waits for it."""
         if state.comm.before_making is not None:
-            comm_buffers.end()
+            buffers.end()
         if row.goes_on and state.device is not None:
             state.device.clock.exposed.launched(row)
         launched: list[Any] = []

@@ -9,11 +9,11 @@ from time import monotonic_ns
 from types import AsyncGeneratorType
 from typing import Any, Final, NamedTuple, Protocol
 
-from otel_rl.arguments import Bind
 from otel_rl.guard import attempt
-from otel_rl.importlib_bootstrap import not_counted
-from otel_rl.runtime import state
-from otel_rl.spans import current_parent
+from otel_rl.hooks.arguments import Bind
+from otel_rl.process.state import state
+from otel_rl.trace.importlib_bootstrap import not_counted
+from otel_rl.trace.stage import current_parent
 
 
 class Ending(NamedTuple):

@@ -11,15 +11,15 @@ from types import FunctionType
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from otel_rl.arguments import Bind, binder
-from otel_rl.collective_calls import around_collective
-from otel_rl.current import CURRENT
 from otel_rl.guard import attempt, guard
-from otel_rl.importlib_bootstrap import not_counted
+from otel_rl.hooks.arguments import Bind, binder
+from otel_rl.hooks.collective import around_collective
+from otel_rl.hooks.generators import Begin, First, asked, watched
+from otel_rl.process.state import state
 from otel_rl.records import Value
-from otel_rl.runtime import state
-from otel_rl.spans import Stage, current_stage
-from otel_rl.watching import Begin, First, asked, watched
+from otel_rl.trace.current import CURRENT
+from otel_rl.trace.importlib_bootstrap import not_counted
+from otel_rl.trace.stage import Stage, current_stage
 
 Capture = Callable[[tuple[Any, ...], dict[str, Any], Any], dict[str, Value] | None]
 """``(args, kwargs, result) -> attributes``, which become the stage's; runs guarded after the host's call."""

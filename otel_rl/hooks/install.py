@@ -15,7 +15,7 @@ from typing import Any
 import wrapt
 
 from otel_rl.guard import guard, report
-from otel_rl.wrapping import Hook, wrap
+from otel_rl.hooks.hook import Hook, wrap
 
 __all__ = ["Attachment", "Hook", "Patch", "Patches", "find", "wrap"]
 

@@ -11,10 +11,10 @@ from typing import Any
 from weakref import WeakSet, ref
 
 from otel_rl.guard import guard, report
-from otel_rl.importlib_bootstrap import not_counted
-from otel_rl.patching import Patch, Patches, find
-from otel_rl.signatures import describe, fits, reaches
-from otel_rl.wrapping import Hook, can_be_covered, cover, hook_of, replacements, wrap
+from otel_rl.hooks.hook import Hook, can_be_covered, cover, hook_of, replacements, wrap
+from otel_rl.hooks.install import Patch, Patches, find
+from otel_rl.hooks.signatures import describe, fits, reaches
+from otel_rl.trace.importlib_bootstrap import not_counted
 
 STATIC = staticmethod, classmethod
 

@@ -8,7 +8,7 @@ from functools import partial, partialmethod
 from types import FunctionType, MethodType
 from typing import Any
 
-from otel_rl.wrapping import Hook, hook_of
+from otel_rl.hooks.hook import Hook, hook_of
 
 DEPTH = 4
 """How many functions, each held by the one before, are looked through."""

@@ -14,16 +14,16 @@ from otel_rl.config import ConfigurationError
 AUTO: Final = "auto"
 """All of them, as what they hook is imported."""
 MODULES: Final = {
-    "torch": "otel_rl.integrations.torch",
+    "torch": "otel_rl.integrations.torch.hooks",
     "accelerate": "otel_rl.integrations.accelerate",
     "deepspeed": "otel_rl.integrations.deepspeed",
     "megatron": "otel_rl.integrations.megatron",
-    "transformers": "otel_rl.integrations.transformers",
-    "transformers_generate": "otel_rl.integrations.transformers_generate",
-    "trl": "otel_rl.integrations.trl",
-    "vllm": "otel_rl.integrations.vllm",
+    "transformers": "otel_rl.integrations.transformers.hooks",
+    "transformers_generate": "otel_rl.integrations.transformers.generate",
+    "trl": "otel_rl.integrations.trl.hooks",
+    "vllm": "otel_rl.integrations.vllm.hooks",
     "sglang": "otel_rl.integrations.sglang",
-    "openai": "otel_rl.integrations.openai",
+    "openai": "otel_rl.integrations.openai.hooks",
 }
 """Name to module; registering an integration is one line here."""
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 from typing import Any
 
 from otel_rl import vocabulary
-from otel_rl.metrics import as_number, count, gauge
-from otel_rl.patching import Hook
+from otel_rl.hooks.install import Hook
+from otel_rl.metrics.record import as_number, count, gauge
+from otel_rl.process.state import state
 from otel_rl.records import Value
-from otel_rl.runtime import state
-from otel_rl.spans import current_stage
+from otel_rl.trace.stage import current_stage
 
 PACKAGE = "deepspeed"
 SUPPORTS = ">=0.15,<1"

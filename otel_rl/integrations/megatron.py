@@ -14,11 +14,11 @@ from typing import Any
 
 from otel_rl import vocabulary
 from otel_rl.guard import guard
-from otel_rl.metrics import count
-from otel_rl.patching import Hook
+from otel_rl.hooks.install import Hook
+from otel_rl.metrics.record import count
+from otel_rl.process.state import state
 from otel_rl.records import Value
-from otel_rl.runtime import state
-from otel_rl.spans import Stage, current_stage
+from otel_rl.trace.stage import Stage, current_stage
 
 PACKAGE = "megatron-core"
 SUPPORTS = ">=0.8,<1"

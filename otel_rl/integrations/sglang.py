@@ -18,12 +18,12 @@ from itertools import repeat
 from time import monotonic_ns
 from typing import Any
 
-from otel_rl import context
+from otel_rl.hooks.generators import Asked, Ending, ending
+from otel_rl.hooks.install import Hook
 from otel_rl.ids import random_bits
-from otel_rl.patching import Hook
-from otel_rl.requests import UNKNOWN, OneOf, Request, Row, note, note_many, place
-from otel_rl.runtime import state
-from otel_rl.watching import Asked, Ending, ending
+from otel_rl.process.state import state
+from otel_rl.requests.queue import UNKNOWN, OneOf, Request, Row, note, note_many, place
+from otel_rl.trace import context
 
 PACKAGE = "sglang"
 SUPPORTS = ">=0.4.10,<0.6"

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from otel_rl.directories import make_directory
+from otel_rl.journal.directory import make_directory
 from otel_rl.journal.frame import Signal
 from otel_rl.journal.limit import largest_file
 from otel_rl.journal.segment import Segment

@@ -14,16 +14,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from otel_rl.directories import make_directory
 from otel_rl.journal import frame
 from otel_rl.journal.acknowledged import first_unsent
+from otel_rl.journal.directory import make_directory
 from otel_rl.journal.frame import Signal
 from otel_rl.journal.held import HeldFiles
 from otel_rl.journal.identity import WriterIdentity
 from otel_rl.journal.limit import largest_file
+from otel_rl.journal.otlp.wire import Request
 from otel_rl.journal.pending import FIRST_TO_GO, Pending, Waiting
 from otel_rl.journal.segment import Segment
-from otel_rl.journal.wire import Request
 
 __all__ = ["Writer", "WriterIdentity", "WriterStats"]
 

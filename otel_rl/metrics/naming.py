@@ -13,8 +13,8 @@ from typing import Final
 
 from otel_rl import vocabulary
 from otel_rl.guard import say
+from otel_rl.process.state import state
 from otel_rl.records import Count, Labels
-from otel_rl.runtime import state
 
 MOST_NAMES: Final = 10_000
 """Names that are known again; clashes of later ones are not told."""

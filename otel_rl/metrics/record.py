@@ -16,12 +16,12 @@ from operator import add
 from typing import Any, Literal
 
 from otel_rl import vocabulary
-from otel_rl.buckets import BOUNDS
+from otel_rl.analysis.buckets import BOUNDS
 from otel_rl.guard import guard, say
-from otel_rl.naming import series_of
+from otel_rl.metrics.naming import series_of
+from otel_rl.process.state import state
 from otel_rl.records import Count, Distribution, Exemplar, Labels, MetricPoints, Number, Point
-from otel_rl.runtime import state
-from otel_rl.values import is_on_host
+from otel_rl.trace.values import is_on_host
 
 MAX_SERIES = 2000
 """Attribute sets that one metric may have; what comes after is counted as dropped (the SDK's own limit)."""

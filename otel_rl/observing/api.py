@@ -12,15 +12,15 @@ from typing import Any, Final
 
 from otel_rl import vocabulary
 from otel_rl.guard import guard
-from otel_rl.metrics import refuse
-from otel_rl.observed import model as models
-from otel_rl.observed.batch import KEYS
-from otel_rl.observed.book import Book, Shown
+from otel_rl.metrics.record import refuse
+from otel_rl.observing import network
+from otel_rl.observing.batch import KEYS
+from otel_rl.observing.book import Book, Shown
 from otel_rl.probes import deferred
 from otel_rl.probes.host_arrays import of_own
+from otel_rl.process.state import state
 from otel_rl.records import Later
-from otel_rl.runtime import state
-from otel_rl.spans import Stage, current_stage
+from otel_rl.trace.stage import Stage, current_stage
 
 LIMIT_BYTES: Final = 256 << 20
 """Copies that may wait for the flusher; a batch beyond that is not taken."""
@@ -80,10 +80,10 @@ def book() -> Book:
     return found
 
 
-def show(model: Any) -> models.Seen | None:
+def show(model: Any) -> network.Seen | None:
     """Read a model, the first time that it is shown; None of what is none."""
     known = book()
-    seen: models.Seen | None
+    seen: network.Seen | None
     if isinstance(model, Mapping):
         seen = _of_configuration(known, dict(model))
     elif not hasattr(model, "named_parameters"):
@@ -91,12 +91,12 @@ def show(model: Any) -> models.Seen | None:
     else:
         seen = known.models.get(model)
         if seen is None:
-            seen = known.models[model] = models.read(model)
+            seen = known.models[model] = network.read(model)
     known.last = seen
     return seen
 
 
-def _of_configuration(known: Book, config: dict[str, Any]) -> models.Seen:
+def _of_configuration(known: Book, config: dict[str, Any]) -> network.Seen:
     """Find the model of a configuration: many programs make a mapping for each call, so what is in it decides."""
     for seen in known.configurations:
         try:
@@ -104,12 +104,12 @@ def _of_configuration(known: Book, config: dict[str, Any]) -> models.Seen:
                 return seen
         except (TypeError, ValueError, RuntimeError):  # of two arrays nothing says that they are equal
             continue
-    seen = models.read(config)
+    seen = network.read(config)
     known.configurations = [seen, *known.configurations[: LIMIT_CONFIGURATIONS - 1]]
     return seen
 
 
-def take(batch: Any, *, stage: str, seen: models.Seen | None = None, **how: Any) -> None:
+def take(batch: Any, *, stage: str, seen: network.Seen | None = None, **how: Any) -> None:
     """Take a batch in that is not one of an evaluation.
 
     Args:
@@ -150,7 +150,7 @@ def take(batch: Any, *, stage: str, seen: models.Seen | None = None, **how: Any)
 
 
 def take_masks(
-    masks: Mapping[str, Any], *, stage: str, seen: models.Seen | None, kept: int | None = None, **how: Any
+    masks: Mapping[str, Any], *, stage: str, seen: network.Seen | None, kept: int | None = None, **how: Any
 ) -> None:
     """Take in the masks of a batch, which FLOPs are counted from; on the host they are not copied.
 
@@ -174,7 +174,7 @@ def take_masks(
         state.add(Later(book().take_masks, (shown, masks, kept)))
 
 
-def _shown(stage: str, seen: models.Seen | None, how: Mapping[str, Any]) -> Shown | None:
+def _shown(stage: str, seen: network.Seen | None, how: Mapping[str, Any]) -> Shown | None:
     """Say where a batch is shown; None outside of a step."""
     container = state.container
     attributes = container.attributes if container is not None else None
@@ -313,7 +313,7 @@ def _from_device(known: Book, shown: Shown, values: dict[str, Any], remote: dict
     """Ask for copies of what lies on a device; say whether they will come."""
     names, tensors = tuple(remote), [one.detach() for one in remote.values()]
     if not known.device:
-        known.device = models.device_name(tensors[0])
+        known.device = network.device_name(tensors[0])
 
     def use(hosts: list[Any]) -> Any:
         return known.arrived(shown, values, dict(zip(names, hosts, strict=True)), size)

@@ -13,17 +13,17 @@ from weakref import WeakKeyDictionary
 
 from otel_rl import vocabulary as v
 from otel_rl.analysis.flops import FORMULA
-from otel_rl.metrics import refuse
-from otel_rl.observed import ledger, rates
-from otel_rl.observed.batch import lengths_of, read
-from otel_rl.observed.model import Formula, Seen, formula_of
-from otel_rl.observed.passes import Group
-from otel_rl.observed.rates import FORWARD_ONLY, TRAINING, Work
+from otel_rl.metrics.record import refuse
+from otel_rl.observing import ledger, rates
+from otel_rl.observing.batch import lengths_of, read
+from otel_rl.observing.network import Formula, Seen, formula_of
+from otel_rl.observing.passes import Group
+from otel_rl.observing.rates import FORWARD_ONLY, TRAINING, Work
 from otel_rl.probes.host_arrays import of_host, of_own
+from otel_rl.process.state import Trace, state
 from otel_rl.records import Count, Labels, Log, Point
-from otel_rl.rollouts.place import Stages
-from otel_rl.runtime import Trace, state
-from otel_rl.spans import Stage
+from otel_rl.requests.parents import Stages
+from otel_rl.trace.stage import Stage
 from otel_rl.vocabulary import CONTAINER
 
 MOST_STEPS: Final = 16

@@ -8,12 +8,12 @@ from math import nan
 from otel_rl import vocabulary as v
 from otel_rl.analysis.ledger import Row, check
 from otel_rl.analysis.pairs import Pairs
-from otel_rl.observed import arrays
-from otel_rl.observed.batch import Part
-from otel_rl.observed.passes import Call, Group, Noted
+from otel_rl.observing import arrays
+from otel_rl.observing.batch import Part
+from otel_rl.observing.passes import Call, Group, Noted
+from otel_rl.process.state import Trace, state
 from otel_rl.records import Attributes, Count, Log, Point, Value
-from otel_rl.runtime import Trace, state
-from otel_rl.spans import Stage
+from otel_rl.trace.stage import Stage
 
 LOGPROBS = frozenset({"logprobs", "old_logprobs", "ref_logprobs"})
 NOT_UPDATED = frozenset({v.SAMPLE, v.LOGPROB})

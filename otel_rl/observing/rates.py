@@ -9,12 +9,12 @@ from typing import Final, NamedTuple
 
 from otel_rl import vocabulary as v
 from otel_rl.analysis.flops import FORMULA, mfu
+from otel_rl.analysis.flops_peaks import peak
 from otel_rl.analysis.intervals import Interval, covered
-from otel_rl.analysis.peaks import peak
+from otel_rl.process.state import Trace, state
 from otel_rl.records import Labels, Point
-from otel_rl.rollouts.place import Place, Stages
-from otel_rl.runtime import Trace, state
-from otel_rl.spans import Stage
+from otel_rl.requests.parents import Place, Stages
+from otel_rl.trace.stage import Stage
 
 UPDATE: Final = "update"
 LOGPROB: Final = "logprob"

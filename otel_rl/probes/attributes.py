@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from otel_rl import vocabulary
 from otel_rl.analysis.memory import DeviceBytes, composition, stage_peak
-from otel_rl.metrics import Fold
 from otel_rl.probes.device_time import ASYNCHRONOUS
 from otel_rl.probes.memory import Device, Reading, host
 from otel_rl.records import Attributes, Labels, Point, Value
+
+if TYPE_CHECKING:
+    from otel_rl.metrics.record import Fold
 
 DEVICE_TIMES: Final = (
     (vocabulary.DEVICE_DURATION, vocabulary.DEVICE_TIME),

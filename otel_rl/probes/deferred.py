@@ -9,8 +9,8 @@ from typing import Any
 
 from otel_rl.probes.device_time import is_capturing
 from otel_rl.probes.host_arrays import of_host
+from otel_rl.process.state import QUEUE_LIMIT, state
 from otel_rl.records import Count, Labels, Later, Point
-from otel_rl.runtime import QUEUE_LIMIT, state
 
 LIMIT = 256
 """Groups of numbers that may wait for their device; more are dropped and counted."""

@@ -9,7 +9,7 @@ from otel_rl.guard import attempt
 from otel_rl.probes.device_time import DeviceClock, is_used, may_record
 from otel_rl.probes.memory import Device
 from otel_rl.probes.peaks import Peaks
-from otel_rl.runtime import state
+from otel_rl.process.state import state
 
 OWN_EVERY_NS: Final = 4_000_000
 """Of a user's own stages, which may be many and short, the memory is read for one in this time on average, ..."""

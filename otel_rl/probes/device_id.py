@@ -6,7 +6,7 @@ import os
 from threading import get_ident
 from typing import Any
 
-from otel_rl.runtime import state
+from otel_rl.process.state import state
 
 
 def nvidia_id(cuda: Any) -> str | None:

@@ -18,8 +18,8 @@ from typing import Any, Final, NamedTuple
 from otel_rl import vocabulary
 from otel_rl.guard import attempt
 from otel_rl.probes.exposed import Exposed, Pair
+from otel_rl.process.state import state
 from otel_rl.records import Late, Value
-from otel_rl.runtime import state
 from otel_rl.vocabulary import CONTAINER
 
 ASYNCHRONOUS: Final = frozenset(

@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from otel_rl.guard import attempt
-from otel_rl.runtime import state
+from otel_rl.process.state import state
 
 FIELDS = 2
 """Numbers of statm that are read."""

@@ -6,15 +6,14 @@ import os
 import tempfile
 import uuid
 from pathlib import Path
-from stat import S_IMODE, S_ISDIR
+from stat import S_ISDIR
 
 from otel_rl.guard import say
-from otel_rl.identity import folder_name
-from otel_rl.runtime import state
+from otel_rl.journal.directory import make_directory
+from otel_rl.process.identity import folder_name
+from otel_rl.process.state import state
 
 PREFIX = "otel_rl_runs-"
-OWNER = 0o700
-"""Mode of a directory that its owner alone uses."""
 
 
 class NowhereError(OSError):
@@ -56,28 +55,6 @@ def usable_root(directory: Path) -> Path:
         ) from None
     say("otel_rl: OTEL_RL_DIR %s cannot be used (%s); this run is recorded in %s", root, problem, fallback)
     return fallback
-
-
-def make_directory(directory: Path) -> None:
-    """Make a directory and its missing parents, for their owner alone whatever the umask; what is there stays as it is.
-
-    Raises:
-        OSError: it is not there and cannot be made.
-    """
-    try:
-        directory.mkdir(mode=OWNER)
-    except FileNotFoundError:
-        if directory.parent.is_dir():  # as below /proc
-            raise
-        make_directory(directory.parent)
-        make_directory(directory)
-    except OSError:  # a file system that can only be read says that first
-        if not directory.is_dir():
-            raise
-    else:
-        mode = directory.stat().st_mode
-        if mode & OWNER != OWNER:
-            directory.chmod(S_IMODE(mode) | OWNER)
 
 
 def fallback_root() -> Path:

@@ -16,11 +16,12 @@ from time import monotonic
 from typing import Any, Final
 
 from otel_rl.config import Config
-from otel_rl.directories import make_directory, usable_root
 from otel_rl.guard import say
-from otel_rl.identity import SRUN, Identity, ancestors, is_started_by_rank, rank_variables
 from otel_rl.ids import random_bits
+from otel_rl.journal.directory import make_directory
 from otel_rl.journal.identity import WriterIdentity, start_time
+from otel_rl.process.directories import usable_root
+from otel_rl.process.identity import SRUN, Identity, ancestors, is_started_by_rank, rank_variables
 
 FOLDER: Final = ".ranks"
 ANSWER: Final = "answer"

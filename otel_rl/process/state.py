@@ -13,10 +13,11 @@ from types import SimpleNamespace
 from typing import Any, Final
 from weakref import WeakKeyDictionary, WeakSet
 
-from otel_rl import coordinates, guard, ids
+from otel_rl import guard, ids
 from otel_rl.clock import Clock, first_start_ns, process_start_ns
 from otel_rl.config import Config
-from otel_rl.identity import Identity, found_attempt, from_launcher
+from otel_rl.process import layout as coordinates
+from otel_rl.process.identity import Identity, found_attempt, from_launcher
 from otel_rl.records import Attributes, Labels, Log, Noted
 from otel_rl.vocabulary import SETUP, TEARDOWN
 

@@ -13,34 +13,34 @@ from otel_rl import vocabulary as v
 from otel_rl.journal.read import OpenStage as OpenView
 from otel_rl.journal.read import Run
 from otel_rl.records import Attributes
-from otel_rl.report.all_ranks import work_of_all
-from otel_rl.report.average import Averaged, average, step_times
-from otel_rl.report.awaited import awaited
-from otel_rl.report.balance_rows import balance_rows
-from otel_rl.report.clocks import clock_rows
-from otel_rl.report.collect import Bounds, Collected, StepRecord, collect
-from otel_rl.report.comm_rows import comm_rows
-from otel_rl.report.efficiency import efficiency
-from otel_rl.report.efficiency_model import Efficiency
-from otel_rl.report.health import COUNTED, damage_rows, loss_rows, open_rows
-from otel_rl.report.last_points import LastPoints
-from otel_rl.report.long_step import set_aside
-from otel_rl.report.memory import KEYS as MEMORY_KEYS
-from otel_rl.report.memory_parts import NAMES as MEMORY_NAMES
-from otel_rl.report.memory_parts import Parts
-from otel_rl.report.model import FORMAT, Attempt, Rank, Rate, Report, StageRow, State, Training, Verdict, WorkRow
-from otel_rl.report.model_rows import NAMES as FLOPS_NAMES
-from otel_rl.report.model_rows import FlopsPoints, ledger
-from otel_rl.report.nothing import nothing
-from otel_rl.report.pending import pending
-from otel_rl.report.pieces import KEYS, Work, begun_ns, clock_set_ns, is_container, rank_of, text
-from otel_rl.report.request_model import Tail
-from otel_rl.report.request_rows import NAMES as REQUEST_NAMES
-from otel_rl.report.request_rows import RequestPoints
-from otel_rl.report.series import NAMES, Numbers, is_own
-from otel_rl.report.stage_rows import stage_rows
-from otel_rl.report.step_names import disagreements
-from otel_rl.report.verdict import verdict
+from otel_rl.report.data.efficiency import Efficiency
+from otel_rl.report.data.report import FORMAT, Attempt, Rank, Rate, Report, StageRow, State, Training, Verdict, WorkRow
+from otel_rl.report.data.requests import Tail
+from otel_rl.report.read.all_ranks import work_of_all
+from otel_rl.report.read.attributes import KEYS, Work, begun_ns, clock_set_ns, is_container, rank_of, text
+from otel_rl.report.read.average import Averaged, average, step_times
+from otel_rl.report.read.clocks import clock_rows
+from otel_rl.report.read.collect import Bounds, Collected, StepRecord, collect
+from otel_rl.report.read.last_points import LastPoints
+from otel_rl.report.read.pending import pending
+from otel_rl.report.read.step_names import disagreements
+from otel_rl.report.sections.balance import balance_rows
+from otel_rl.report.sections.comm import comm_rows
+from otel_rl.report.sections.efficiency import efficiency
+from otel_rl.report.sections.health import COUNTED, damage_rows, loss_rows, open_rows
+from otel_rl.report.sections.memory import KEYS as MEMORY_KEYS
+from otel_rl.report.sections.memory_parts import NAMES as MEMORY_NAMES
+from otel_rl.report.sections.memory_parts import Parts
+from otel_rl.report.sections.model import NAMES as FLOPS_NAMES
+from otel_rl.report.sections.model import FlopsPoints, ledger
+from otel_rl.report.sections.requests import NAMES as REQUEST_NAMES
+from otel_rl.report.sections.requests import RequestPoints
+from otel_rl.report.sections.series import NAMES, Numbers, is_own
+from otel_rl.report.sections.stages import stage_rows
+from otel_rl.report.verdict.awaited import awaited
+from otel_rl.report.verdict.long_step import set_aside
+from otel_rl.report.verdict.nothing import nothing
+from otel_rl.report.verdict.verdict import verdict
 
 READ: Final = frozenset((*NAMES, *REQUEST_NAMES, *FLOPS_NAMES, *MEMORY_NAMES, *COUNTED, v.STEP_TIME))
 """The metrics of ours that a report is made of."""

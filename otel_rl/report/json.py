@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 
-from otel_rl.report.model import Report
+from otel_rl.report.data.report import Report
 
 
 def to_json(report: Report, indent: int | None = 2) -> str:

@@ -9,20 +9,20 @@ import sys
 from itertools import pairwise
 from typing import Any
 
-from otel_rl.report import computed_model, efficiency_model, model, open_model, request_model
+from otel_rl.report.data import computed, efficiency, open_stages, report, requests
 
 
 def schema() -> dict[str, Any]:
     """Make the schema, with the docstrings of the classes and fields; needs pydantic, which only development has."""
     from pydantic import TypeAdapter
 
-    document = TypeAdapter(model.Report).json_schema(mode="serialization")
-    _describe(document, model.Report)
-    kinds = vars(model) | vars(computed_model) | vars(efficiency_model) | vars(open_model) | vars(request_model)
+    document = TypeAdapter(report.Report).json_schema(mode="serialization")
+    _describe(document, report.Report)
+    kinds = vars(report) | vars(computed) | vars(efficiency) | vars(open_stages) | vars(requests)
     for name, node in document["$defs"].items():
         _describe(node, kinds[name])
     document["$schema"] = "https://json-schema.org/draft/2020-12/schema"
-    document["title"] = f"{model.FORMAT}: what `otel-rl report RUN --json` prints"
+    document["title"] = f"{report.FORMAT}: what `otel-rl report RUN --json` prints"
     return document
 
 

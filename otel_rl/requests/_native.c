@@ -376,7 +376,7 @@ static PyObject *call_slow(PyObject *slow, PyObject *const *args, Py_ssize_t giv
 
 PyDoc_STRVAR(note_doc,
              "note(read, *arguments, parent=None)\n--\n\n"
-             "Hand finished requests to the flusher; see ``otel_rl.requests``.");
+             "Hand finished requests to the flusher; see ``otel_rl.requests.queue``.");
 
 static PyObject *note(PyObject *bound, PyObject *const *args, Py_ssize_t given, PyObject *names) {
     PyObject *state = PyTuple_GetItem(bound, STATE), *on = PyObject_GetAttr(state, word_on);

@@ -7,10 +7,10 @@ from math import isfinite, nan
 from typing import Any, Literal
 
 from otel_rl.clock import perf_counter_shift
-from otel_rl.current import CURRENT
 from otel_rl.guard import attempt
-from otel_rl.requests import MOST_PIECES, UNKNOWN, OneOf, Row, note_many, place
-from otel_rl.runtime import state
+from otel_rl.process.state import state
+from otel_rl.requests.queue import MOST_PIECES, UNKNOWN, OneOf, Row, note_many, place
+from otel_rl.trace.current import CURRENT
 
 Seconds = float | None
 IMPOSSIBLE = -2

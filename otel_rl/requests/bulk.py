@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Final
 
-from otel_rl.requests import native
-from otel_rl.rollouts import bulk_native, bulk_plain
+from otel_rl.requests import bulk_native, bulk_plain
+from otel_rl.requests.queue import native
 
 bulk: Final[ModuleType] = bulk_plain if native is None else bulk_native

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
-from otel_rl.requests import native as _found
-from otel_rl.rollouts import bulk_plain
-from otel_rl.rollouts.bulk_plain import PROBLEMS, Bins, Finished
-from otel_rl.rollouts.columns import MOST_TOKENS, SLACK_NS, Column, Derived, Table, is_failed
+from otel_rl.requests import bulk_plain
+from otel_rl.requests.bulk_plain import PROBLEMS, Bins, Finished
+from otel_rl.requests.columns import MOST_TOKENS, SLACK_NS, Column, Derived, Table, is_failed
+from otel_rl.requests.queue import native as _found
 
 _native: Any = _found
 LOW_BITS: Final = 20

@@ -11,8 +11,8 @@ from operator import itemgetter
 from typing import Final, NamedTuple
 from zlib import crc32
 
-from otel_rl.requests import UNKNOWN, Request
-from otel_rl.rollouts.columns import COUNTS, FAILED, MOST_TOKENS, SLACK_NS, TIMES, Column, Derived, Table
+from otel_rl.requests.columns import COUNTS, FAILED, MOST_TOKENS, SLACK_NS, TIMES, Column, Derived, Table
+from otel_rl.requests.queue import UNKNOWN, Request
 
 MASK: Final = (1 << 64) - 1
 FACTORS: Final = 0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53

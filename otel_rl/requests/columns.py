@@ -8,7 +8,7 @@ from operator import index, itemgetter
 from typing import Any, Final, NamedTuple
 
 from otel_rl.guard import attempt
-from otel_rl.requests import UNKNOWN, Request, Row, native
+from otel_rl.requests.queue import UNKNOWN, Request, Row, native
 
 Column = Any
 """A sequence of whole numbers."""

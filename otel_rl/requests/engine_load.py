@@ -5,11 +5,11 @@ from __future__ import annotations
 from math import isfinite
 
 from otel_rl import vocabulary as v
-from otel_rl.metrics import Fold
+from otel_rl.metrics.record import Fold
 from otel_rl.records import Labels, Point, Value
-from otel_rl.requests import KvCache, Load
-from otel_rl.rollouts.columns import whole
-from otel_rl.rollouts.labels import Words
+from otel_rl.requests.columns import whole
+from otel_rl.requests.labels import Words
+from otel_rl.requests.queue import KvCache, Load
 
 
 class Engines:

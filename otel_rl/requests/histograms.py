@@ -10,21 +10,21 @@ from typing import Any, Final
 
 from otel_rl import vocabulary as v
 from otel_rl.guard import guard
-from otel_rl.metrics import Fold
+from otel_rl.metrics.record import Fold
+from otel_rl.process.state import state
 from otel_rl.records import Exemplar, Labels, Noted, Point, Span, Value
-from otel_rl.requests import KvCache, Load, Request
-from otel_rl.rollouts.bulk import bulk
-from otel_rl.rollouts.candidates import Policy, outcomes
-from otel_rl.rollouts.columns import ERROR, TURN, Derived, Numbers, Table, clean, has_error, is_failed
-from otel_rl.rollouts.engine import Engines
-from otel_rl.rollouts.labels import Words
-from otel_rl.rollouts.measures import EXPONENTIAL, HISTOGRAMS, NS, OUTCOMES, SHARES
-from otel_rl.rollouts.place import PURPOSES, ROLLOUTS, TRAINING, Bucket, Purpose, Stages, apart
-from otel_rl.rollouts.reading import Reading
-from otel_rl.rollouts.request_span import request_span
-from otel_rl.rollouts.rollout import Rollout
-from otel_rl.runtime import state
-from otel_rl.spans import Stage
+from otel_rl.requests.bulk import bulk
+from otel_rl.requests.columns import ERROR, TURN, Derived, Numbers, Table, clean, has_error, is_failed
+from otel_rl.requests.engine_load import Engines
+from otel_rl.requests.labels import Words
+from otel_rl.requests.measures import EXPONENTIAL, HISTOGRAMS, NS, OUTCOMES, SHARES
+from otel_rl.requests.parents import PURPOSES, ROLLOUTS, TRAINING, Bucket, Purpose, Stages, apart
+from otel_rl.requests.queue import KvCache, Load, Request
+from otel_rl.requests.reader import Reading
+from otel_rl.requests.rollout import Rollout
+from otel_rl.requests.sampling import Policy, outcomes
+from otel_rl.requests.span import request_span
+from otel_rl.trace.stage import Stage
 from otel_rl.vocabulary import CONTAINER
 
 TOGETHER: Final = 4_000

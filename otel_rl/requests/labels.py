@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from otel_rl import vocabulary as v
 from otel_rl.records import Labels
-from otel_rl.requests import Request
-from otel_rl.rollouts.columns import kind_of
+from otel_rl.requests.columns import kind_of
+from otel_rl.requests.queue import Request
 
 MOST: Final = 64
 """Engines, models, replicas, finish reasons, errors: so many of each are told apart in one process."""

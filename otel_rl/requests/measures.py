@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from otel_rl import vocabulary as v
-from otel_rl.buckets import BOUNDS
+from otel_rl.analysis.buckets import BOUNDS
 
 NS: Final = 1e-9
 ROUNDING: Final = 1e-6

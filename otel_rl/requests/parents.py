@@ -11,11 +11,11 @@ from opentelemetry.trace import SpanContext, get_current_span
 
 from otel_rl import vocabulary as v
 from otel_rl.guard import guard
+from otel_rl.process.state import Trace, state
 from otel_rl.records import Labels
-from otel_rl.requests import Row
-from otel_rl.rollouts.columns import SLACK_NS, Table
-from otel_rl.runtime import Trace, state
-from otel_rl.spans import Stage
+from otel_rl.requests.columns import SLACK_NS, Table
+from otel_rl.requests.queue import Row
+from otel_rl.trace.stage import Stage
 
 ROLLOUTS: Final = frozenset((v.SAMPLE, v.EVALUATE))
 """Stages that are a rollout each; requests of other stages are judged with their whole step."""

@@ -7,16 +7,16 @@ from typing import Any, Final, NamedTuple
 from weakref import finalize, ref
 
 from otel_rl import vocabulary as v
-from otel_rl.current import CURRENT
 from otel_rl.guard import guard
-from otel_rl.native import find_native
+from otel_rl.journal.otlp.native import find_native
+from otel_rl.process.state import QUEUE_LIMIT, state
 from otel_rl.records import Count, Later, Noted
-from otel_rl.runtime import QUEUE_LIMIT, state
-from otel_rl.spans import Stage, current_parent
+from otel_rl.trace.current import CURRENT
+from otel_rl.trace.stage import Stage, current_parent
 
 FORM: Final = 3
 """Of what ``rollouts/_native.c`` takes and gives."""
-native = find_native("otel_rl.rollouts._native", FORM)
+native = find_native("otel_rl.requests._native", FORM)
 
 UNKNOWN = -1
 """A count that the engine does not tell; a time that it does not tell is 0."""

@@ -9,11 +9,11 @@ from time import sleep
 from typing import Any, Final
 
 from otel_rl.guard import attempt, guard
+from otel_rl.process.state import state
 from otel_rl.records import Noted
-from otel_rl.requests import Row, native
-from otel_rl.rollouts.place import Bucket, key_of, place_of
-from otel_rl.runtime import state
-from otel_rl.spans import Stage
+from otel_rl.requests.parents import Bucket, key_of, place_of
+from otel_rl.requests.queue import Row, native
+from otel_rl.trace.stage import Stage
 
 CHUNK: Final = 500
 """Requests that are counted at once: so few are gone before the garbage collector has looked at them twice."""

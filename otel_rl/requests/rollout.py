@@ -9,12 +9,12 @@ from zlib import crc32
 
 from otel_rl import vocabulary as v
 from otel_rl.analysis.requests import PERCENTS, bubble, tail
+from otel_rl.process.state import Trace
 from otel_rl.records import Labels
-from otel_rl.rollouts.bulk import bulk
-from otel_rl.rollouts.candidates import Candidates, Kept, Policy
-from otel_rl.rollouts.columns import Derived, Table
-from otel_rl.rollouts.seen import ANOTHER, SAME, Seen
-from otel_rl.runtime import Trace
+from otel_rl.requests.bulk import bulk
+from otel_rl.requests.columns import Derived, Table
+from otel_rl.requests.sampling import Candidates, Kept, Policy
+from otel_rl.requests.seen import ANOTHER, SAME, Seen
 
 LOW_64_BITS: Final = (1 << 64) - 1
 MOST_ENDS: Final = 1_000_000

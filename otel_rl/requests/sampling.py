@@ -10,9 +10,9 @@ from operator import attrgetter
 from typing import Any, Final
 
 from otel_rl.records import Labels
-from otel_rl.requests import Row
-from otel_rl.rollouts.bulk import bulk
-from otel_rl.rollouts.columns import Column, Derived, Numbers, Table, cleaned, has_error, is_failed
+from otel_rl.requests.bulk import bulk
+from otel_rl.requests.columns import Column, Derived, Numbers, Table, cleaned, has_error, is_failed
+from otel_rl.requests.queue import Row
 
 
 class Kept:

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from operator import itemgetter
 from typing import Final
 
-from otel_rl.requests import native
-from otel_rl.rollouts.columns import TIMES, Table, places
+from otel_rl.requests.columns import TIMES, Table, places
+from otel_rl.requests.queue import native
 
 KEY: Final = places("id", "turn", "engine", "replica")
 """What tells requests of one rollout apart."""

@@ -7,11 +7,11 @@ from typing import Final
 
 from otel_rl import vocabulary as v
 from otel_rl.ids import random_bits
+from otel_rl.process.state import state
 from otel_rl.records import Value
-from otel_rl.rollouts.candidates import Kept
-from otel_rl.rollouts.labels import submission
-from otel_rl.runtime import state
-from otel_rl.spans import Stage
+from otel_rl.requests.labels import submission
+from otel_rl.requests.sampling import Kept
+from otel_rl.trace.stage import Stage
 
 REMOTE: Final = frozenset(("openai",))
 """Engines that another process runs: their spans are those of a client."""

@@ -14,8 +14,8 @@ from otel_rl.analysis.stage_calls import Met, StageCall
 from otel_rl.analysis.stages import LOADING, Idle, Piece, Tree
 from otel_rl.analysis.waits import is_symmetric
 from otel_rl.journal.views import SpanView
-from otel_rl.pieces import integer, text
 from otel_rl.records import Value
+from otel_rl.runs.spans import integer, text
 
 OF_ALL_RANKS: Final = (
     "gather", "gather_object", "gather_for_metrics", "reduce", "wait_for_everyone", *v.MAKING_A_GROUP,

@@ -9,9 +9,9 @@ from math import inf
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 
-from otel_rl.identity import folder_name
 from otel_rl.journal.file_time import ahead_s
 from otel_rl.journal.read import JournalNotFound, Run, open_run
+from otel_rl.process.identity import folder_name
 
 PENDING = ".pending"
 """Where processes write until the name of their run is known."""
@@ -50,7 +50,7 @@ def open_whole(path: Path) -> Run:
     Raises:
         JournalNotFound: there is none, or it cannot be read.
     """
-    from otel_rl.directories import redirected  # as below
+    from otel_rl.process.directories import redirected  # as below
 
     return open_run(path, redirected(path.absolute()))
 
@@ -94,7 +94,7 @@ def is_fallback(run: Path) -> bool:
 
 def _fallback() -> Path | None:
     """Give the folder for runs that cannot be written where they belong; None where there cannot be one."""
-    from otel_rl.directories import fallback_name  # reading needs nothing else of the recorder
+    from otel_rl.process.directories import fallback_name  # reading needs nothing else of the recorder
 
     try:
         return fallback_name()

@@ -11,15 +11,16 @@ from collections.abc import Collection, Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from otel_rl import directories, vocabulary
-from otel_rl.journal.encode import SpanEncoder
+from otel_rl import vocabulary
 from otel_rl.journal.files import Journal, Segment
 from otel_rl.journal.identity import WriterIdentity
+from otel_rl.journal.otlp.encode import SpanEncoder
+from otel_rl.journal.otlp.wire import Request
 from otel_rl.journal.read import Run
 from otel_rl.journal.views import SpanView
-from otel_rl.journal.wire import Request
+from otel_rl.process import directories
 from otel_rl.sidecar.follow import Stream, find_streams
-from otel_rl.sidecar.made import MadeSpan
+from otel_rl.sidecar.span import MadeSpan
 from otel_rl.version import __version__
 
 

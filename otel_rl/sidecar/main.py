@@ -16,9 +16,9 @@ from typing import Final
 from otel_rl.guard import guard, logger, report
 from otel_rl.journal.identity import WriterIdentity
 from otel_rl.sidecar import owner
-from otel_rl.sidecar.derive import Deriver
+from otel_rl.sidecar.compare.compare import Deriver
 from otel_rl.sidecar.node import SCAN_S, Node
-from otel_rl.sidecar.own import PERIOD_S, OwnJournal
+from otel_rl.sidecar.self_journal import PERIOD_S, OwnJournal
 from otel_rl.sidecar.settings import Target
 from otel_rl.version import __version__
 

@@ -16,14 +16,14 @@ from otel_rl.journal.file_time import silent_s
 from otel_rl.journal.files import ends_closed
 from otel_rl.journal.frame import Signal
 from otel_rl.journal.identity import WriterIdentity
-from otel_rl.sidecar.client import connect
 from otel_rl.sidecar.close import close_left_open
 from otel_rl.sidecar.follow import Stream, find_streams, identity_of
-from otel_rl.sidecar.halve import records
-from otel_rl.sidecar.progress import Progress, load, save
 from otel_rl.sidecar.settings import SIGNALS, Target
-from otel_rl.sidecar.share import Share
-from otel_rl.sidecar.ship import Followed, Outgoing, Shipper
+from otel_rl.sidecar.ship.client import connect
+from otel_rl.sidecar.ship.progress import Progress, load, save
+from otel_rl.sidecar.ship.shipper import Followed, Outgoing, Shipper
+from otel_rl.sidecar.ship.split import records
+from otel_rl.sidecar.ship.trace_budget import Share
 
 SCAN_S: Final = 0.5
 SAVE_S: Final = 1.0

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Final
 
 from otel_rl import ids, vocabulary
-from otel_rl.journal.encode import Request, SpanEncoder
 from otel_rl.journal.identity import WriterIdentity
+from otel_rl.journal.otlp.encode import Request, SpanEncoder
 from otel_rl.journal.write import Writer
 from otel_rl.probes.sample import Sample
 from otel_rl.records import MetricPoints, Number, Value

@@ -13,7 +13,7 @@ from typing import Final
 from otel_rl.config import ConfigurationError
 from otel_rl.guard import guard, say
 from otel_rl.journal.identity import WriterIdentity
-from otel_rl.runtime import state
+from otel_rl.process.state import state
 from otel_rl.sidecar import owner
 from otel_rl.sidecar.owner import ROLE
 from otel_rl.sidecar.settings import targets

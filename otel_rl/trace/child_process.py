@@ -23,11 +23,11 @@ from typing import Any
 
 from otel_rl import vocabulary
 from otel_rl.guard import guard
-from otel_rl.identity import from_launcher
 from otel_rl.probes import deferred
+from otel_rl.process.identity import from_launcher
+from otel_rl.process.state import Trace, state
 from otel_rl.records import Log, Noted
-from otel_rl.runtime import Trace, state
-from otel_rl.spans import Stage
+from otel_rl.trace.stage import Stage
 
 KEY = "otel_rl"
 OWN = ("pid", "started_ns", "host", "device_id", "extra")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from otel_rl.guard import guard
-from otel_rl.runtime import state
+from otel_rl.process.state import state
 
 
 def text_of(error: BaseException) -> str:

@@ -9,7 +9,7 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Span, get_current_span
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from otel_rl.current import is_shared
+from otel_rl.trace.current import is_shared
 
 W3C = TraceContextTextMapPropagator()
 

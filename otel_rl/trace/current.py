@@ -15,7 +15,7 @@ from opentelemetry.context import Context, attach, detach, get_current
 from opentelemetry.trace import INVALID_SPAN, INVALID_SPAN_CONTEXT, Span, SpanContext
 from opentelemetry.trace.propagation import set_span_in_context
 
-from otel_rl.runtime import state
+from otel_rl.process.state import state
 
 SPAN_KEY = next(iter(set_span_in_context(INVALID_SPAN, Context())))
 """The key under which OpenTelemetry keeps the current span; its public API is asked once, each time costs 0.5 us."""

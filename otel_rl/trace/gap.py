@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from time import monotonic_ns
 
+from otel_rl.process.state import state
 from otel_rl.records import Value
-from otel_rl.runtime import state
-from otel_rl.spans import Stage
+from otel_rl.trace.stage import Stage
 
 
 def begin_between(name: str, attributes: dict[str, Value] | None = None) -> None:

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from otel_rl import vocabulary as v
+from otel_rl.process.state import Trace, state
 from otel_rl.records import Count, Later, Point
-from otel_rl.runtime import Trace, state
-from otel_rl.spans import Stage
-from otel_rl.throughput import ENVIRONMENT, PADDING, PROMPT, RESPONSE, ROLLOUT, TRAIN, Done, Rates
+from otel_rl.trace.stage import Stage
+from otel_rl.trace.throughput import ENVIRONMENT, PADDING, PROMPT, RESPONSE, ROLLOUT, TRAIN, Done, Rates
 
 WORKING: Final = frozenset((v.SAMPLE, v.FORWARD, v.TRAIN))
 """Stages that tell samples and tokens."""

@@ -10,11 +10,11 @@ from opentelemetry.trace import Span, SpanContext
 from opentelemetry.trace.status import Status, StatusCode
 
 from otel_rl import vocabulary
-from otel_rl.content import is_content, text_of
 from otel_rl.guard import errors, guard
+from otel_rl.process.state import Trace, state
 from otel_rl.records import SpanEvent, SpanLink, Value
-from otel_rl.runtime import Trace, state
-from otel_rl.values import NUMBERS, clean, clean_all, clean_key
+from otel_rl.trace.content import is_content, text_of
+from otel_rl.trace.values import NUMBERS, clean, clean_all, clean_key
 
 MAX_KEPT = 1024
 """Attributes, events and links that an open stage keeps; the encoder keeps 128 of them and counts the others."""

@@ -15,18 +15,18 @@ from opentelemetry.context import Context
 from opentelemetry.trace import INVALID_SPAN_CONTEXT, SpanContext, TraceFlags, format_span_id, format_trace_id
 
 from otel_rl import vocabulary
-from otel_rl.content import text_of
-from otel_rl.current import CONTEXT, CURRENT, SPAN_KEY, is_shared, put, seen_without_us, with_span_of
-from otel_rl.exhausted import is_out_of_memory, record_exhausted
 from otel_rl.guard import errors, guard
 from otel_rl.ids import random_bits
-from otel_rl.importlib_bootstrap import not_counted
-from otel_rl.no_stage import NoStage
 from otel_rl.probes.memory import FRESH_NS, Reading
+from otel_rl.process.state import QUEUE_LIMIT, Trace, state
 from otel_rl.records import SpanEvent, SpanLink, Value
-from otel_rl.runtime import QUEUE_LIMIT, Trace, state
-from otel_rl.settable import Settable
-from otel_rl.values import KEYS, NUMBERS, clean, clean_key
+from otel_rl.trace.content import text_of
+from otel_rl.trace.current import CONTEXT, CURRENT, SPAN_KEY, is_shared, put, seen_without_us, with_span_of
+from otel_rl.trace.importlib_bootstrap import not_counted
+from otel_rl.trace.noop import NoStage
+from otel_rl.trace.out_of_memory import is_out_of_memory, record_exhausted
+from otel_rl.trace.settable import Settable
+from otel_rl.trace.values import KEYS, NUMBERS, clean, clean_key
 from otel_rl.vocabulary import SHORT_NAMES
 
 Function = TypeVar("Function", bound=Callable[..., Any])

@@ -14,17 +14,17 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Span, SpanContext
 
 from otel_rl import ids, vocabulary
-from otel_rl.complete import device_points
-from otel_rl.current import CONTEXT, CURRENT, SPAN_KEY, is_shared
 from otel_rl.guard import attempt, errors, guard, say
-from otel_rl.own_loop import OwnLoop
 from otel_rl.probes import deferred
+from otel_rl.probes.attributes import device_points
 from otel_rl.probes.memory import Reading, host, peak_rss
+from otel_rl.process.rendezvous import Rendezvous
+from otel_rl.process.state import PHASES, Trace, state
 from otel_rl.records import Later, Noted, Point, Value
-from otel_rl.rendezvous import Rendezvous
-from otel_rl.runtime import PHASES, Trace, state
-from otel_rl.spans import Stage
-from otel_rl.workers import hear_attempt, leave_place, take_place, tell_attempt
+from otel_rl.trace.child_process import hear_attempt, leave_place, take_place, tell_attempt
+from otel_rl.trace.current import CONTEXT, CURRENT, SPAN_KEY, is_shared
+from otel_rl.trace.own_loop import OwnLoop
+from otel_rl.trace.stage import Stage
 
 LOOKS = 3
 """How many steps of a loop look for functions that another library has replaced, and for the device in use: either may

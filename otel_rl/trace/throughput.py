@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from otel_rl import vocabulary
+from otel_rl.process.state import state
 from otel_rl.records import Count, Later, Point
-from otel_rl.runtime import state
-from otel_rl.spans import Stage
+from otel_rl.trace.stage import Stage
 
 ROLLOUT = (vocabulary.WORK, "rollout")
 TRAIN = (vocabulary.WORK, "train")

@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 from otel_rl import vocabulary
 from otel_rl.guard import guard
+from otel_rl.process.state import state
 from otel_rl.records import Count, Value
-from otel_rl.runtime import state
 
 Text = TypeVar("Text", str, bytes | bytearray)
 Item = TypeVar("Item")

@@ -15,12 +15,12 @@ from otel_rl.vocabulary.comm import *
 from otel_rl.vocabulary.efficiency import *
 from otel_rl.vocabulary.flops import *
 from otel_rl.vocabulary.hardware import *
+from otel_rl.vocabulary.kinds import *
 from otel_rl.vocabulary.ledger import *
-from otel_rl.vocabulary.numbers import *
-from otel_rl.vocabulary.own import *
+from otel_rl.vocabulary.metrics import *
 from otel_rl.vocabulary.requests import *
 from otel_rl.vocabulary.resource import *
-from otel_rl.vocabulary.row import *
+from otel_rl.vocabulary.self import *
 from otel_rl.vocabulary.stages import *
 
 STAGES: Final = {row.name: row for row in ROWS if isinstance(row, Stage)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from otel_rl.vocabulary.row import PROPOSAL, SEMCONV, attribute
+from otel_rl.vocabulary.kinds import PROPOSAL, SEMCONV, attribute
 
 ITERATION: Final = attribute(
     "rl.loop.iteration", "int", "span", "number of the step, as the framework logs it", PROPOSAL

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from otel_rl.vocabulary.numbers import DURATION_BOUNDARIES
-from otel_rl.vocabulary.row import OURS, attribute, metric
+from otel_rl.vocabulary.kinds import OURS, attribute, metric
+from otel_rl.vocabulary.metrics import DURATION_BOUNDARIES
 
 COMM_GROUP: Final = attribute(
     "rl.comm.group", "string", "span", "the process group: its description and name, the same on all of its ranks"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from otel_rl.vocabulary.row import attribute, metric
+from otel_rl.vocabulary.kinds import attribute, metric
 
 GOODPUT_KIND: Final = attribute(
     "rl.goodput.kind", "string", "metric", "`productive`, `overhead`, `idle`, `wasted` or `other`"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from otel_rl.vocabulary.row import attribute, event, metric
+from otel_rl.vocabulary.kinds import attribute, event, metric
 
 FLOPS_STAGE: Final = attribute("rl.flops.stage", "string", "metric", "the stage that computed: `rl.train.forward`, ...")
 FLOPS_SCOPE: Final = attribute(

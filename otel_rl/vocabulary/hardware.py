@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from otel_rl.vocabulary.row import SEMCONV, attribute, metric
+from otel_rl.vocabulary.kinds import SEMCONV, attribute, metric
 
 HW_ID: Final = attribute(
     "hw.id", "string", "metric", "the device's own id (NVIDIA: its UUID); in a rank's resource the one it uses", SEMCONV

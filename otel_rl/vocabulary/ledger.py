@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from otel_rl.vocabulary.row import attribute, event, metric
+from otel_rl.vocabulary.kinds import attribute, event, metric
 
 LEDGER_BOUNDARY: Final = attribute(
     "rl.ledger.boundary", "string", "log", "the place: name of the stage; `a -> b` for what two of them disagree about"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from otel_rl.vocabulary.row import OURS, PROPOSAL, attribute, metric
+from otel_rl.vocabulary.kinds import OURS, PROPOSAL, attribute, metric
 
 DURATION_BOUNDARIES: Final = (0.001, 0.01, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 1000.0, 10000.0)
 """A millisecond to three hours: an RL stage lasts from one optimizer step to one long rollout.

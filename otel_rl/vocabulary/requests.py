@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from otel_rl.vocabulary.row import OURS, SEMCONV, attribute, metric
+from otel_rl.vocabulary.kinds import OURS, SEMCONV, attribute, metric
 
 REQUEST_TIME_BOUNDARIES: Final = (
     0.0001, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, 10000.0,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from otel_rl.vocabulary.row import PROPOSAL, SEMCONV, attribute
+from otel_rl.vocabulary.kinds import PROPOSAL, SEMCONV, attribute
 
 SERVICE_NAME: Final = attribute(
     "service.name", "string", "resource", "OTEL_SERVICE_NAME, else `<system>-<role>`", SEMCONV

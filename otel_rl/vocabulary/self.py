@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from otel_rl.vocabulary.row import attribute, event, metric
+from otel_rl.vocabulary.kinds import attribute, event, metric
 
 SIGNAL: Final = attribute("otel_rl.signal", "string", "metric", "`traces`, `metrics` or `logs`")
 REASON: Final = attribute(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from otel_rl.vocabulary.row import PROPOSAL, SEMCONV, stage
+from otel_rl.vocabulary.kinds import PROPOSAL, SEMCONV, stage
 
 LOOP: Final = stage("rl.loop", "root of a step's trace: one iteration of the loop; emitted by rank 0 only", PROPOSAL)
 RANK_SPAN: Final = stage(

@@ -17,7 +17,7 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span, Status
 
 from otel_rl.journal.frame import Signal
-from otel_rl.sidecar.client import SERVICES
+from otel_rl.sidecar.ship.client import SERVICES
 
 HOUR_S = 3600
 

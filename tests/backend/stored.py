@@ -8,7 +8,7 @@ from typing import Any
 
 from otel_rl import vocabulary as v
 from otel_rl.journal.read import Run
-from otel_rl.report.otlp_json import lines
+from otel_rl.runs.otlp_json import lines
 
 
 def journaled(run: Run) -> dict[str, dict[str, dict[str, Any]]]:

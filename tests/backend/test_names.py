@@ -13,7 +13,7 @@ import pytest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
 from otel_rl import vocabulary as v
-from otel_rl.journal.encode import SpanEncoder
+from otel_rl.journal.otlp.encode import SpanEncoder
 from otel_rl.journal.read import open_run
 from otel_rl.records import MetricPoints, Number
 from tests.backend.otlp import send

@@ -10,7 +10,7 @@ import pytest
 
 import otel_rl
 from otel_rl import vocabulary as v
-from otel_rl.steps import know_attempt
+from otel_rl.trace.steps import know_attempt
 from tests.backends import need
 from tests.fixtures import RUN, WALL_NS, Recording
 from tests.rules import RULES
@@ -24,7 +24,7 @@ LABELS = {"rl_rank": v.RANK, "rl_rank_dp": v.RANK_DP, "rl_role": v.ROLE, "rl_run
 def test_the_alert_of_a_fall_fires(stubbed: Recording, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Two ranks that share no samples: an hour of steps of 30 s, then steps of 90 s."""
     monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setattr("otel_rl.flusher.HOLD_LIMIT", 100_000)
+    monkeypatch.setattr("otel_rl.flusher.thread.HOLD_LIMIT", 100_000)
     for rank in range(2):
         monkeypatch.setenv("RANK", str(rank))
         monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", f"{v.RANK_DP}={rank}")

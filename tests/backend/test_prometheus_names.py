@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from otel_rl import vocabulary as v
-from otel_rl.journal.encode import SpanEncoder
-from otel_rl.metrics import Fold
-from otel_rl.prometheus import page
-from otel_rl.prometheus.areas import AREAS
-from otel_rl.prometheus.names import all_series, emitted, label_name, series_name
+from otel_rl.catalogue import prometheus as page
+from otel_rl.catalogue.areas import AREAS
+from otel_rl.catalogue.series_names import all_series, emitted, label_name, series_name
+from otel_rl.journal.otlp.encode import SpanEncoder
+from otel_rl.metrics.record import Fold
 from otel_rl.records import MetricPoints, Point
 from tests.backends import Collector, Prometheus, collector, prometheus, wait_for
 

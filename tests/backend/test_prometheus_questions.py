@@ -21,13 +21,13 @@ import pynvml
 import pytest
 
 from otel_rl import vocabulary as v
+from otel_rl.catalogue.areas import AREAS
+from otel_rl.catalogue.questions import QUESTIONS, expressions
 from otel_rl.journal.identity import WriterIdentity
 from otel_rl.journal.read import Run, open_run
-from otel_rl.metrics import Fold
+from otel_rl.metrics.record import Fold
 from otel_rl.probes.nvidia import NvidiaProbe
 from otel_rl.probes.sample import Sample
-from otel_rl.prometheus.areas import AREAS
-from otel_rl.prometheus.questions import QUESTIONS, expressions
 from otel_rl.records import MetricPoints, Number
 from otel_rl.sidecar import owner
 from tests.backend.otlp import HOUR_S, metrics, send, span, traces

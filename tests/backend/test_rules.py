@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from otel_rl import vocabulary as v
-from otel_rl.identity import Identity
-from otel_rl.journal.encode import SpanEncoder
-from otel_rl.metrics import Fold
+from otel_rl.journal.otlp.encode import SpanEncoder
+from otel_rl.metrics.record import Fold
+from otel_rl.process.identity import Identity
 from otel_rl.records import MetricPoints, Number, Value
 from tests.backends import CONFIGURATIONS, Prometheus, need, prometheus, wait_for
 from tests.rules import RULES, alerts, recording, series_of_rules

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from otel_rl.journal.encode import SpanEncoder
+from otel_rl.journal.otlp.encode import SpanEncoder
 from otel_rl.journal.read import open_run
 from otel_rl.vocabulary import RANK
 from tests.backend.otlp import logs, metrics, send, span, traces

@@ -15,7 +15,7 @@ import yaml
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
 from otel_rl import vocabulary as v
-from otel_rl.journal.encode import SpanEncoder
+from otel_rl.journal.otlp.encode import SpanEncoder
 from otel_rl.probes.host import HostProbe
 from otel_rl.records import MetricPoints, Number
 from tests.backend.certificates import Authority

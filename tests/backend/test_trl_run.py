@@ -15,9 +15,9 @@ from typing import NamedTuple
 import pytest
 
 from otel_rl import vocabulary as v
+from otel_rl.catalogue.areas import AREAS
 from otel_rl.journal.identity import WriterIdentity
 from otel_rl.journal.read import Run, open_run
-from otel_rl.prometheus.areas import AREAS
 from otel_rl.sidecar import owner
 from tests.backend.stored import facts, journaled
 from tests.backends import NO_TEMPO, Jaeger, Prometheus, Tempo, collector, find, jaeger, prometheus, tempo, wait_for

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from otel_rl.requests import Request
+from otel_rl.requests.queue import Request
 from tests.integrations import api_server as api
 from tests.integrations.api_server import chunk, usage
 

@@ -16,7 +16,7 @@ import torch
 
 import otel_rl
 from otel_rl import vocabulary as v
-from otel_rl.spans import Stage
+from otel_rl.trace.stage import Stage
 from tests.programs.recorded import Recorded
 
 pytestmark = pytest.mark.filterwarnings("ignore")

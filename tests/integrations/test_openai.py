@@ -13,7 +13,7 @@ pytest.importorskip("openai")
 import openai
 
 import otel_rl
-from otel_rl.requests import UNKNOWN
+from otel_rl.requests.queue import UNKNOWN
 from tests.integrations import api_server as api
 from tests.integrations.api_server import Server, chunk, completion, events, usage, whole
 from tests.integrations.openai_calls import ASK, ONE, STREAM, TALK, Notes, row

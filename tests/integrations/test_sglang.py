@@ -18,12 +18,12 @@ from typing import Any
 import pytest
 
 import otel_rl
-from otel_rl.integrations import sglang as integration
-from otel_rl.patching import wrap
-from otel_rl.requests import UNKNOWN, Request
+from otel_rl.hooks.install import wrap
+from otel_rl.integrations import sglang
+from otel_rl.requests.queue import UNKNOWN, Request
 from tests.integrations.openai_calls import Notes, keep
 
-(HOOK,) = integration.HOOKS
+(HOOK,) = sglang.HOOKS
 S = 1_000_000_000
 
 OLD = {"id": "a", "finish_reason": {"type": "stop", "matched": 2}, "prompt_tokens": 5, "completion_tokens": 3,
@@ -66,8 +66,8 @@ class Manager:
 def notes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Notes]:
     """Record, and take the rows before the flusher does."""
     notes = Notes()
-    monkeypatch.setattr(integration, "note", notes)
-    monkeypatch.setattr(integration, "note_many", lambda one, number: notes(one[0], *one[3:], parent=one[1]))
+    monkeypatch.setattr(sglang, "note", notes)
+    monkeypatch.setattr(sglang, "note_many", lambda one, number: notes(one[0], *one[3:], parent=one[1]))
     monkeypatch.setattr(Manager, "generate_request", wrap(HOOK, Manager.generate_request))
     otel_rl.instrument([])
     yield notes
@@ -77,9 +77,9 @@ def notes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Notes]:
 @pytest.fixture
 def offset(monkeypatch: pytest.MonkeyPatch) -> float:
     """Stand for SGLang's own conversion of times; a clock that was set since shows in nothing."""
-    module = ModuleType(integration.TIMES)
+    module = ModuleType(sglang.TIMES)
     module.global_diff_realtime_monotonic = offset = time() - monotonic() - 100.0  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, integration.TIMES, module)
+    monkeypatch.setitem(sys.modules, sglang.TIMES, module)
     return offset
 
 
@@ -250,7 +250,7 @@ def test_an_error_is_the_callers(
 def test_an_error_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor what its frames hold, until the flusher reads."""
     kept: list[Any] = []
-    monkeypatch.setattr(integration, "note", keep(kept))
+    monkeypatch.setattr(sglang, "note", keep(kept))
     try:
         read(Refusal())
     except Refusal as error:

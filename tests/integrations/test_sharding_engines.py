@@ -10,9 +10,9 @@ import pytest
 
 import otel_rl
 from otel_rl import vocabulary as v
+from otel_rl.hooks.install import Hook, wrap
 from otel_rl.integrations import deepspeed, megatron
-from otel_rl.patching import Hook, wrap
-from otel_rl.runtime import state
+from otel_rl.process.state import state
 from tests.fixtures import Recording, Tree
 
 

@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 
 import otel_rl
 from otel_rl.cli import app
+from otel_rl.hooks.install import find
 from otel_rl.integrations import MODULES
 from otel_rl.integrations.choice import NotPossibleError
-from otel_rl.patching import find
 
 ENGINES = {
     "vllm": ("0.8.4", "0.34.0", "0.32.0"),

@@ -23,9 +23,9 @@ from opentelemetry.context import get_current
 
 import otel_rl
 from otel_rl import vocabulary as v
-from otel_rl.current import CURRENT, SPAN_KEY
 from otel_rl.guard import errors
-from otel_rl.runtime import state
+from otel_rl.process.state import state
+from otel_rl.trace.current import CURRENT, SPAN_KEY
 from tests.programs.launch import HERE, launcher, run
 from tests.programs.recorded import COLLECTIVE, Node, Recorded
 

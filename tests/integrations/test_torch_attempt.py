@@ -12,8 +12,8 @@ pytest.importorskip("torch")
 import torch
 
 import otel_rl
-from otel_rl.integrations.torch_process_group import ATTEMPT_KEY
-from otel_rl.runtime import state
+from otel_rl.integrations.torch.process_group import ATTEMPT_KEY
+from otel_rl.process.state import state
 from tests.fixtures import Recording
 
 
@@ -22,7 +22,7 @@ def untold(stubbed: Recording, monkeypatch: pytest.MonkeyPatch) -> Iterator[Reco
     """Rank 1 of two, to whom rank 0 has not said the attempt in time."""
     from torch.testing._internal.distributed import fake_pg  # noqa: F401 - makes the backend known
 
-    monkeypatch.setattr("otel_rl.integrations.torch_process_group.ATTEMPT_LIMIT_S", -1.0)
+    monkeypatch.setattr("otel_rl.integrations.torch.process_group.ATTEMPT_LIMIT_S", -1.0)
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
     stubbed.start("torch")

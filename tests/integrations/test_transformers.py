@@ -14,8 +14,8 @@ pytest.importorskip("trl")
 
 import otel_rl
 from otel_rl import vocabulary as v
+from otel_rl.process.state import Training, state
 from otel_rl.report.build import build_report
-from otel_rl.runtime import Training, state
 from tests.programs.launch import Trainings
 from tests.programs.recorded import Recorded, outside, overlapping
 
@@ -201,7 +201,7 @@ def test_who_listens_is_asked_of_the_callbacks_there_are(monkeypatch: pytest.Mon
     from transformers import TrainerCallback
     from transformers.trainer_callback import CallbackHandler
 
-    from otel_rl.integrations import transformers as integration
+    from otel_rl.integrations.transformers import hooks
 
     class Quiet(TrainerCallback):
         pass
@@ -214,7 +214,7 @@ def test_who_listens_is_asked_of_the_callbacks_there_are(monkeypatch: pytest.Mon
         return CallbackHandler([kind()], None, None, None, None)
 
     def stage(of: Any) -> str | None:
-        return integration._event_stage((of, "on_step_end"), {})
+        return hooks._event_stage((of, "on_step_end"), {})
 
     monkeypatch.setattr(state, "training", Training())
     replaced = handler(Quiet)
@@ -225,7 +225,7 @@ def test_who_listens_is_asked_of_the_callbacks_there_are(monkeypatch: pytest.Mon
     del replaced
     kinds = [Quiet, Listening] * 20
     assert [None, v.LOG] * 20 == [stage(handler(kind)) for kind in kinds]
-    monkeypatch.setattr(integration, "HEARD_LIMIT", 3)
+    monkeypatch.setattr(hooks, "HEARD_LIMIT", 3)
     for number in range(10):
         assert stage(handler(type(f"Quiet{number}", (Quiet,), {}))) is None
         assert len(state.training.heard) <= 3
@@ -252,11 +252,11 @@ class Measured:
         import torch
         import transformers
 
-        from otel_rl.integrations import transformers as integration
+        from otel_rl.integrations.transformers import hooks
 
         self.now = 1_000
         self.training = state.training = Training(throughput=SimpleNamespace(outside_ns=0))
-        monkeypatch.setattr(integration, "monotonic_ns", lambda: self.now)
+        monkeypatch.setattr(hooks, "monotonic_ns", lambda: self.now)
 
         def spend(ns: int) -> None:
             self.now += ns

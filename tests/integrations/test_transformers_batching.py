@@ -22,9 +22,9 @@ from transformers.generation.continuous_batching import continuous_api as api
 import otel_rl
 from otel_rl.clock import Clock, perf_counter_shift
 from otel_rl.demo import task
-from otel_rl.integrations import transformers_batching
-from otel_rl.requests import UNKNOWN, KvCache, Load, Request
-from otel_rl.runtime import state
+from otel_rl.integrations.transformers import batching
+from otel_rl.process.state import state
+from otel_rl.requests.queue import UNKNOWN, KvCache, Load, Request
 from tests.noted import held, take
 from tests.test_races import together
 
@@ -374,7 +374,7 @@ def test_a_request_that_is_not_taken_is_not_inside(recording: None, model: Any) 
 
 def test_a_manager_has_one_engine(recording: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Though its loop begins while the first request is submitted."""
-    both, make = threading.Barrier(2), transformers_batching.Engine
+    both, make = threading.Barrier(2), batching.Engine
 
     class Manager:
         pass
@@ -383,9 +383,9 @@ def test_a_manager_has_one_engine(recording: None, monkeypatch: pytest.MonkeyPat
         both.wait(60)
         return make(manager)
 
-    monkeypatch.setattr(transformers_batching, "Engine", made)
+    monkeypatch.setattr(batching, "Engine", made)
     manager, found = Manager(), list[Any]()
-    together(*[lambda: found.append(transformers_batching._engine_of(manager))] * 2)
+    together(*[lambda: found.append(batching._engine_of(manager))] * 2)
     assert found[0] is found[1]
 
 
@@ -404,18 +404,18 @@ def test_a_span_of_transformers_is_no_rollout(recording: None) -> None:
     from opentelemetry.trace import INVALID_SPAN, use_span
 
     with otel_rl.stage("sample") as stage, use_span(INVALID_SPAN):
-        assert stage is transformers_batching.Origin([], 1).parent
+        assert stage is batching.Origin([], 1).parent
 
 
 def test_rank_0_alone_counts_under_tensor_parallelism(recording: None) -> None:
     """The other ranks compute the same sequences, and have the same load."""
     manager = SimpleNamespace(is_tp_driver=False, num_return_sequences=1)
-    engine = transformers_batching.Engine(manager)
+    engine = batching.Engine(manager)
     state.training.generating.engine = engine
     processor = SimpleNamespace(scheduler=SimpleNamespace(active_requests={"req_0": None}, waiting_requests={}))
-    transformers_batching._computed((processor,), {})
-    transformers_batching._updated((processor,), {}, None)
-    transformers_batching._over(SimpleNamespace(request_id="req_0"), None, "stop", "")
+    batching._computed((processor,), {})
+    batching._updated((processor,), {}, None)
+    batching._over(SimpleNamespace(request_id="req_0"), None, "stop", "")
     assert [] == loads()
     assert [] == take().rows
 
@@ -423,8 +423,8 @@ def test_rank_0_alone_counts_under_tensor_parallelism(recording: None) -> None:
 @pytest.mark.parametrize(("is_tp_driver", "expected"), [(True, 3), (False, 0)])
 def test_sequences_that_never_end_are_counted(recording: None, is_tp_driver: bool, expected: int) -> None:
     """Of each prompt as many as are not over; under tensor parallelism rank 0 counts them."""
-    engine = transformers_batching.Engine(SimpleNamespace(is_tp_driver=is_tp_driver, num_return_sequences=2))
-    engine.open = {name: transformers_batching.Origin(None, 2) for name in ("req_0", "req_1")}
+    engine = batching.Engine(SimpleNamespace(is_tp_driver=is_tp_driver, num_return_sequences=2))
+    engine.open = {name: batching.Origin(None, 2) for name in ("req_0", "req_1")}
     engine.origin("req_0")
     assert expected == engine.unfinished
 
@@ -443,7 +443,7 @@ def test_sequences_inside_a_dropped_manager_are_counted(
     manager = Manager()
     manager.is_tp_driver = is_tp_driver
     for name in "abc":
-        transformers_batching._submit((manager, [1, 2], name), {})
+        batching._submit((manager, [1, 2], name), {})
     del manager
     assert expected == [count.value for count in take().counts]
     assert 0 == len(state.training.batching)
@@ -461,7 +461,7 @@ def test_times_of_transformers_4(recording: None, monkeypatch: pytest.MonkeyPatc
         request_id="req_0", created_time=now, lifespan=(now + 1, now + 2), max_new_tokens=5, eos_token_id=1
     )
     output = SimpleNamespace(prompt_ids=[1, 2], generated_tokens=[1], status=SimpleNamespace(name="FINISHED"))
-    transformers_batching._given((sequence,), {}, output)
+    batching._given((sequence,), {}, output)
     (row,) = take().rows
     assert ("stop", 2, 1, 5) == (row.finish, row.input_tokens, row.output_tokens, row.limit)
     assert before - 1_000_000 <= row.submitted <= behind + 1_000_000  # between two readings of another clock
@@ -491,7 +491,7 @@ def loads() -> list[Load]:
 
 def test_the_load_is_told_with_each_batch(recording: None, model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Requests that run and that wait, and the share of the cache while none has given its blocks back."""
-    monkeypatch.setattr(transformers_batching, "LOAD_EVERY_NS", 0)
+    monkeypatch.setattr(batching, "LOAD_EVERY_NS", 0)
     before = monotonic_ns()
     batch_at_once(model, config(min_new_tokens=12), small(max_requests_per_batch=1))
     told = loads()
@@ -511,7 +511,7 @@ def test_an_engine_that_falls_idle_says_so_at_once(
     recording: None, model: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the highest usage since the last time: three sequences of two blocks; however seldom it speaks."""
-    monkeypatch.setattr(transformers_batching, "LOAD_EVERY_NS", 1 << 62)
+    monkeypatch.setattr(batching, "LOAD_EVERY_NS", 1 << 62)
     batch_at_once(model, config(min_new_tokens=12))
     (load,) = loads()
     assert (0, 0) == (load.running, load.waiting)
@@ -524,7 +524,7 @@ def test_requests_that_are_gone_leave_an_idle_engine(
     recording: None, model: Any, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     """No batch is computed behind an abort or an error, and the load is told all the same, once."""
-    monkeypatch.setattr(transformers_batching, "LOAD_EVERY_NS", 0)
+    monkeypatch.setattr(batching, "LOAD_EVERY_NS", 0)
     manager = model.init_continuous_batching(
         generation_config=config(max_new_tokens=40, eos_token_id=-1), continuous_batching_config=small()
     )

@@ -22,10 +22,10 @@ import otel_rl
 from otel_rl import guard
 from otel_rl import vocabulary as v
 from otel_rl.demo import task
-from otel_rl.integrations import transformers_generate
+from otel_rl.integrations.transformers import generate
+from otel_rl.process.state import state
 from otel_rl.records import Count
-from otel_rl.requests import UNKNOWN, KvCache, Request
-from otel_rl.runtime import state
+from otel_rl.requests.queue import UNKNOWN, KvCache, Request
 from tests.noted import held, take
 
 pytestmark = pytest.mark.medium
@@ -486,12 +486,12 @@ def test_a_decoding_of_the_users_own(recording: None, model: Any) -> None:
 def test_on_a_device_lengths_come_later(recording: None, model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is read when generate returns; the requests follow when their numbers have arrived."""
     sent: list[Any] = []
-    monkeypatch.setattr(transformers_generate.deferred, "send", lambda *arguments: sent.append(arguments) or True)
+    monkeypatch.setattr(generate.deferred, "send", lambda *arguments: sent.append(arguments) or True)
 
     class Elsewhere(torch.Tensor):
         device = SimpleNamespace(type="cuda")
 
-    plan = transformers_generate.Plan(
+    plan = generate.Plan(
         "_sample",
         model,
         inputs()["input_ids"],
@@ -501,11 +501,11 @@ def test_on_a_device_lengths_come_later(recording: None, model: Any, monkeypatch
             "attention_mask": inputs()["attention_mask"],
         },
     )
-    call = transformers_generate.Call(None, model)
+    call = generate.Call(None, model)
     call.plan, call.marks = plan, [1, 2, 3, 4]
     new = torch.tensor([[5, EOS, 0], [5, 5, EOS], [5, 5, 5], [EOS, 0, 0]])
     call.result = torch.cat((inputs()["input_ids"], new), 1).as_subclass(Elsewhere)
-    assert transformers_generate._is_measured(call, call.result, call.result, None)
+    assert generate._is_measured(call, call.result, call.result, None)
     assert [] == take().rows
     ((kind, make, use),) = sent
     for record in use(make().tolist()):

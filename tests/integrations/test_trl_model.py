@@ -13,9 +13,9 @@ pytest.importorskip("trl")
 import otel_rl
 from otel_rl import vocabulary as v
 from otel_rl.analysis.trained import Trained
-from otel_rl.integrations import trl, trl_model
+from otel_rl.integrations.trl import hooks, model
 from otel_rl.journal.read import Run
-from otel_rl.runtime import state
+from otel_rl.process.state import state
 from tests.programs.launch import Trained as Program
 from tests.programs.launch import Trainings
 from tests.programs.recorded import Recorded
@@ -141,7 +141,7 @@ def test_rollouts_that_follow_at_once_are_not_all_looked_at(recording: Any) -> N
         for name, wait_ms in (("a", 0), ("b", 400), ("c", 200)):
             recording.tick(wait_ms)
             state.training.rollouts["train"] = SimpleNamespace(id=name)
-            trl_model.see_rollout(scored())
+            model.see_rollout(scored())
             assert ("" if name == "b" else name) == state.training.observed.looked_at
     rows = [log.attributes for log in recording.stop().logs(v.LEDGER)]
     tokens = [row[v.LEDGER_LOGPROBS][0] for row in rows if v.LEDGER_LOGPROBS in row]
@@ -162,7 +162,7 @@ def test_logprobs_of_vllm_are_compared_with_the_old_ones(recording: Any, fault: 
         made["advantages"][1] = torch.nan
     with otel_rl.step(1):
         state.training.rollouts["train"] = SimpleNamespace(id="a")
-        trl_model.see_rollout(made)
+        model.see_rollout(made)
     expected = {"zeros": "logprobs padded with zeros", "nan": "values that are NaN or infinite"}
     found = [log.attributes[v.LEDGER_FAULT] for log in recording.stop().logs(v.LEDGER_MISMATCH)]
     assert ([expected[fault]] if fault in expected else []) == found
@@ -185,13 +185,13 @@ class Trainer:
         import torch
 
         self.model.train(is_training)
-        trl._begin_rollout((self, ["a"] * 4), {})
+        hooks._begin_rollout((self, ["a"] * 4), {})
         with otel_rl.stage("sample"):
             self.model.train()
-            described = trl._describe_rollout((self,), {}, ([[1]] * 4, ids.tolist()))
+            described = hooks._describe_rollout((self,), {}, ([[1]] * 4, ids.tolist()))
         assert ("train" if is_training else "eval") == described[v.MODE]
-        trl._end_rollout((self,), {}, None)
-        trl._scored((self,), {}, {"completion_ids": ids, "completion_mask": torch.ones(4, 6)})
+        hooks._end_rollout((self,), {}, None)
+        hooks._scored((self,), {}, {"completion_ids": ids, "completion_mask": torch.ones(4, 6)})
 
     def update(self, ids: Any) -> None:
         """Train on it, micro-batch by micro-batch."""
@@ -202,8 +202,8 @@ class Trainer:
                 "prompt_mask": torch.ones(2, 3), "completion_ids": ids[rows], "completion_mask": torch.ones(2, 6),
             }  # fmt: skip
             with otel_rl.stage("train.forward") as stage:
-                stage.attributes = trl._say_forward((self, None, inputs), {})
-                trl._forward_made((self, None, inputs), {}, torch.tensor(0.1))
+                stage.attributes = hooks._say_forward((self, None, inputs), {})
+                hooks._forward_made((self, None, inputs), {}, torch.tensor(0.1))
 
 
 def test_an_evaluation_between_two_passes_is_no_rollout_of_training(recording: Any) -> None:

@@ -23,10 +23,10 @@ from trl.generation.vllm_client import VLLMClient
 import otel_rl
 from otel_rl import vocabulary as v
 from otel_rl.demo import task
-from otel_rl.identity import training_of
-from otel_rl.integrations.trl_rollouts import Sampling
-from otel_rl.requests import UNKNOWN, Request
-from otel_rl.runtime import state
+from otel_rl.integrations.trl.rollouts import Sampling
+from otel_rl.process.identity import training_of
+from otel_rl.process.state import state
+from otel_rl.requests.queue import UNKNOWN, Request
 from tests.noted import Taken, held, take
 
 __all__ = ["held"]

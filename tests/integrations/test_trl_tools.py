@@ -15,10 +15,10 @@ import pytest
 
 import otel_rl
 from otel_rl import vocabulary as v
-from otel_rl.integrations.trl import _describe_rollout
-from otel_rl.integrations.trl_tools import begin_tools
+from otel_rl.integrations.trl.hooks import _describe_rollout
+from otel_rl.integrations.trl.tools import begin_tools
 from otel_rl.report.build import build_report
-from otel_rl.report.model import WorkRow
+from otel_rl.report.data.report import WorkRow
 from tests.fixtures import Recording
 from tests.programs.recorded import Node, Recorded
 from tests.test_analysis_flops import forward_flops, train_flops

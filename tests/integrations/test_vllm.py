@@ -16,13 +16,14 @@ import pytest
 import otel_rl
 from otel_rl import guard
 from otel_rl import vocabulary as v
-from otel_rl.integrations import choice, vllm_over, vllm_rows
-from otel_rl.integrations import vllm as integration
-from otel_rl.integrations.trl_rollouts import Sampling
-from otel_rl.integrations.vllm_rows import remembered
-from otel_rl.patching import wrap
-from otel_rl.requests import UNKNOWN, KvCache, Load, Request
-from otel_rl.runtime import Training, state
+from otel_rl.hooks.install import wrap
+from otel_rl.integrations import choice
+from otel_rl.integrations.trl.rollouts import Sampling
+from otel_rl.integrations.vllm import hooks, over
+from otel_rl.integrations.vllm import rows as vllm_rows
+from otel_rl.integrations.vllm.rows import remembered
+from otel_rl.process.state import Training, state
+from otel_rl.requests.queue import UNKNOWN, KvCache, Load, Request
 from tests.fixtures import MS, Recording
 from tests.integrations.vllm_shapes import (
     HOOKS,
@@ -207,7 +208,7 @@ def test_what_is_over_is_read_later(recording: Recording, monkeypatch: pytest.Mo
     """Its tokens are counted at once, since the caller has their list; where much waits, nothing of it is kept."""
     processor, rows = Processor("0.32.0"), []
     for most in (10, 0):
-        for module in (integration, vllm_over):
+        for module in (hooks, over):
             monkeypatch.setattr(module, "MOST_HELD", most)
         sequence = processor.submit("7", wall(2.0), queue=Queue(), parent=Parent("7"))
         assert sequence.detokenizer is not None
@@ -445,7 +446,7 @@ def test_a_request_from_before_the_recording_counts(recording: Recording) -> Non
 @pytest.mark.guarded
 def test_open_requests_are_bounded(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
     """The oldest is forgotten, and that is counted; it still becomes a row where it ends."""
-    monkeypatch.setattr("otel_rl.integrations.vllm_rows.QUEUE_LIMIT", 2)
+    monkeypatch.setattr("otel_rl.integrations.vllm.rows.QUEUE_LIMIT", 2)
     processor = Processor("0.32.0")
     first, _, _ = (processor.submit(str(number), wall(2.0)) for number in range(3))
     assert [2, 2] == [len(part) for part in opened(processor)[:2]]
@@ -456,7 +457,7 @@ def test_open_requests_are_bounded(recording: Recording, monkeypatch: pytest.Mon
 
 def test_streams_that_nobody_ends_are_bounded(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
     """An engine that is dropped takes its requests along, not the queues of their callers."""
-    monkeypatch.setattr("otel_rl.integrations.vllm_rows.QUEUE_LIMIT", 2)
+    monkeypatch.setattr("otel_rl.integrations.vllm.rows.QUEUE_LIMIT", 2)
     queues = [Queue() for _ in range(3)]
     for queue in queues:
         Processor("0.32.0", log_stats=False).submit("7", wall(2.0), kind=Kind.DELTA, queue=queue)
@@ -668,7 +669,7 @@ def test_each_output_tells_its_replica(recording: Recording) -> None:
     Frontend(config(data_parallel_size=2, data_parallel_size_local=2, data_parallel_index=0), processor)
 
     def pull(index: int) -> None:
-        integration._pulled((), {}, SimpleNamespace(engine_index=index))
+        hooks._pulled((), {}, SimpleNamespace(engine_index=index))
         sequence = processor.submit(str(index), wall(2.0))
         processor.process_outputs([(sequence.request_id, [1], FinishReason.STOP)])
 

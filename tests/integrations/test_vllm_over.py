@@ -12,11 +12,12 @@ import pytest
 
 import otel_rl
 from otel_rl import vocabulary as v
-from otel_rl.integrations import vllm as integration
-from otel_rl.integrations import vllm_over, vllm_rows
-from otel_rl.integrations.vllm_rows import Engine, Remembered, remembered
+from otel_rl.integrations.vllm import hooks
+from otel_rl.integrations.vllm import over as vllm_over
+from otel_rl.integrations.vllm import rows as vllm_rows
+from otel_rl.integrations.vllm.rows import Engine, Remembered, remembered
+from otel_rl.process.state import state
 from otel_rl.records import Later
-from otel_rl.runtime import state
 from tests.fixtures import Recording
 from tests.integrations.test_vllm import EngineDeadError, Offline, opened, places, rollout
 from tests.integrations.vllm_shapes import FinishReason, Processor, Queue, Sequence, at, wall
@@ -27,7 +28,7 @@ from tests.test_requests import bad, counted
 @pytest.fixture
 def waiting(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> Recording:
     """A recording whose flusher comes when it is asked only."""
-    monkeypatch.setattr("otel_rl.flusher.PERIOD_S", 3600.0)
+    monkeypatch.setattr("otel_rl.flusher.thread.PERIOD_S", 3600.0)
     return recording
 
 
@@ -43,7 +44,7 @@ def submit(processor: Processor, *names: str) -> list[Sequence]:
 
 def hold(monkeypatch: pytest.MonkeyPatch, pieces: int) -> None:
     """Have so many pieces of sequences held as they are, and no more."""
-    for module in (integration, vllm_over):
+    for module in (hooks, vllm_over):
         monkeypatch.setattr(module, "MOST_HELD", pieces)
 
 
@@ -306,8 +307,8 @@ def test_a_full_queue_counts_what_it_drops(waiting: Recording, monkeypatch: pyte
     with otel_rl.step(1), otel_rl.stage("sample"):
         sequences = submit(processor, *"123")
         with monkeypatch.context() as full:
-            full.setattr("otel_rl.runtime.QUEUE_LIMIT", 0)
-            full.setattr("otel_rl.requests.QUEUE_LIMIT", 0)
+            full.setattr("otel_rl.process.state.QUEUE_LIMIT", 0)
+            full.setattr("otel_rl.requests.queue.QUEUE_LIMIT", 0)
             finish(processor, *sequences[:2])
         assert (1, []) == (len(remembered().engine(processor).open), remembered().over)
         assert 2 <= state.dropped["traces", "queue_full"]

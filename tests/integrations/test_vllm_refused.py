@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 import otel_rl
-from otel_rl import context
-from otel_rl.integrations.vllm_rows import remembered
-from otel_rl.patching import wrap
-from otel_rl.requests import UNKNOWN, Request
+from otel_rl.hooks.install import wrap
+from otel_rl.integrations.vllm.rows import remembered
+from otel_rl.requests.queue import UNKNOWN, Request
+from otel_rl.trace import context
 from tests.fixtures import Recording
 from tests.integrations.vllm_shapes import (
     HOOKS,

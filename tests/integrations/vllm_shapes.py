@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from otel_rl.integrations import vllm as integration
-from otel_rl.patching import wrap
+from otel_rl.hooks.install import wrap
+from otel_rl.integrations.vllm import hooks
 from tests.fixtures import WALL_NS, Recording
 
 S = 1_000_000_000
-HOOKS = {hook.target.rpartition(":")[2]: hook for hook in integration.HOOKS}
+HOOKS = {hook.target.rpartition(":")[2]: hook for hook in hooks.HOOKS}
 VERSIONS = {
     "0.8.5": (0, 8),
     "0.10.2": (0, 10),

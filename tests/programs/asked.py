@@ -13,9 +13,9 @@ import sys
 import time
 
 import otel_rl
-from otel_rl import requests
 from otel_rl import vocabulary as v
-from otel_rl.metrics import gauge
+from otel_rl.metrics.record import gauge
+from otel_rl.requests import queue
 
 TTFT_S, TPOT_S = 0.02, 0.001
 REQUESTS = ("abort", "length", "length", *["stop"] * 7)
@@ -30,7 +30,7 @@ ENGINE = "my-engine"
 def rollout() -> None:
     """Ten requests that are submitted together; the last one takes twice as long."""
     submitted = time.monotonic()
-    requests.load(ENGINE, "", time.monotonic_ns(), len(REQUESTS), QUEUED, KV_USAGE)
+    queue.load(ENGINE, "", time.monotonic_ns(), len(REQUESTS), QUEUED, KV_USAGE)
     time.sleep(0.06)
     for number, finish in enumerate(REQUESTS):
         last = submitted + (0.06 if number + 1 == len(REQUESTS) else 0.03)

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import otel_rl
-from otel_rl import flusher
+from otel_rl.flusher import thread
 
-flusher.PERIOD_S = 3600.0  # a launch that a cycle happens to see has a row, too, besides its wait
+thread.PERIOD_S = 3600.0  # a launch that a cycle happens to see has a row, too, besides its wait
 otel_rl.instrument()
 
 

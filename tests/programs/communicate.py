@@ -22,7 +22,7 @@ from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
 import otel_rl
-from otel_rl import flusher
+from otel_rl.flusher import thread as flusher
 
 SLOW_RANK = 1
 SLOW_S = 0.1

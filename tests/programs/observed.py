@@ -20,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 import otel_rl
-from otel_rl.observed.model import formula_of, read
+from otel_rl.observing.network import formula_of, read
 
 SMALL = {
     "vocab_size": 20, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4,

@@ -164,7 +164,7 @@ def make(job: dict[str, Any], **changes: Any) -> Any:
     from otel_rl.demo import task
 
     if job.get("look"):
-        from otel_rl.integrations import trl_model
+        from otel_rl.integrations.trl import model as trl_model
 
         trl_model.LOOK_NS = 0
     torch.set_num_threads(1)
@@ -267,7 +267,7 @@ def retried(job: dict[str, Any]) -> None:
 
 def train_frozen(job: dict[str, Any]) -> None:
     """Begin to train long after the start, as with a large model."""
-    from otel_rl import flusher
+    from otel_rl.flusher import thread as flusher
 
     flusher.FREEZE_S = 0.2  # type: ignore[misc]
     time.sleep(1.5)

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 import otel_rl
-from otel_rl import guard, requests
+from otel_rl import guard
 from otel_rl.journal.read import Run, open_run
-from otel_rl.requests import Request
+from otel_rl.requests import queue
+from otel_rl.requests.queue import Request
 from tests.noted import parts
 
 ENVIRONMENT = {
@@ -52,7 +53,7 @@ class Seen:
 @contextmanager
 def recorded(root: Path, **settings: str) -> Iterator[Seen]:
     """Record vLLM and nothing else, and look at what it hands on; no error of ours may be swallowed."""
-    seen, hand_on, hand_load = Seen(root), requests.note_many, requests.load
+    seen, hand_on, hand_load = Seen(root), queue.note_many, queue.load
 
     def note_many(pieces: list[Any], number: int, *noted: Any) -> None:
         for read, parent, arguments in parts(pieces):
@@ -70,8 +71,8 @@ def recorded(root: Path, **settings: str) -> Iterator[Seen]:
             patch.delenv(name)
         for name, value in {**ENVIRONMENT, "OTEL_RL_DIR": str(root), **settings}.items():
             patch.setenv(name, value)
-        patch.setattr("otel_rl.requests.note_many", note_many)
-        patch.setattr("otel_rl.requests.load", load)
+        patch.setattr("otel_rl.requests.queue.note_many", note_many)
+        patch.setattr("otel_rl.requests.queue.load", load)
         patch.setattr("otel_rl.entry.EXIT_LIMIT_S", 60.0)
         guard.errors.clear()
         otel_rl.instrument(["vllm"])

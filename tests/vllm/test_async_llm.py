@@ -15,7 +15,7 @@ import pytest
 
 import otel_rl
 from otel_rl import vocabulary as v
-from otel_rl.requests import UNKNOWN, Request
+from otel_rl.requests.queue import UNKNOWN, Request
 from tests.vllm.scenario import ENGINE, PROMPTS, TOO_LONG, Seen, outputs, recorded
 
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
@@ -138,7 +138,7 @@ async def run(session: Session, model: Path, root: Path) -> None:
     """Send everything, once recorded; then the prompts of which the answers are compared, not recorded."""
     from vllm.exceptions import VLLMValidationError
 
-    from otel_rl.integrations.vllm_rows import remembered
+    from otel_rl.integrations.vllm.rows import remembered
 
     async with contextlib.AsyncExitStack() as stack:
         with recorded(root) as session.seen:

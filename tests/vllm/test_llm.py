@@ -11,7 +11,7 @@ import pytest
 
 import otel_rl
 from otel_rl import vocabulary as v
-from otel_rl.requests import UNKNOWN, Request
+from otel_rl.requests.queue import UNKNOWN, Request
 from tests.vllm.scenario import ENGINE, PROMPTS, TOO_LONG, Seen, outputs, recorded
 
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]

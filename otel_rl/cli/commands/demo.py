@@ -14,9 +14,9 @@ from typing import Annotated, Final
 import typer
 
 from otel_rl.cli.child import run_child
+from otel_rl.cli.commands.run import new_launch, recorded_since
 from otel_rl.cli.conclusion import Conclusion
-from otel_rl.cli.outcome import FAILED, NOT_FOUND, Directory, absolute, leave, settings_to_train, stderr
-from otel_rl.cli.run import new_launch, recorded_since
+from otel_rl.cli.console import FAILED, NOT_FOUND, Directory, absolute, leave, settings_to_train, stderr
 from otel_rl.config import LAUNCH
 from otel_rl.report.format import printable
 
@@ -66,5 +66,5 @@ def demo_command(ranks: int, steps: int | None) -> list[str]:
 
 def safe_path() -> dict[str, str]:
     """Keep a `datasets.py` in the working directory from being taken for the package, unless otel_rl lies there too."""
-    lies_here = sys.path[0] == str(Path(__file__).parents[2])
+    lies_here = sys.path[0] == str(Path(__file__).parents[3])
     return {} if lies_here else {"PYTHONSAFEPATH": "1"}

@@ -21,11 +21,11 @@ from otel_rl.cli.checks import (
     writers,
 )
 from otel_rl.cli.collector_own import collectors
-from otel_rl.cli.outcome import FAILED, RUN, absolute, opened, stdout
+from otel_rl.cli.console import FAILED, RUN, absolute, opened, stdout
 from otel_rl.cli.shipping import HONOURED, sending, sent
 from otel_rl.config import root
 from otel_rl.report.format import printable
-from otel_rl.report.style import GOOD, HEADING, NOTE, WARNING, plain_table
+from otel_rl.report.terminal.style import GOOD, HEADING, NOTE, WARNING, plain_table
 
 MARKS = {"ok": ("✓", "+", GOOD), "note": ("·", "-", NOTE), "wrong": ("✗", "x", WARNING)}
 """The second where the encoding lacks the first."""

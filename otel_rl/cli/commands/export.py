@@ -13,13 +13,13 @@ import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from otel_rl.cli import streams
+from otel_rl.cli.console import FAILED, RunName, complain, leave, opened, stderr
 from otel_rl.cli.orphans import Orphans
-from otel_rl.cli.outcome import FAILED, RunName, complain, leave, opened, stderr
 from otel_rl.config import expanded_path
 from otel_rl.journal.read import Run
 from otel_rl.report.format import plural, size
-from otel_rl.report.health import damage_rows
-from otel_rl.report.otlp_json import lines
+from otel_rl.report.sections.health import damage_rows
+from otel_rl.runs.otlp_json import lines
 
 STDOUT = Path("-")
 """As other programs have it: standard output, and no file of that name."""

@@ -10,14 +10,14 @@ import typer
 from rich.live import Live
 from rich.text import Text
 
-from otel_rl.cli.outcome import RunName, opened, stderr, stdout
+from otel_rl.cli.console import RunName, opened, stderr, stdout
 from otel_rl.journal.read import JournalNotFound, Run
 from otel_rl.report.build import build_report
-from otel_rl.report.document import to_json
+from otel_rl.report.data.report import Report
 from otel_rl.report.format import printable
-from otel_rl.report.locate import open_whole
-from otel_rl.report.model import Report
-from otel_rl.report.terminal import document, render
+from otel_rl.report.json import to_json
+from otel_rl.report.terminal.screen import document, render
+from otel_rl.runs.locate import open_whole
 
 PAUSE_S: Final = 2.0
 

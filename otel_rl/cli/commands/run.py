@@ -15,13 +15,13 @@ import typer
 from otel_rl.cli.beside import send_rest, sending
 from otel_rl.cli.child import run_child
 from otel_rl.cli.conclusion import conclude
-from otel_rl.cli.outcome import Directory, absolute, complain, leave, settings_to_train
+from otel_rl.cli.console import Directory, absolute, complain, leave, settings_to_train
 from otel_rl.config import LAUNCH
 from otel_rl.guard import guard
-from otel_rl.identity import folder_name
 from otel_rl.journal.identity import WriterIdentity
 from otel_rl.journal.read import JournalNotFound, Run
-from otel_rl.report.locate import is_run, open_whole, recency, recorded_below, roots, written_at
+from otel_rl.process.identity import folder_name
+from otel_rl.runs.locate import is_run, open_whole, recency, recorded_below, roots, written_at
 from otel_rl.sidecar.start import Keeper
 
 CANNOT_EXECUTE = 126

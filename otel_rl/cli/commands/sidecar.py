@@ -13,13 +13,13 @@ from typing import Annotated, Final, NoReturn
 import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-from otel_rl.cli.outcome import FAILED, RUN, WRONG_USAGE, RunName, absolute, complain, leave, opened, stderr
+from otel_rl.cli.console import FAILED, RUN, WRONG_USAGE, RunName, absolute, complain, leave, opened, stderr
 from otel_rl.config import ConfigurationError, root
-from otel_rl.directories import make_directory
 from otel_rl.guard import errors
-from otel_rl.identity import folder_name
+from otel_rl.journal.directory import make_directory
 from otel_rl.journal.frame import Signal
 from otel_rl.journal.identity import WriterIdentity
+from otel_rl.process.identity import folder_name
 from otel_rl.sidecar import owner
 from otel_rl.sidecar.main import ANOTHER, TOUCH_S, Sidecar
 from otel_rl.sidecar.node import Node

@@ -16,13 +16,13 @@ from collections.abc import Mapping
 from time import monotonic_ns
 from typing import Any
 
-from otel_rl import context
-from otel_rl.integrations.openai_rows import Reading, failed, finished
-from otel_rl.patching import Hook
-from otel_rl.requests import note
-from otel_rl.runtime import state
-from otel_rl.spans import current_parent
-from otel_rl.watching import ending
+from otel_rl.hooks.generators import ending
+from otel_rl.hooks.install import Hook
+from otel_rl.integrations.openai.rows import Reading, failed, finished
+from otel_rl.process.state import state
+from otel_rl.requests.queue import note
+from otel_rl.trace import context
+from otel_rl.trace.stage import current_parent
 
 PACKAGE = "openai"
 SUPPORTS = ">=1.66,<4"

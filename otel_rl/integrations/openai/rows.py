@@ -8,9 +8,9 @@ from contextlib import suppress
 from time import monotonic_ns
 from typing import Any
 
+from otel_rl.hooks.generators import Ending
 from otel_rl.ids import random_bits
-from otel_rl.requests import UNKNOWN, Request
-from otel_rl.watching import Ending
+from otel_rl.requests.queue import UNKNOWN, Request
 
 MAX_CHOICES = 4096
 """A failed call counts as so many sequences at most, whatever it asked for."""

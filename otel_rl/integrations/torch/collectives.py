@@ -13,7 +13,7 @@ the futures of collectives, and what runs inside compiled regions.
 from __future__ import annotations
 
 from otel_rl import vocabulary
-from otel_rl.patching import Hook
+from otel_rl.hooks.install import Hook
 
 C10D = "torch.distributed.distributed_c10d"
 FUNCTIONAL = "torch.distributed._functional_collectives"

@@ -16,19 +16,20 @@ from time import monotonic_ns
 from types import CodeType, ModuleType
 from typing import Any
 
-from otel_rl import ddp_wait, vocabulary
-from otel_rl.collective_calls import around_collective, around_method
+from otel_rl import vocabulary
+from otel_rl.comm import ddp_wait
 from otel_rl.guard import guard
-from otel_rl.integrations import torch_collectives, torch_process_group
-from otel_rl.integrations.torch_memory import exact_peaks
-from otel_rl.integrations.torch_optimizers import time_optimizers
-from otel_rl.patching import Attachment, Hook
+from otel_rl.hooks.collective import around_collective, around_method
+from otel_rl.hooks.install import Attachment, Hook
+from otel_rl.integrations.torch import collectives, process_group
+from otel_rl.integrations.torch.memory import exact_peaks
+from otel_rl.integrations.torch.optimizers import time_optimizers
 from otel_rl.probes.device import DeviceInUse
 from otel_rl.probes.device_id import nvidia_id
 from otel_rl.probes.memory import cuda_reader, use_memory_reader
+from otel_rl.process.state import state
 from otel_rl.records import Value
-from otel_rl.runtime import state
-from otel_rl.spans import Stage, current_stage, innermost
+from otel_rl.trace.stage import Stage, current_stage, innermost
 
 PACKAGE = "torch"
 SUPPORTS = ">=2.4"
@@ -160,7 +161,7 @@ def _async_save_failed(args: tuple[Any, ...], kwargs: dict[str, Any], error: Bas
 
 
 HOOKS = (
-    *torch_process_group.HOOKS,
+    *process_group.HOOKS,
     Hook(
         target="torch.autograd:backward",
         stage=_backward_stage,
@@ -208,7 +209,7 @@ HOOKS = (
         attributes=PIPELINE,
         optional=True,
     ),
-    *torch_collectives.HOOKS,
+    *collectives.HOOKS,
 )
 
 
@@ -295,5 +296,5 @@ ATTACHMENTS = (
     Attachment("torch", _know_compiling),
     Attachment("torch_npu", _know_ascend),
     Attachment("torch.optim.optimizer", time_optimizers),
-    *torch_process_group.ATTACHMENTS,
+    *process_group.ATTACHMENTS,
 )

@@ -11,9 +11,9 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from otel_rl.patching import Hook, Patches
+from otel_rl.hooks.install import Hook, Patches
 from otel_rl.probes.peaks import Peaks
-from otel_rl.runtime import state
+from otel_rl.process.state import state
 
 NAMES = {
     "cuda": ("torch._C", "_cuda_memoryStats", "_cuda_resetPeakMemoryStats"),

@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 
 from otel_rl import vocabulary
 from otel_rl.guard import attempt
-from otel_rl.runtime import state
-from otel_rl.spans import Stage, current_stage, innermost
-from otel_rl.steps import end_raised
+from otel_rl.process.state import state
+from otel_rl.trace.stage import Stage, current_stage, innermost
+from otel_rl.trace.steps import end_raised
 
 
 class Begun(NamedTuple):

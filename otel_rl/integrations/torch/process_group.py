@@ -12,13 +12,13 @@ from time import monotonic_ns
 from types import ModuleType
 from typing import Any
 
-from otel_rl import comm_buffers
-from otel_rl.coordinates import Layout
+from otel_rl.comm import buffers
 from otel_rl.guard import say
-from otel_rl.patching import Attachment, Hook
-from otel_rl.runtime import state
-from otel_rl.steps import know_attempt
-from otel_rl.workers import is_serving, join_worker, leave_place, take_place
+from otel_rl.hooks.install import Attachment, Hook
+from otel_rl.process.layout import Layout
+from otel_rl.process.state import state
+from otel_rl.trace.child_process import is_serving, join_worker, leave_place, take_place
+from otel_rl.trace.steps import know_attempt
 
 ATTEMPT_KEY = "otel_rl/attempt/{}"
 """With the number of times that the rank has joined a process group through the store."""
@@ -28,15 +28,15 @@ ATTEMPT_LIMIT_S = 5.0
 
 
 def _process_group_begins(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    comm_buffers.begin()
+    buffers.begin()
 
 
 def _process_group_failed(args: tuple[Any, ...], kwargs: dict[str, Any], error: BaseException) -> None:
-    comm_buffers.give_up()
+    buffers.give_up()
 
 
 def _process_group_made(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-    comm_buffers.end()
+    buffers.end()
     join_process_group()
 
 

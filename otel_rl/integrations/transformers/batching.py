@@ -15,14 +15,15 @@ import os
 from time import monotonic_ns
 from typing import Any, NamedTuple
 
-from otel_rl import requests, vocabulary
+from otel_rl import vocabulary
 from otel_rl.clock import perf_counter_shift
+from otel_rl.hooks.install import Hook
 from otel_rl.ids import random_bits
-from otel_rl.patching import Hook
 from otel_rl.probes import kv_cache
-from otel_rl.requests import LOAD_EVERY_NS, UNKNOWN, Request, note
-from otel_rl.runtime import state
-from otel_rl.spans import Stage, current_parent
+from otel_rl.process.state import state
+from otel_rl.requests import queue
+from otel_rl.requests.queue import LOAD_EVERY_NS, UNKNOWN, Request, note
+from otel_rl.trace.stage import Stage, current_parent
 
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
@@ -117,7 +118,7 @@ def _engine_of(manager: Any) -> Engine:
         made = Engine(manager)
         engine = known.setdefault(manager, made)
         if engine is made:  # not another thread's: the loop may begin while the first request is submitted
-            requests.count_when_dropped(manager, engine)
+            queue.count_when_dropped(manager, engine)
     return engine
 
 
@@ -207,7 +208,7 @@ def _computed(args: Args, kwargs: Kwargs) -> None:
     cache = getattr(args[0], "cache", None)
     known = None if cache is None else kv_cache.of_pages(cache)
     if known is not None:
-        requests.kv_cache("transformers", "", *known)
+        queue.kv_cache("transformers", "", *known)
         if known.size and known.used is not None:
             engine.usage = max(engine.usage or 0.0, known.used / known.size)
     engine.is_busy = engine.is_busy or bool(args[0].scheduler.active_requests)
@@ -230,7 +231,7 @@ def _tell_load(scheduler: Any) -> None:
     now = monotonic_ns()
     engine.is_busy = bool(running or waiting)
     if now - engine.told >= LOAD_EVERY_NS or not engine.is_busy:
-        requests.load("transformers", "", now, running, waiting, engine.usage)
+        queue.load("transformers", "", now, running, waiting, engine.usage)
         engine.told, engine.usage = now, None
 
 

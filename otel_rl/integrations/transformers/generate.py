@@ -23,16 +23,17 @@ from functools import partial
 from time import monotonic_ns
 from typing import Any
 
-from otel_rl import requests, vocabulary
+from otel_rl import vocabulary
+from otel_rl.hooks.install import Hook
 from otel_rl.ids import random_bits
-from otel_rl.integrations import transformers_batching
-from otel_rl.patching import Hook
+from otel_rl.integrations.transformers import batching
 from otel_rl.probes import deferred, kv_cache
+from otel_rl.process.state import state
 from otel_rl.records import Count, Labels, Later, Noted
-from otel_rl.requests import UNKNOWN, Request, note
-from otel_rl.runtime import state
-from otel_rl.spans import Stage, current_parent
-from otel_rl.throughput import add_padding
+from otel_rl.requests import queue
+from otel_rl.requests.queue import UNKNOWN, Request, note
+from otel_rl.trace.stage import Stage, current_parent
+from otel_rl.trace.throughput import add_padding
 
 PACKAGE = "transformers"
 SUPPORTS = ">=4.56,<6"
@@ -191,7 +192,7 @@ def _end(args: Args, kwargs: Kwargs, result: Any) -> None:
     if not _is_measured(call, ids, result, parent):
         note(_unmeasured, call, len(ids) if hasattr(ids, "__len__") else 1, parent=parent)
     if call.cache is not None:
-        requests.kv_cache("transformers", "", *call.cache)
+        queue.kv_cache("transformers", "", *call.cache)
     call.let_go()
 
 
@@ -374,6 +375,6 @@ HOOKS = (
         after=_keep_done,
         during="criteria",
     ),
-    *transformers_batching.HOOKS,
+    *batching.HOOKS,
 )
 ATTACHMENTS = ()

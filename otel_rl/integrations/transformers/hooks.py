@@ -14,14 +14,14 @@ from types import ModuleType
 from typing import Any
 
 from otel_rl import vocabulary
-from otel_rl.between import end_between
-from otel_rl.identity import training_of
-from otel_rl.patching import Attachment, Hook
+from otel_rl.hooks.install import Attachment, Hook
 from otel_rl.probes import deferred
+from otel_rl.process.identity import training_of
+from otel_rl.process.state import state
 from otel_rl.records import Value
-from otel_rl.runtime import state
-from otel_rl.steps import Loop
-from otel_rl.throughput import Throughput
+from otel_rl.trace.gap import end_between
+from otel_rl.trace.steps import Loop
+from otel_rl.trace.throughput import Throughput
 
 PACKAGE = "transformers"
 SUPPORTS = ">=4.56,<6"

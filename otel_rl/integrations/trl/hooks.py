@@ -11,17 +11,18 @@ from collections.abc import Iterable
 from typing import Any
 
 from otel_rl import vocabulary
-from otel_rl.between import begin_between, end_between
 from otel_rl.guard import attempt
-from otel_rl.identity import training_of
-from otel_rl.integrations import trl_model, trl_rollouts, trl_tools
-from otel_rl.integrations.trl_metrics import evaluation_metrics, keep_loss, step_metrics
-from otel_rl.integrations.trl_rollouts import EVAL, SERVER_HOOKS, TRAIN, Rollout, Sampling, mode_of, policy_version
-from otel_rl.patching import Hook
+from otel_rl.hooks.install import Hook
+from otel_rl.integrations.trl import model as trl_model
+from otel_rl.integrations.trl import rollouts, tools
+from otel_rl.integrations.trl.metrics import evaluation_metrics, keep_loss, step_metrics
+from otel_rl.integrations.trl.rollouts import EVAL, SERVER_HOOKS, TRAIN, Rollout, Sampling, mode_of, policy_version
 from otel_rl.probes import deferred
+from otel_rl.process.identity import training_of
+from otel_rl.process.state import state
 from otel_rl.records import Count, Late, Point, Value
-from otel_rl.runtime import state
-from otel_rl.spans import Stage, current_stage
+from otel_rl.trace.gap import begin_between, end_between
+from otel_rl.trace.stage import Stage, current_stage
 
 PACKAGE = "trl"
 SUPPORTS = ">=1.16,<2"
@@ -380,8 +381,8 @@ def _hooks(module: str, trainer: str) -> tuple[Hook, ...]:
             capture=_describe_rollout,
             after=_end_rollout,
         ),
-        Hook(target=f"{at}._generate_single_turn", before=trl_rollouts.begin_turn, after=trl_rollouts.end_turn),
-        Hook(target=f"{at}._tool_call_loop", before=trl_tools.begin_tools, optional=True),
+        Hook(target=f"{at}._generate_single_turn", before=rollouts.begin_turn, after=rollouts.end_turn),
+        Hook(target=f"{at}._tool_call_loop", before=tools.begin_tools, optional=True),
         Hook(
             target=f"{at}._get_per_token_logps_and_entropies",
             stage=_logprob_stage,

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from otel_rl import vocabulary
-from otel_rl.metrics import as_number
-from otel_rl.naming import Series, series_of
+from otel_rl.metrics.naming import Series, series_of
+from otel_rl.metrics.record import as_number
 from otel_rl.probes import deferred
+from otel_rl.process.state import state
 from otel_rl.records import Later, Point
-from otel_rl.runtime import state
 
 Label = tuple[str, str]
 

@@ -16,9 +16,9 @@ from time import monotonic_ns
 from typing import Any
 
 from otel_rl import vocabulary
-from otel_rl.observed.model import Seen
-from otel_rl.observing import book, show, take, take_masks
-from otel_rl.runtime import state
+from otel_rl.observing.api import book, show, take, take_masks
+from otel_rl.observing.network import Seen
+from otel_rl.process.state import state
 
 LOOK_NS = 500_000_000
 RESPONSES = -1

@@ -13,12 +13,12 @@ from time import monotonic_ns
 from typing import Any
 
 from otel_rl import vocabulary
+from otel_rl.hooks.install import Hook
 from otel_rl.ids import random_bits
-from otel_rl.patching import Hook
-from otel_rl.requests import UNKNOWN, Request, note
-from otel_rl.runtime import state
-from otel_rl.spans import Stage, current_parent, current_stage
-from otel_rl.throughput import add_padding
+from otel_rl.process.state import state
+from otel_rl.requests.queue import UNKNOWN, Request, note
+from otel_rl.trace.stage import Stage, current_parent, current_stage
+from otel_rl.trace.throughput import add_padding
 
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]

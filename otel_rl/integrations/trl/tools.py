@@ -13,11 +13,11 @@ from typing import Any, cast
 
 from otel_rl import vocabulary
 from otel_rl.guard import attempt
-from otel_rl.importlib_bootstrap import not_counted
+from otel_rl.hooks.hook import Hook, wrap
+from otel_rl.process.state import state
 from otel_rl.records import Value
-from otel_rl.runtime import state
-from otel_rl.spans import Stage
-from otel_rl.wrapping import Hook, wrap
+from otel_rl.trace.importlib_bootstrap import not_counted
+from otel_rl.trace.stage import Stage
 
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from otel_rl.integrations.vllm_rows import Ended, Shown
-from otel_rl.requests import UNKNOWN, OneOf, Row
-from otel_rl.runtime import state
+from otel_rl.integrations.vllm.rows import Ended, Shown
+from otel_rl.process.state import state
+from otel_rl.requests.queue import UNKNOWN, OneOf, Row
 
 SLACK_NS = 10_000_000
 """By so much may the wall clock have moved against the monotonic one since the anchor was measured."""

@@ -33,17 +33,19 @@ from importlib.metadata import PackageNotFoundError, version
 from time import monotonic_ns
 from typing import Any
 
-from otel_rl import context, requests, vocabulary
+from otel_rl import vocabulary
 from otel_rl.analysis.memory import cache_peak
 from otel_rl.guard import attempt
-from otel_rl.integrations.vllm_over import MOST_HELD, POOLED, look, settle, tell
-from otel_rl.integrations.vllm_rows import Batch, Engine, Load, is_inside, is_session, refused, remembered
-from otel_rl.patching import Hook
+from otel_rl.hooks.install import Hook
+from otel_rl.integrations.vllm.over import MOST_HELD, POOLED, look, settle, tell
+from otel_rl.integrations.vllm.rows import Batch, Engine, Load, is_inside, is_session, refused, remembered
 from otel_rl.probes.kv_cache import pool_bytes
+from otel_rl.process.state import state
 from otel_rl.records import Value
-from otel_rl.requests import LOAD_EVERY_NS, Request
-from otel_rl.runtime import state
-from otel_rl.spans import current_parent
+from otel_rl.requests import queue as requests
+from otel_rl.requests.queue import LOAD_EVERY_NS, Request
+from otel_rl.trace import context
+from otel_rl.trace.stage import current_parent
 
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]

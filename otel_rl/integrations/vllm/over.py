@@ -13,13 +13,13 @@ from typing import Any, Final
 
 from opentelemetry.trace import INVALID_SPAN
 
-from otel_rl import requests
 from otel_rl.guard import attempt
-from otel_rl.integrations.vllm_finished import rows
-from otel_rl.integrations.vllm_rows import Remembered
+from otel_rl.integrations.vllm.finished import rows
+from otel_rl.integrations.vllm.rows import Remembered
+from otel_rl.process.state import state
 from otel_rl.records import Later, Noted
-from otel_rl.rollouts.reading import BREATH_S, SLICE
-from otel_rl.runtime import state
+from otel_rl.requests import queue as requests
+from otel_rl.requests.reader import BREATH_S, SLICE
 
 SIZE: Final = 9
 """Pieces of a sequence that is over: what waited for the flusher then; when it was over, monotonic ns; index of the

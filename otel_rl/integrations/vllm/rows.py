@@ -10,11 +10,11 @@ from typing import Any
 from weakref import ref
 
 from otel_rl.guard import errors
+from otel_rl.hooks.generators import ending
 from otel_rl.ids import random_bits
+from otel_rl.process.state import QUEUE_LIMIT, state
 from otel_rl.records import Noted
-from otel_rl.requests import UNKNOWN, Request, count_when_dropped
-from otel_rl.runtime import QUEUE_LIMIT, state
-from otel_rl.watching import ending
+from otel_rl.requests.queue import UNKNOWN, Request, count_when_dropped
 
 MOST_REFUSED = 4096
 """A refused request counts as so many sequences at most, whatever it asked for."""

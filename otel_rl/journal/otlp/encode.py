@@ -18,12 +18,12 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, SeverityNumber
 from opentelemetry.proto.trace.v1.trace_pb2 import Span as SpanMessage
 from opentelemetry.proto.trace.v1.trace_pb2 import Status
 
-from otel_rl.journal.clean import MAX_ATTRIBUTES, MAX_TEXT, UNENCODABLE, Cleaner
-from otel_rl.journal.encode_metrics import MetricEncoder
 from otel_rl.journal.frame import Signal
-from otel_rl.journal.templates import FLAGS, Templates
-from otel_rl.journal.wire import Batch, Envelope, Request, record
-from otel_rl.native import find_native
+from otel_rl.journal.otlp.clean import MAX_ATTRIBUTES, MAX_TEXT, UNENCODABLE, Cleaner
+from otel_rl.journal.otlp.encode_metrics import MetricEncoder
+from otel_rl.journal.otlp.native import find_native
+from otel_rl.journal.otlp.templates import FLAGS, Templates
+from otel_rl.journal.otlp.wire import Batch, Envelope, Request, record
 from otel_rl.records import Attributes, Log, MetricPoints, Span
 
 FORM: Final = 3
@@ -38,7 +38,7 @@ Many = tuple[bytes, int, int, int]
 SEVERITIES: Final = {9: "INFO", 13: "WARN", 17: "ERROR"}
 
 
-native = find_native("otel_rl.journal._native", FORM)
+native = find_native("otel_rl.journal.otlp._native", FORM)
 
 
 def fast_way(max_attributes: int, max_text: int) -> Callable[..., bytes]:

@@ -12,9 +12,9 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import (
     NumberDataPoint,
 )
 
-from otel_rl.buckets import BOUNDS, layout
-from otel_rl.journal.clean import INT64_MAX, INT64_MIN, UNENCODABLE, Cleaner
-from otel_rl.journal.wire import Batch, block, record
+from otel_rl.analysis.buckets import BOUNDS, layout
+from otel_rl.journal.otlp.clean import INT64_MAX, INT64_MIN, UNENCODABLE, Cleaner
+from otel_rl.journal.otlp.wire import Batch, block, record
 from otel_rl.records import Attributes, Distribution, Exemplar, Labels, MetricPoints, Number, Point
 
 _Point = type[HistogramDataPoint | ExponentialHistogramDataPoint | NumberDataPoint]

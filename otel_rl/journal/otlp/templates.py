@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from opentelemetry.proto.trace.v1.trace_pb2 import Span as SpanMessage
 
-from otel_rl.journal.clean import MAX_TEXT
-from otel_rl.journal.wire import record
+from otel_rl.journal.otlp.clean import MAX_TEXT
+from otel_rl.journal.otlp.wire import record
 from otel_rl.records import Value
 
 FLAGS: Final = 0x100

@@ -16,9 +16,9 @@ from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from otel_rl import vocabulary
-from otel_rl.journal.clean import Cleaner
 from otel_rl.journal.frame import Signal
 from otel_rl.journal.limit import largest_payload
+from otel_rl.journal.otlp.clean import Cleaner
 from otel_rl.records import Attributes
 
 MAX_REQUEST_BYTES: Final = (1 << 20) - 1

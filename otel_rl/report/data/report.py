@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from otel_rl.report.computed_model import Flops, Ledger
-from otel_rl.report.efficiency_model import Efficiency
-from otel_rl.report.memory_model import MemoryParts
-from otel_rl.report.open_model import OpenStage, Pending
-from otel_rl.report.request_model import Requests
+from otel_rl.report.data.computed import Flops, Ledger
+from otel_rl.report.data.efficiency import Efficiency
+from otel_rl.report.data.memory import MemoryParts
+from otel_rl.report.data.open_stages import OpenStage, Pending
+from otel_rl.report.data.requests import Requests
 
 FORMAT: Final = "otel_rl.report/1"
 """Changes when a field goes or changes its meaning; a new field does not change it."""

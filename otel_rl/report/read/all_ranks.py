@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
-from otel_rl.pieces import NOT_TOLD, UNKNOWN
-from otel_rl.report.collect import StepKey, StepRecord
-from otel_rl.report.pieces import Work
+from otel_rl.report.read.attributes import Work
+from otel_rl.report.read.collect import StepKey, StepRecord
+from otel_rl.runs.spans import NOT_TOLD, UNKNOWN
 
 
 def work_of_all(records: Sequence[StepRecord]) -> Work | None:

@@ -9,9 +9,9 @@ from typing import Final
 
 from otel_rl import vocabulary as v
 from otel_rl.journal.read import OpenStage, SpanView
-from otel_rl.pieces import call_of, integer, is_container, is_derived, is_request, iteration_of, label, piece, text
 from otel_rl.records import Value
-from otel_rl.report.model import Rank
+from otel_rl.report.data.report import Rank
+from otel_rl.runs.spans import call_of, integer, is_container, is_derived, is_request, iteration_of, label, piece, text
 
 __all__ = [
     "KEYS", "Work", "begun_ns", "call_of", "clock_set_ns", "integer", "is_container", "is_derived", "is_request",

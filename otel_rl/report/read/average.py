@@ -11,8 +11,8 @@ from functools import cached_property
 from otel_rl.analysis.stages import Path, Slice
 from otel_rl.analysis.steps import tile, warmup
 from otel_rl.analysis.summary import summarize
-from otel_rl.report.collect import StepKey, StepRecord
-from otel_rl.report.model import Rank, StepTimes
+from otel_rl.report.data.report import Rank, StepTimes
+from otel_rl.report.read.collect import StepKey, StepRecord
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 
-from otel_rl.report.collect import StepRecord
+from otel_rl.report.data.report import ClockSet, Rank, Report
 from otel_rl.report.format import listed, seconds
-from otel_rl.report.model import ClockSet, Rank, Report
-from otel_rl.report.style import attempt_name, rank_name
+from otel_rl.report.read.collect import StepRecord
+from otel_rl.report.terminal.style import attempt_name, rank_name
 
 
 def clock_rows(records: Iterable[StepRecord]) -> list[ClockSet]:

@@ -16,14 +16,11 @@ from otel_rl.analysis.intervals import Interval
 from otel_rl.analysis.stage_calls import Key
 from otel_rl.analysis.stages import Comm, Tree
 from otel_rl.analysis.steps import Step
-from otel_rl.calls import Calls, Known, calls_in
 from otel_rl.journal.identity import WriterIdentity
 from otel_rl.journal.read import SpanView
-from otel_rl.pieces import UNKNOWN, in_front, integer, own_stages, pipeline_of, shares_samples
 from otel_rl.records import Value
-from otel_rl.report.memory import Peaks
-from otel_rl.report.model import Failure, Rank
-from otel_rl.report.pieces import (
+from otel_rl.report.data.report import Failure, Rank
+from otel_rl.report.read.attributes import (
     ERROR,
     Work,
     call_of,
@@ -37,8 +34,11 @@ from otel_rl.report.pieces import (
     text,
     work_of,
 )
-from otel_rl.report.slices import Shapes, Slices
-from otel_rl.report.spent import Wall, skipped_calls, spent
+from otel_rl.report.read.slices import Shapes, Slices
+from otel_rl.report.read.spent import Wall, skipped_calls, spent
+from otel_rl.report.sections.memory import Peaks
+from otel_rl.runs.calls import Calls, Known, calls_in
+from otel_rl.runs.spans import UNKNOWN, in_front, integer, own_stages, pipeline_of, shares_samples
 
 WAITING_STEPS: Final = 4
 """Containers of a writer that wait for spans that end after them, as those of background work do."""

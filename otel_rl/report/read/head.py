@@ -8,7 +8,7 @@ from otel_rl import vocabulary as v
 from otel_rl.journal.read import Run
 from otel_rl.report.build import Points
 from otel_rl.report.format import clock, plural, printable, seconds
-from otel_rl.report.pieces import text
+from otel_rl.report.read.attributes import text
 
 
 def head(run: Run, points: Points) -> Text:

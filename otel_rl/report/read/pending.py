@@ -7,14 +7,14 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-from otel_rl.identity import is_made_of
 from otel_rl.journal.read import JournalNotFound, Run, open_run
-from otel_rl.report.collect import collect
-from otel_rl.report.health import open_rows
-from otel_rl.report.locate import PENDING, recorded_below
-from otel_rl.report.model import Attempt
-from otel_rl.report.open_model import Pending
-from otel_rl.report.pieces import KEYS
+from otel_rl.process.identity import is_made_of
+from otel_rl.report.data.open_stages import Pending
+from otel_rl.report.data.report import Attempt
+from otel_rl.report.read.attributes import KEYS
+from otel_rl.report.read.collect import collect
+from otel_rl.report.sections.health import open_rows
+from otel_rl.runs.locate import PENDING, recorded_below
 
 START_NS: Final = 60_000_000_000
 """The ranks of a launcher begin within that, in any order: one may be there before the run is."""

@@ -15,10 +15,7 @@ from otel_rl.analysis.scores import Timing, own_score, weighted_scores, what_if
 from otel_rl.analysis.stage_calls import StageCall
 from otel_rl.analysis.stragglers import between_stages
 from otel_rl.analysis.waits import Waited
-from otel_rl.calls import is_idle, is_work
-from otel_rl.pieces import UNKNOWN
-from otel_rl.report.collect import StepRecord
-from otel_rl.report.efficiency_model import (
+from otel_rl.report.data.efficiency import (
     BubbleKind,
     BubbleRow,
     RankBubble,
@@ -27,7 +24,10 @@ from otel_rl.report.efficiency_model import (
     Slowdown,
     StragglerRow,
 )
-from otel_rl.report.model import Rank
+from otel_rl.report.data.report import Rank
+from otel_rl.report.read.collect import StepRecord
+from otel_rl.runs.calls import is_idle, is_work
+from otel_rl.runs.spans import UNKNOWN
 
 PeersKey = tuple[str, int]
 """Role and pipeline stage."""

@@ -9,10 +9,10 @@ from rich.text import Text
 
 from otel_rl.analysis.steps import Name, disagreement
 from otel_rl.journal.read import Journal
-from otel_rl.report.collect import StepRecord
+from otel_rl.report.data.report import Loss, Rank, RankStep, Report, StepDisagreement
 from otel_rl.report.format import listed, plural
-from otel_rl.report.model import Loss, Rank, RankStep, Report, StepDisagreement
-from otel_rl.report.style import WARNING, rank_name
+from otel_rl.report.read.collect import StepRecord
+from otel_rl.report.terminal.style import WARNING, rank_name
 
 
 def disagreements(

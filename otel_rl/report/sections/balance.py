@@ -9,10 +9,10 @@ from typing import Final
 
 from otel_rl import vocabulary as v
 from otel_rl.analysis.balance import slowest
-from otel_rl.report.average import Averaged
-from otel_rl.report.efficiency_model import StragglerRow
-from otel_rl.report.model import BalanceRow, Rank, RankSeconds, StageRow
-from otel_rl.report.stage_rows import other_ns
+from otel_rl.report.data.efficiency import StragglerRow
+from otel_rl.report.data.report import BalanceRow, Rank, RankSeconds, StageRow
+from otel_rl.report.read.average import Averaged
+from otel_rl.report.sections.stages import other_ns
 
 MAIN_SHARE: Final = 0.01
 """A stage has a row from this share of the step time."""

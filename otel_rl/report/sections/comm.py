@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 from otel_rl import vocabulary as v
 from otel_rl.analysis.stages import Comm
-from otel_rl.report.average import Averaged
-from otel_rl.report.collect import StepRecord
-from otel_rl.report.model import CommRow, Rank, RankComm, StageRow
+from otel_rl.report.data.report import CommRow, Rank, RankComm, StageRow
+from otel_rl.report.read.average import Averaged
+from otel_rl.report.read.collect import StepRecord
 
 
 def comm_rows(averaged: Averaged, stages: list[StageRow]) -> list[CommRow]:

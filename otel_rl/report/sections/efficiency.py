@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 
 from otel_rl.analysis.waits import call_waits
-from otel_rl.calls import matched_peers
-from otel_rl.report.average import Averaged
-from otel_rl.report.collect import Collected, StepKey, StepRecord
-from otel_rl.report.efficiency_model import Efficiency
-from otel_rl.report.goodput_rows import Goodputs
-from otel_rl.report.rank_times import RankTimes
+from otel_rl.report.data.efficiency import Efficiency
+from otel_rl.report.read.average import Averaged
+from otel_rl.report.read.collect import Collected, StepKey, StepRecord
+from otel_rl.report.read.rank_times import RankTimes
+from otel_rl.report.sections.goodput import Goodputs
+from otel_rl.runs.calls import matched_peers
 
 
 def efficiency(found: Collected, averaged: Averaged) -> Efficiency:

@@ -11,11 +11,11 @@ from otel_rl.analysis.goodput import Goodput, Kind, kind_of, redone, total
 from otel_rl.analysis.intervals import Interval
 from otel_rl.analysis.steps import Step
 from otel_rl.analysis.waits import Waited
-from otel_rl.report.collect import Collected, StepRecord
-from otel_rl.report.efficiency_model import GoodputKind, GoodputPart, GoodputRow
-from otel_rl.report.model import Rank
-from otel_rl.report.pieces import Work
-from otel_rl.report.spent import NOTHING, moved, twice, whole, without
+from otel_rl.report.data.efficiency import GoodputKind, GoodputPart, GoodputRow
+from otel_rl.report.data.report import Rank
+from otel_rl.report.read.attributes import Work
+from otel_rl.report.read.collect import Collected, StepRecord
+from otel_rl.report.read.spent import NOTHING, moved, twice, whole, without
 
 KINDS: Final[tuple[GoodputKind, ...]] = ("productive", "overhead", "idle", "wasted", "other")
 RankOfAttempt = tuple[str, Rank]

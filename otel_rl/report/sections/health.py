@@ -9,9 +9,9 @@ from typing import Final, Literal
 from otel_rl import vocabulary as v
 from otel_rl.journal.read import Journal, PointView
 from otel_rl.journal.read import OpenStage as OpenView
-from otel_rl.report.model import DamagedFile, Loss
-from otel_rl.report.open_model import OpenCollective, OpenStage
-from otel_rl.report.pieces import begun_ns, call_of, integer, is_container, iteration_of, label, rank_of, text
+from otel_rl.report.data.open_stages import OpenCollective, OpenStage
+from otel_rl.report.data.report import DamagedFile, Loss
+from otel_rl.report.read.attributes import begun_ns, call_of, integer, is_container, iteration_of, label, rank_of, text
 
 HANG_S: Final = 10.0
 """A stage hangs at the earliest after this time: the journal is late by up to a second, a machine may pause."""

@@ -7,8 +7,8 @@ from typing import Final
 
 from otel_rl import vocabulary as v
 from otel_rl.journal.read import SpanView
-from otel_rl.report.model import MemoryKind, MemoryPeak, Rank
-from otel_rl.report.pieces import integer, is_container, iteration_of, label, rank_of
+from otel_rl.report.data.report import MemoryKind, MemoryPeak, Rank
+from otel_rl.report.read.attributes import integer, is_container, iteration_of, label, rank_of
 
 KINDS: Final[tuple[tuple[MemoryKind, str, str, tuple[str, str]], ...]] = (
     ("host rss", v.RSS_PEAK, v.RSS_PEAK_EXACT, (v.RSS_START, v.RSS_END)),

@@ -8,9 +8,9 @@ from typing import Final
 
 from otel_rl import vocabulary as v
 from otel_rl.journal.read import PointView
-from otel_rl.report.memory_model import MemoryParts
-from otel_rl.report.model import Rank
-from otel_rl.report.pieces import rank_of
+from otel_rl.report.data.memory import MemoryParts
+from otel_rl.report.data.report import Rank
+from otel_rl.report.read.attributes import rank_of
 
 OF_STEP: Final = (
     v.ALLOCATED, v.RESERVED, v.ACTIVE, v.REQUESTED, v.INACTIVE_SPLIT, v.FRAGMENTATION, v.SLACK, v.ROUNDING,

@@ -15,8 +15,8 @@ from otel_rl.analysis.checksums import LAGS, LogprobSums, MaskSums, TokenSums
 from otel_rl.analysis.ledger import Fault, Row, check
 from otel_rl.journal.read import LogView, PointView, Run
 from otel_rl.records import Attributes, Value
-from otel_rl.report.computed_model import SCOPES, Flops, Ledger, LedgerMismatch, LedgerRank, RankFlops, Scope
-from otel_rl.report.pieces import integer, rank_of, text
+from otel_rl.report.data.computed import SCOPES, Flops, Ledger, LedgerMismatch, LedgerRank, RankFlops, Scope
+from otel_rl.report.read.attributes import integer, rank_of, text
 
 NAMES: Final = (v.FLOPS_RATE, v.MFU)
 NUM_LOGPROBS: Final = len(fields(LogprobSums)) - 1 + len(LAGS)

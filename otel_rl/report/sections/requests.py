@@ -10,10 +10,10 @@ from typing import Any, Final
 from otel_rl import vocabulary as v
 from otel_rl.analysis.histogram import Histogram
 from otel_rl.journal.read import PointView
-from otel_rl.report.last_points import LastPoints
-from otel_rl.report.model import StageRow
-from otel_rl.report.pieces import text
-from otel_rl.report.request_model import BadRequests, EnginePreemptions, Quantiles, RequestRow, Requests, Tail
+from otel_rl.report.data.report import StageRow
+from otel_rl.report.data.requests import BadRequests, EnginePreemptions, Quantiles, RequestRow, Requests, Tail
+from otel_rl.report.read.attributes import text
+from otel_rl.report.read.last_points import LastPoints
 
 NUMBERS: Final = {
     v.TTFT: "ttft_s",

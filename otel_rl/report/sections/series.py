@@ -13,9 +13,9 @@ from typing import Final
 from otel_rl import vocabulary as v
 from otel_rl.analysis.trend import mean, trend
 from otel_rl.journal.read import PointView
-from otel_rl.report.collect import StepRecord
-from otel_rl.report.model import Rank, Series
-from otel_rl.report.pieces import rank_of, text
+from otel_rl.report.data.report import Rank, Series
+from otel_rl.report.read.attributes import rank_of, text
+from otel_rl.report.read.collect import StepRecord
 
 NAMES: Final = (
     v.REWARD_SCORE, v.REWARD_STD, v.FUNCTION_SCORE, v.FUNCTION_STD, v.EVAL_REWARD, v.REWARD_ZERO_STD, v.LOSS,

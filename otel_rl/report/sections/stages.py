@@ -7,9 +7,9 @@ from array import array
 from otel_rl import vocabulary as v
 from otel_rl.analysis.stages import Path
 from otel_rl.analysis.summary import summarize
-from otel_rl.report.average import Averaged
-from otel_rl.report.collect import StepRecord
-from otel_rl.report.model import StageRow
+from otel_rl.report.data.report import StageRow
+from otel_rl.report.read.average import Averaged
+from otel_rl.report.read.collect import StepRecord
 
 
 def stage_rows(averaged: Averaged) -> list[StageRow]:

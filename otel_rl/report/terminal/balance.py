@@ -9,10 +9,10 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from otel_rl.analysis.balance import STRAGGLER_RATIO
-from otel_rl.report.fitting import LEAST_NAME, MOST_RANKS, FittingTable, more, shorten
+from otel_rl.report.data.report import BalanceRow, Rank, RankSeconds, Report
 from otel_rl.report.format import seconds
-from otel_rl.report.model import BalanceRow, Rank, RankSeconds, Report
-from otel_rl.report.style import NOTE, WARNING, rank_name
+from otel_rl.report.terminal.fitting import LEAST_NAME, MOST_RANKS, FittingTable, more, shorten
+from otel_rl.report.terminal.style import NOTE, WARNING, rank_name
 
 MOST_ROWS: Final = 40
 """Stages that are listed, those with a slow rank first; JSON has all."""

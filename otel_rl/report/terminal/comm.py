@@ -8,10 +8,10 @@ from typing import Final
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from otel_rl.report.fitting import MOST_RANKS, FittingTable, more
+from otel_rl.report.data.report import CommRow, Rank, Report
 from otel_rl.report.format import number, seconds
-from otel_rl.report.model import CommRow, Rank, Report
-from otel_rl.report.style import NOTE, rank_name
+from otel_rl.report.terminal.fitting import MOST_RANKS, FittingTable, more
+from otel_rl.report.terminal.style import NOTE, rank_name
 
 MOST_ROWS: Final = 40
 """Stages that are listed, those with the longest times; JSON has all."""

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from otel_rl.report.format import count
-from otel_rl.report.style import HEADING, NOTE
+from otel_rl.report.terminal.style import HEADING, NOTE
 
 GAP: Final = 2
 """Cells between two columns."""

@@ -8,11 +8,11 @@ from typing import Final
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from otel_rl.report.efficiency_model import GoodputRow
-from otel_rl.report.fitting import FittingTable
+from otel_rl.report.data.efficiency import GoodputRow
+from otel_rl.report.data.report import Report
 from otel_rl.report.format import percent, plural, seconds
-from otel_rl.report.model import Report
-from otel_rl.report.style import NOTE
+from otel_rl.report.terminal.fitting import FittingTable
+from otel_rl.report.terminal.style import NOTE
 
 NOTE_TEXT: Final = (
     "productive: rollout to update; overhead: set-up, weight sync, checkpoints, evaluation, logs; idle: waits; wasted: "

@@ -8,11 +8,11 @@ from typing import Final, NamedTuple
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from otel_rl.report.fitting import MOST_RANKS, FittingTable, more
+from otel_rl.report.data.memory import MemoryParts
+from otel_rl.report.data.report import Report
 from otel_rl.report.format import percent, size
-from otel_rl.report.memory_model import MemoryParts
-from otel_rl.report.model import Report
-from otel_rl.report.style import NOTE, rank_name
+from otel_rl.report.terminal.fitting import MOST_RANKS, FittingTable, more
+from otel_rl.report.terminal.style import NOTE, rank_name
 
 
 class Part(NamedTuple):

@@ -8,12 +8,12 @@ from typing import Final
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from otel_rl.report.computed_model import SCOPES, RankFlops
-from otel_rl.report.fitting import FittingTable, more
+from otel_rl.report.data.computed import SCOPES, RankFlops
+from otel_rl.report.data.report import Report
 from otel_rl.report.format import listed, percent, plural
-from otel_rl.report.model import Report
-from otel_rl.report.model_rows import by_fault
-from otel_rl.report.style import NOTE, WARNING, rank_name
+from otel_rl.report.sections.model import by_fault
+from otel_rl.report.terminal.fitting import FittingTable, more
+from otel_rl.report.terminal.style import NOTE, WARNING, rank_name
 
 UNITS: Final = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"))
 MOST_ROWS: Final = 32

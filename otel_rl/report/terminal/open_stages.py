@@ -7,11 +7,11 @@ from typing import Final
 from rich.text import Text
 
 from otel_rl import vocabulary as v
+from otel_rl.report.data.open_stages import OpenCollective, OpenStage
+from otel_rl.report.data.report import Report
 from otel_rl.report.format import clock, count, seconds
-from otel_rl.report.model import Report
-from otel_rl.report.open_model import OpenCollective, OpenStage
-from otel_rl.report.pieces import is_container
-from otel_rl.report.style import NOTE, WARNING, attempt_name, rank_name
+from otel_rl.report.read.attributes import is_container
+from otel_rl.report.terminal.style import NOTE, WARNING, attempt_name, rank_name
 
 ROWS: Final = 16
 """Open stages that are listed; a cluster that hangs has one per rank."""

@@ -9,11 +9,11 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from otel_rl import vocabulary as v
-from otel_rl.report.efficiency_model import UNTOLD, BubbleRow, RankTime
-from otel_rl.report.fitting import MOST_RANKS, FittingTable
+from otel_rl.report.data.efficiency import UNTOLD, BubbleRow, RankTime
+from otel_rl.report.data.report import Report
 from otel_rl.report.format import count, percent, plural, seconds
-from otel_rl.report.model import Report
-from otel_rl.report.style import NOTE, WARNING, rank_name
+from otel_rl.report.terminal.fitting import MOST_RANKS, FittingTable
+from otel_rl.report.terminal.style import NOTE, WARNING, rank_name
 
 MOST_SLOW: Final = 16
 """Lines about slow ranks; JSON has all."""

@@ -8,11 +8,11 @@ from typing import Final
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from otel_rl.report.fitting import FittingTable
+from otel_rl.report.data.report import Report
+from otel_rl.report.data.requests import Quantiles, RequestRow, Requests
 from otel_rl.report.format import count, listed, percent, plural, seconds
-from otel_rl.report.model import Report
-from otel_rl.report.request_model import Quantiles, RequestRow, Requests
-from otel_rl.report.style import NOTE, WARNING
+from otel_rl.report.terminal.fitting import FittingTable
+from otel_rl.report.terminal.style import NOTE, WARNING
 
 SHOWN: Final = 4
 """Engines that are shown, those with most requests; JSON has all."""

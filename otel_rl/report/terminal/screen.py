@@ -9,23 +9,23 @@ from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from otel_rl import vocabulary as v
-from otel_rl.report.balance_table import balance_table
-from otel_rl.report.clocks import clock_lines
-from otel_rl.report.comm_table import comm_table
-from otel_rl.report.fitting import shorten
+from otel_rl.report.data.report import Report
 from otel_rl.report.format import clock, count, listed, plural, printable, seconds
-from otel_rl.report.goodput_table import goodput_table
-from otel_rl.report.model import Report
-from otel_rl.report.model_table import flops_table, ledger_lines
-from otel_rl.report.open_lines import ROWS, open_lines, pending_lines
-from otel_rl.report.parts_table import parts_table
-from otel_rl.report.rank_table import rank_table
-from otel_rl.report.request_table import request_table
-from otel_rl.report.series_table import numbers_table, series_table
-from otel_rl.report.stage_table import stage_table
-from otel_rl.report.step_names import disagreement_lines
-from otel_rl.report.style import GOOD, HEADING, NOTE, WARNING, attempt_name, rank_name
-from otel_rl.report.work_table import memory_table, rate_lines, work_table
+from otel_rl.report.read.clocks import clock_lines
+from otel_rl.report.read.step_names import disagreement_lines
+from otel_rl.report.terminal.balance import balance_table
+from otel_rl.report.terminal.comm import comm_table
+from otel_rl.report.terminal.fitting import shorten
+from otel_rl.report.terminal.goodput import goodput_table
+from otel_rl.report.terminal.memory_parts import parts_table
+from otel_rl.report.terminal.model import flops_table, ledger_lines
+from otel_rl.report.terminal.open_stages import ROWS, open_lines, pending_lines
+from otel_rl.report.terminal.ranks import rank_table
+from otel_rl.report.terminal.requests import request_table
+from otel_rl.report.terminal.series import numbers_table, series_table
+from otel_rl.report.terminal.stages import stage_table
+from otel_rl.report.terminal.style import GOOD, HEADING, NOTE, WARNING, attempt_name, rank_name
+from otel_rl.report.terminal.work import memory_table, rate_lines, work_table
 
 STATES: Final = {
     "alive": ("running", GOOD),

@@ -11,10 +11,10 @@ from rich.console import Group, RenderableType
 
 from otel_rl import vocabulary as v
 from otel_rl.analysis.trend import sparkline
-from otel_rl.report.fitting import FittingTable, more
+from otel_rl.report.data.report import Report, Series
 from otel_rl.report.format import count, number
-from otel_rl.report.model import Report, Series
-from otel_rl.report.style import BAR, WARNING
+from otel_rl.report.terminal.fitting import FittingTable, more
+from otel_rl.report.terminal.style import BAR, WARNING
 
 TITLES: Final = {
     v.REWARD_SCORE: "reward",

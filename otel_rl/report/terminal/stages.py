@@ -10,10 +10,10 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from otel_rl import vocabulary as v
-from otel_rl.report.fitting import FittingTable, more
+from otel_rl.report.data.report import Report, StageRow
 from otel_rl.report.format import count, listed, percent, plural, seconds
-from otel_rl.report.model import Report, StageRow
-from otel_rl.report.style import BAR, NOTE
+from otel_rl.report.terminal.fitting import FittingTable, more
+from otel_rl.report.terminal.style import BAR, NOTE
 
 FIXED_WIDTH: Final = 72
 """Columns that the table takes besides the bars; the wider the terminal, the longer they are."""

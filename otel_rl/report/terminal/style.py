@@ -9,7 +9,7 @@ from rich.style import StyleType
 from rich.table import Table
 from rich.text import Text
 
-from otel_rl.report.model import Report
+from otel_rl.report.data.report import Report
 
 HEADING: Final = "bold"
 NOTE: Final = "dim"

@@ -8,10 +8,10 @@ from typing import Final
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from otel_rl.report.fitting import MOST_RANKS, FittingTable, more
+from otel_rl.report.data.report import MemoryPeak, Rate, Report, Wall, WorkRow
 from otel_rl.report.format import count, number, size
-from otel_rl.report.model import MemoryPeak, Rate, Report, Wall, WorkRow
-from otel_rl.report.style import NOTE, rank_name
+from otel_rl.report.terminal.fitting import MOST_RANKS, FittingTable, more
+from otel_rl.report.terminal.style import NOTE, rank_name
 
 WORK_NOTE: Final = "As generated for training; padding and trained tok. (those the loss uses) of all forwards."
 ENVIRONMENT_NOTE: Final = "env.: tokens that tools or an environment wrote into the responses."

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from otel_rl import vocabulary as v
-from otel_rl.report.average import Averaged
-from otel_rl.report.efficiency_model import RankTime
-from otel_rl.report.model import Rank
-from otel_rl.report.stage_rows import other_ns
+from otel_rl.report.data.efficiency import RankTime
+from otel_rl.report.data.report import Rank
+from otel_rl.report.read.average import Averaged
+from otel_rl.report.sections.stages import other_ns
 
 MAIN_SHARE: Final = 0.5
 """A rank is waited for when it makes up this part of the longest wait; a stage explains it from this part of that."""

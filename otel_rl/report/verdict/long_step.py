@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from otel_rl import vocabulary as v
-from otel_rl.report.average import Averaged
-from otel_rl.report.collect import StepKey, StepRecord
-from otel_rl.report.model import LongStep
-from otel_rl.report.stage_rows import other_ns
+from otel_rl.report.data.report import LongStep
+from otel_rl.report.read.average import Averaged
+from otel_rl.report.read.collect import StepKey, StepRecord
+from otel_rl.report.sections.stages import other_ns
 
 RATIO: Final = 5.0
 """A step is long from this multiple of the median."""

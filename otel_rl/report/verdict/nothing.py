@@ -8,9 +8,9 @@ from typing import Final
 from otel_rl import vocabulary as v
 from otel_rl.journal.read import OpenStage as OpenView
 from otel_rl.journal.read import Run
-from otel_rl.report.collect import Collected
-from otel_rl.report.model import Verdict
-from otel_rl.report.pieces import ERROR, is_container, iteration_of, text
+from otel_rl.report.data.report import Verdict
+from otel_rl.report.read.attributes import ERROR, is_container, iteration_of, text
+from otel_rl.report.read.collect import Collected
 
 HOW_TO_BEGIN: Final = (
     "A step begins when a trainer that otel_rl knows trains (`otel-rl doctor` lists them), "

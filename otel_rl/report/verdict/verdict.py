@@ -10,11 +10,11 @@ from typing import Final
 from otel_rl import vocabulary as v
 from otel_rl.analysis.balance import TIE_SHARE
 from otel_rl.analysis.many_steps import COMM_SHARE
-from otel_rl.report.awaited import Awaited
-from otel_rl.report.efficiency_model import UNTOLD, Efficiency, SlowCommunication, StragglerRow
+from otel_rl.report.data.efficiency import UNTOLD, Efficiency, SlowCommunication, StragglerRow
+from otel_rl.report.data.report import LongStep, Rank, StageRow, StepTimes, Verdict, VerdictKind
+from otel_rl.report.data.requests import Tail
 from otel_rl.report.format import count, listed, percent, plural, seconds, times
-from otel_rl.report.model import LongStep, Rank, StageRow, StepTimes, Verdict, VerdictKind
-from otel_rl.report.request_model import Tail
+from otel_rl.report.verdict.awaited import Awaited
 
 STRAGGLER_SHARE: Final = 0.05
 """A slow rank is the verdict when being as fast as the others would save this share of the median step time."""

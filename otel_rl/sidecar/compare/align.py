@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Final
 
-from otel_rl.sidecar.parts import Part, Role
+from otel_rl.sidecar.compare.rank_step import Part, Role
 
 KEPT_STEPS: Final = 64
 """Steps of a role that wait for a rank."""

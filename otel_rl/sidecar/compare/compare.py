@@ -13,17 +13,17 @@ from time import monotonic
 from typing import Final
 
 from otel_rl import vocabulary as v
-from otel_rl.journal.encode import Request
 from otel_rl.journal.identity import WriterIdentity
+from otel_rl.journal.otlp.encode import Request
 from otel_rl.probes.sample import Sample
-from otel_rl.sidecar.emit import Emitter
+from otel_rl.sidecar.compare.align import Meeting, Meetings
+from otel_rl.sidecar.compare.emit import Emitter
+from otel_rl.sidecar.compare.rank_step import KEYS, Parts, Role, role_of
+from otel_rl.sidecar.compare.skew import disagree, members
+from otel_rl.sidecar.compare.tail import Tail
 from otel_rl.sidecar.follow import Stream
-from otel_rl.sidecar.meet import Meeting, Meetings
 from otel_rl.sidecar.node import Node
 from otel_rl.sidecar.owner import ROLE
-from otel_rl.sidecar.parts import KEYS, Parts, Role, role_of
-from otel_rl.sidecar.skew import disagree, members
-from otel_rl.sidecar.tail import Tail
 
 WORK_S: Final = 0.5
 """So long one call reads at most; a look at the directory comes between two."""

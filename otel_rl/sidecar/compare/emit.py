@@ -17,20 +17,20 @@ from otel_rl.analysis.activity import activity
 from otel_rl.analysis.bubbles import Denominator
 from otel_rl.analysis.stragglers import between_stages, costs
 from otel_rl.analysis.waits import call_waits
-from otel_rl.calls import is_work, matched_peers
 from otel_rl.journal import views
-from otel_rl.journal.encode import Request, SpanEncoder
 from otel_rl.journal.files import Journal
 from otel_rl.journal.frame import Frame
 from otel_rl.journal.identity import WriterIdentity
+from otel_rl.journal.otlp.encode import Request, SpanEncoder
 from otel_rl.journal.views import PointView
-from otel_rl.pieces import SKEW, UNKNOWN, integer, text
 from otel_rl.records import Attributes, MetricPoints, Number
+from otel_rl.runs.calls import is_work, matched_peers
+from otel_rl.runs.spans import SKEW, UNKNOWN, integer, text
+from otel_rl.sidecar.compare.rank_step import Part, Role
+from otel_rl.sidecar.compare.skew import Wait, longest_waits
 from otel_rl.sidecar.follow import Position, find_streams
-from otel_rl.sidecar.made import MadeSpan
 from otel_rl.sidecar.owner import ROLE
-from otel_rl.sidecar.parts import Part, Role
-from otel_rl.sidecar.skew import Wait, longest_waits
+from otel_rl.sidecar.span import MadeSpan
 from otel_rl.version import __version__
 
 DENOMINATOR: Final[Denominator] = "step"

@@ -10,9 +10,10 @@ from typing import Final, NamedTuple
 from otel_rl import vocabulary as v
 from otel_rl.analysis.goodput import Kind, kind_of
 from otel_rl.analysis.stages import Tree
-from otel_rl.calls import Calls, Known, calls_in, tells_waits
 from otel_rl.journal.views import SpanView
-from otel_rl.pieces import (
+from otel_rl.records import Attributes
+from otel_rl.runs.calls import Calls, Known, calls_in, tells_waits
+from otel_rl.runs.spans import (
     in_front,
     integer,
     is_container,
@@ -23,7 +24,6 @@ from otel_rl.pieces import (
     pipeline_of,
     text,
 )
-from otel_rl.records import Attributes
 
 KEYS: Final = frozenset((
     v.ITERATION, v.LOOP_NAME, v.IDLE_REASON, v.LOGPROB_KIND, v.COMM_COUNT, v.COMM_TIME, v.COMM_HIDDEN, v.CLOCK,

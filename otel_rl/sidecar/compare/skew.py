@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from otel_rl.analysis.waits import waits
-from otel_rl.sidecar.parts import Part, Row
+from otel_rl.sidecar.compare.rank_step import Part, Row
 
 LEAST_WAIT_NS: Final = 1_000_000
 """A shorter wait in one collective is no span."""

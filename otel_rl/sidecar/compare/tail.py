@@ -14,8 +14,8 @@ from otel_rl.journal.files import Journal
 from otel_rl.journal.frame import TYPES, Damage, Frame, scan
 from otel_rl.journal.identity import WriterIdentity
 from otel_rl.journal.views import SpanView
-from otel_rl.pieces import integer
 from otel_rl.records import Attributes
+from otel_rl.runs.spans import integer
 from otel_rl.sidecar.follow import FIRST_BYTES, Position, Stream
 
 SET_BACK_NS: Final = 60_000_000_000

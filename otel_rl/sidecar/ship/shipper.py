@@ -18,11 +18,11 @@ from typing import Final, NamedTuple
 from google.protobuf.message import DecodeError
 
 from otel_rl.journal.frame import TYPES, WRITER, Damage, Signal
-from otel_rl.sidecar.client import Client, Outcome
 from otel_rl.sidecar.follow import Piece, Position, Stream
-from otel_rl.sidecar.halve import halves
-from otel_rl.sidecar.progress import Progress, Range
-from otel_rl.sidecar.share import Chosen, Draft, Share
+from otel_rl.sidecar.ship.client import Client, Outcome
+from otel_rl.sidecar.ship.progress import Progress, Range
+from otel_rl.sidecar.ship.split import halves
+from otel_rl.sidecar.ship.trace_budget import Chosen, Draft, Share
 
 MAX_REQUEST: Final = 2_500_000
 """Bytes of a request: gRPC servers refuse more than 4 MiB unless they are told otherwise, and each Collector on the way

@@ -20,8 +20,8 @@ from google.protobuf.message import DecodeError
 
 from otel_rl import vocabulary
 from otel_rl.journal.frame import Frame
-from otel_rl.journal.wire import block
-from otel_rl.sidecar.halve import Record, build, records
+from otel_rl.journal.otlp.wire import block
+from otel_rl.sidecar.ship.split import Record, build, records
 
 TRACE_BYTES: Final = 4_500_000
 SHARE_BYTES: Final = TRACE_BYTES * 9 // 10

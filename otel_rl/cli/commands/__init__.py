@@ -1,0 +1,1 @@
+"""The commands of `otel-rl`, one file each."""

@@ -1,0 +1,1 @@
+"""Collectives and process groups: who communicates, how long, and who waits for whom."""

@@ -1,0 +1,1 @@
+"""The flusher's thread: it takes what hot threads have queued, completes and counts it, and journals it."""

@@ -1,0 +1,1 @@
+"""Replacing functions of other packages, exactly undone, and recording around their calls."""

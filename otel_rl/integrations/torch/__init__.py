@@ -1,0 +1,1 @@
+"""torch: collectives, optimizers, checkpoints, process groups."""

@@ -1,0 +1,1 @@
+"""transformers: the Trainer's loop, `generate`, and continuous batching."""

@@ -1,0 +1,1 @@
+"""TRL: rollouts, rewards, logprobs and the update of its trainers."""

@@ -1,0 +1,1 @@
+"""vLLM: the requests of its engines."""

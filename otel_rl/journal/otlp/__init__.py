@@ -1,0 +1,1 @@
+"""Encoding records as OTLP requests."""

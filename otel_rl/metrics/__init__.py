@@ -1,0 +1,1 @@
+"""Numbers: what programs record, and the fold that makes metric points of them."""

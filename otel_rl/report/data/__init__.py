@@ -1,0 +1,1 @@
+"""The report as data; its JSON schema is generated from these classes."""

@@ -1,0 +1,1 @@
+"""The sentence that a report begins with."""

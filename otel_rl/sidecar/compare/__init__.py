@@ -1,0 +1,1 @@
+"""Comparing the ranks of a run while it runs."""

@@ -1,0 +1,1 @@
+"""Shipping journals to an OTLP endpoint."""

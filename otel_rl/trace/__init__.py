@@ -1,0 +1,1 @@
+"""Open spans: stages, steps, and where each belongs."""
