@@ -3,7 +3,7 @@
 If the program has no providers, ours serve the spans and metrics of vLLM, Ray, HTTP clients and the user into the
 journal. They serve the tracers and meters that OpenTelemetry's API hands out meanwhile, and are set nowhere: a program
 that asks for the provider sees that there is none, and one that it sets later wins. That needs private attributes of
-the API, which ``tests/test_providers.py`` watches.
+the API, which ``tests/test_sdk.py`` watches.
 
 A program with a provider of its own, also one that it keeps to itself, sees nothing of us: its spans, measurements and
 log records are what they would be without us.

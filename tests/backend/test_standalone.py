@@ -32,8 +32,8 @@ from otel_rl.sdk import CONTENT
 from otel_rl.vocabulary import ATTRIBUTES, METRICS
 from tests.backend.otlp import HOUR_S, failed, logs, metrics, pairs, send, span, texts, traces
 from tests.backends import Collector, Prometheus, collector, free_ports, jaeger, prometheus, wait_for
+from tests.collector.test_files import NAMES_OF_CONTENT, NAMES_OF_COUNTS, NAMES_OF_NUMBERS
 from tests.sink import sink
-from tests.test_collector_files import NAMES_OF_CONTENT, NAMES_OF_COUNTS, NAMES_OF_NUMBERS
 
 pytestmark = pytest.mark.backend
 

@@ -6,7 +6,7 @@ from otel_rl.catalogue import telemetry
 from otel_rl.config import settings
 from otel_rl.vocabulary import ROWS
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 def test_the_documented_catalogue_is_the_rendered_one() -> None:

@@ -220,7 +220,7 @@ def test_a_working_directory_that_is_gone(tmp_path: Path) -> None:
     done = subprocess.run(
         ["bash", "-c", f"rmdir {gone}; OTEL_RL_DIR=runs {otel_rl} report"],
         cwd=gone,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent), "TMPDIR": str(tmp_path)},
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "TMPDIR": str(tmp_path)},
         capture_output=True,
         text=True,
         check=False,

@@ -14,7 +14,7 @@ from time import monotonic, sleep
 
 import pytest
 
-from tests.test_collector_files import COLLECTOR
+from tests.collector.test_files import COLLECTOR
 
 START = COLLECTOR / "otelcol-start"
 PANIC = "panic: assertion failed: Page expected to be: 6, but self identifies as 9\n\ngoroutine 137 [running]:\n"

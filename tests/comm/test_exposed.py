@@ -18,9 +18,9 @@ from otel_rl.probes import exposed
 from otel_rl.probes.device import DeviceInUse
 from otel_rl.process.state import state
 from otel_rl.trace.stage import Stage
+from tests.comm.test_collectives import ProcessGroup
 from tests.fake_cuda import FakeCuda, Stream
 from tests.fixtures import Recording
-from tests.test_collectives import ProcessGroup
 
 GROUP = ProcessGroup()
 VALUE = np.zeros(4)

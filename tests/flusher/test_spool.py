@@ -28,8 +28,8 @@ from otel_rl.report.build import build_report
 from otel_rl.runs.locate import find_run, last_written, recorded_below
 from otel_rl.trace.steps import know_attempt
 from tests.fixtures import RUN, WALL_NS, Recording, in_child, modules_with
+from tests.flusher.test_thread import Disk
 from tests.programs.launch import HERE, start
-from tests.test_flusher import Disk
 
 PROGRAM = str(HERE / "processes.py")
 

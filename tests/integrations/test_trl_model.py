@@ -16,10 +16,10 @@ from otel_rl.analysis.trained import Trained
 from otel_rl.integrations.trl import hooks, model
 from otel_rl.journal.read import Run
 from otel_rl.process.state import state
+from tests.analysis.test_flops import forward_flops, train_flops
 from tests.programs.launch import Trained as Program
 from tests.programs.launch import Trainings
 from tests.programs.recorded import Recorded
-from tests.test_analysis_flops import forward_flops, train_flops
 
 pytestmark = pytest.mark.slow
 

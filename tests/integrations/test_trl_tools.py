@@ -19,9 +19,9 @@ from otel_rl.integrations.trl.hooks import _describe_rollout
 from otel_rl.integrations.trl.tools import begin_tools
 from otel_rl.report.build import build_report
 from otel_rl.report.data.report import WorkRow
+from tests.analysis.test_flops import forward_flops, train_flops
 from tests.fixtures import Recording
 from tests.programs.recorded import Node, Recorded
-from tests.test_analysis_flops import forward_flops, train_flops
 
 CONFIG = {
     "model_type": "qwen2", "vocab_size": 20, "hidden_size": 48, "intermediate_size": 96, "num_hidden_layers": 2,

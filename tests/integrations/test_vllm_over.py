@@ -22,7 +22,7 @@ from tests.fixtures import Recording
 from tests.integrations.test_vllm import EngineDeadError, Offline, opened, places, rollout
 from tests.integrations.vllm_shapes import FinishReason, Processor, Queue, Sequence, at, wall
 from tests.noted import take
-from tests.test_requests import bad, counted
+from tests.requests.test_queue import bad, counted
 
 
 @pytest.fixture

@@ -67,7 +67,7 @@ def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if compiler is None:
         pytest.skip("needs a C compiler")
     library = tmp_path_factory.mktemp("shim") / "file_server.so"
-    source = Path(__file__).parent / "programs" / "file_server.c"
+    source = Path(__file__).parent.parent / "programs" / "file_server.c"
     subprocess.run([compiler, "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
     return library
 

@@ -437,7 +437,7 @@ def test_a_living_writers_tail(tmp_path: Path) -> None:
 
 def started(tmp_path: Path, num_spans: int) -> subprocess.Popen[str]:
     """Start a process that writes one span after the other, and wait for some."""
-    command = [sys.executable, "-c", WRITING, str(tmp_path / "run"), str(Path(__file__).parent)]
+    command = [sys.executable, "-c", WRITING, str(tmp_path / "run"), str(Path(__file__).parent.parent)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     while int(process.stdout.readline()) < num_spans:

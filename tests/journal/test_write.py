@@ -281,7 +281,7 @@ def test_the_limit_of_file_sizes(tmp_path: Path) -> None:
     code = f"""
 import resource, sys
 from pathlib import Path
-sys.path.insert(0, {str(Path(__file__).parent)!r})
+sys.path.insert(0, {str(Path(__file__).parent.parent)!r})
 from test_journal_write import writer
 resource.setrlimit(resource.RLIMIT_FSIZE, (2000, resource.RLIM_INFINITY))
 journal = writer(Path(sys.argv[1]))
@@ -302,7 +302,7 @@ def test_requests_are_made_for_the_limit_of_file_sizes(tmp_path: Path, limit: in
     code = f"""
 import json, resource, sys
 from pathlib import Path
-sys.path.insert(0, {str(Path(__file__).parents[1])!r})
+sys.path.insert(0, {str(Path(__file__).parent.parents[2])!r})
 from tests.sink import ALIVE, Rank
 resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, resource.RLIM_INFINITY))
 rank = Rank(Path(sys.argv[1]), ALIVE)
@@ -475,7 +475,7 @@ from pathlib import Path
 faulthandler.register(signal.SIGALRM, chain=True)  # a process that hangs says where, and ends
 signal.alarm(50)
 os.register_at_fork(after_in_child=lambda: signal.alarm(40))
-sys.path.insert(0, {str(Path(__file__).parent)!r})
+sys.path.insert(0, {str(Path(__file__).parent.parent)!r})
 from test_journal_write import writer
 journal = writer(Path(sys.argv[1]), segment_bytes=20_000)
 end = threading.Event()
@@ -580,7 +580,7 @@ def test_a_writer_of_a_pid_namespace_below(tmp_path: Path) -> None:
     code = f"""
 import sys, time
 from pathlib import Path
-sys.path.insert(0, {str(Path(__file__).parents[1])!r})
+sys.path.insert(0, {str(Path(__file__).parent.parents[2])!r})
 from otel_rl.journal.identity import WriterIdentity
 Path(sys.argv[1]).write_bytes(WriterIdentity.current("trainer", 0).to_json())
 print("ready", flush=True)

@@ -28,8 +28,8 @@ from otel_rl.observing.network import formula_of
 from otel_rl.probes import deferred
 from otel_rl.process import state as runtime
 from otel_rl.process.state import state
+from tests.analysis.test_flops import DEEPSEEK_V2_LITE, QWEN_0_5B, QWEN_7B, QWEN_30B_A3B
 from tests.fixtures import Recording
-from tests.test_analysis_flops import DEEPSEEK_V2_LITE, QWEN_0_5B, QWEN_7B, QWEN_30B_A3B
 
 H100 = 989.4e12
 """FLOP/s."""
@@ -65,7 +65,7 @@ def mismatches(run: Run) -> list[tuple[int, str, str]]:
 # --- FLOPs and MFU ----------------------------------------------------------------------------------------------------
 
 PUBLISHED = [
-    # tokens of each sequence, operations of a forward by hand (``test_analysis_flops.py`` adds them up)
+    # tokens of each sequence, operations of a forward by hand (``analysis/test_flops.py`` adds them up)
     pytest.param(QWEN_0_5B, [2048], 2_203_653_767_168, id="Qwen2.5 0.5B"),
     pytest.param(QWEN_7B, [16384], 285_555_195_641_856, id="Qwen2.5 7B"),
     pytest.param(QWEN_30B_A3B, [4096], 2 * 4096 * 3_029_073_920 + 48 * 2 * 32 * 128 * 4096**2, id="a MoE"),

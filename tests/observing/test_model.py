@@ -22,7 +22,7 @@ from otel_rl.analysis.flops import passes
 from otel_rl.analysis.trained import FULL, Parameter, Trained
 from otel_rl.observing.api import show
 from otel_rl.observing.network import Seen, formula_of, read
-from tests.test_analysis_flops import QWEN_0_5B, train_flops
+from tests.analysis.test_flops import QWEN_0_5B, train_flops
 
 SMALL = {
     "vocab_size": 20, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4,
@@ -163,7 +163,7 @@ def test_a_wrapped_model_is_the_model() -> None:
 
 
 def test_a_partitioned_parameter_has_its_whole_shape() -> None:
-    """As DeepSpeed keeps it; FSDP is tried on two ranks (``test_observing_ranks.py``)."""
+    """As DeepSpeed keeps it; FSDP is tried on two ranks (``observing/test_observing_ranks.py``)."""
     expected, partitioned = read(qwen()), qwen()
     for one in partitioned.parameters():
         one.ds_shape, one.data = one.shape, torch.empty(0)

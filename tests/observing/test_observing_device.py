@@ -14,7 +14,7 @@ import otel_rl
 from otel_rl import vocabulary as v
 from otel_rl.probes import deferred
 from tests.fixtures import Recording
-from tests.test_observing import QWEN_0_5B, Event, Remote, device, mismatches, numbers
+from tests.observing.test_api import QWEN_0_5B, Event, Remote, device, mismatches, numbers
 
 __all__ = ["device"]
 

@@ -13,7 +13,7 @@ import torch
 import otel_rl
 from otel_rl import vocabulary as v
 from otel_rl.journal.read import open_run
-from tests.test_analysis_flops import QWEN_0_5B
+from tests.analysis.test_flops import QWEN_0_5B
 
 pytestmark = [
     pytest.mark.gpu,

@@ -13,9 +13,9 @@ import torch
 
 import otel_rl
 from otel_rl import vocabulary as v
+from tests.analysis.test_flops import QWEN_0_5B
 from tests.fixtures import Recording
-from tests.test_analysis_flops import QWEN_0_5B
-from tests.test_observing import mismatches, numbers
+from tests.observing.test_api import mismatches, numbers
 
 DRAW = torch.Generator().manual_seed(0)
 X = torch.randint(1, 1000, (8, 6), generator=DRAW)

@@ -15,7 +15,7 @@ from otel_rl.report.json import to_json
 from otel_rl.report.schema import schema, schema_text
 from tests.runs import BEGIN_NS, Plan, write_run
 
-SCHEMA = Path(__file__).parent.parent / "docs" / "report.schema.json"
+SCHEMA = Path(__file__).parents[2] / "docs" / "report.schema.json"
 
 
 def test_the_documented_schema_is_that_of_the_code() -> None:

@@ -34,7 +34,7 @@ from otel_rl.report.verdict.verdict import verdict
 from otel_rl.requests import queue
 from otel_rl.requests.queue import note
 from tests.fixtures import MS, Recording
-from tests.test_requests import ending, given, request
+from tests.requests.test_queue import ending, given, request
 
 STEPS = 6
 
@@ -201,7 +201,7 @@ def test_many_kinds_are_left_to_json(recording: Recording) -> None:
 def test_the_document_holds_them(recording: Recording) -> None:
     """As the schema describes it."""
     jsonschema = pytest.importorskip("jsonschema")
-    schema = json.loads((Path(__file__).parent.parent / "docs" / "report.schema.json").read_text("utf-8"))
+    schema = json.loads((Path(__file__).parents[2] / "docs" / "report.schema.json").read_text("utf-8"))
     document = json.loads(to_json(recorded(recording)))
     jsonschema.validate(document, schema)
     assert 600 == document["requests"]["rows"][0]["duration_s"]["count"]

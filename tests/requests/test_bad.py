@@ -24,7 +24,7 @@ from otel_rl.requests.queue import Request, note
 from otel_rl.trace.stage import current_stage
 from tests.fixtures import MS, Recording
 from tests.noted import parts
-from tests.test_requests import bad, counted, given, ids_of, request, rollout
+from tests.requests.test_queue import bad, counted, given, ids_of, request, rollout
 
 UNUSED = 10**30
 

@@ -17,8 +17,8 @@ from otel_rl.journal.read import Run
 from otel_rl.records import Value
 from otel_rl.requests.queue import note
 from tests.fixtures import MS, Recording, Tree, orphans, trees
-from tests.test_requests import bad, counted, given, ids_of, request, request_spans, rollout, sample_of
-from tests.test_spans import proto_spans
+from tests.requests.test_queue import bad, counted, given, ids_of, request, request_spans, rollout, sample_of
+from tests.trace.test_stage import proto_spans
 
 # --- which become spans -----------------------------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ from otel_rl.requests.queue import MOST_PIECES, Request, note
 from otel_rl.trace.current import CURRENT
 from tests.fixtures import Recording
 from tests.noted import parts
-from tests.test_requests import bad, counted, given, request
+from tests.requests.test_queue import bad, counted, given, request
 
 WAYS = [
     pytest.param(False, id="python"),

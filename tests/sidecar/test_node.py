@@ -36,8 +36,8 @@ from otel_rl.sidecar.settings import targets
 from otel_rl.sidecar.ship import shipper
 from otel_rl.sidecar.ship.progress import Progress, load
 from tests.runs import FakeSpan
+from tests.sidecar.test_close import open_log
 from tests.sink import ALIVE, DEAD, Answer, Rank, Sink, sink
-from tests.test_sidecar_close import open_log
 
 PROGRAM = """
 import sys, time
@@ -45,7 +45,7 @@ from pathlib import Path
 from otel_rl.journal.identity import WriterIdentity
 from otel_rl.records import Log
 from tests.sink import Rank
-from tests.test_sidecar_close import open_log
+from tests.sidecar.test_close import open_log
 rank = Rank(Path(sys.argv[1]), WriterIdentity.current("trainer", 0))
 rank.append(rank.encoder.encode_logs([open_log("rl.rollout", 10**6, 0), open_log("rl.reward", 10**6 + 1, 10**6)]))
 print("ready", flush=True)
@@ -112,7 +112,7 @@ def recorded(directory: Path) -> set[bytes]:
 def killed(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     """A real process that journals until it is killed."""
     command = [sys.executable, "-c", PROGRAM, str(tmp_path)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=Path(__file__).parents[1])
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=Path(__file__).parent.parents[2])
     assert process.stdout is not None
     assert b"ready" == process.stdout.readline().strip()
     yield process

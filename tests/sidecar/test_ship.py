@@ -28,8 +28,8 @@ from otel_rl.sidecar.ship.shipper import Followed, Shipper
 from otel_rl.sidecar.ship.split import records
 from otel_rl.sidecar.ship.trace_budget import SIBLINGS, Share
 from tests.runs import FakeSpan
+from tests.sidecar.test_client import status_of
 from tests.sink import MAX_BYTES, Answer, Rank, Sink, sink
-from tests.test_sidecar_client import status_of
 
 pytestmark = pytest.mark.medium
 

@@ -200,7 +200,7 @@ def test_each_program_is_on_its_own(machine: Machine, monkeypatch: pytest.Monkey
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "authorization=secret")
     done = subprocess.run(
         [*MAIN, "up", "--port-offset", str(machine.offset)],
-        cwd=Path(__file__).parent.parent,
+        cwd=Path(__file__).parents[2],
         capture_output=True,
         text=True,
         check=False,
@@ -232,7 +232,8 @@ def test_two_at_once_start_one_stack(machine: Machine) -> None:
     """The second waits, and finds it running."""
     command = [*MAIN, "up", "--port-offset", str(machine.offset)]
     both = [
-        subprocess.Popen(command, cwd=Path(__file__).parent.parent, stdout=subprocess.PIPE, text=True) for _ in range(2)
+        subprocess.Popen(command, cwd=Path(__file__).parents[2], stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
     ]
     said = [one.communicate()[0].splitlines()[0] for one in both]
     assert (["The stack already runs.", "The stack runs."], [0, 0], 3) == (
@@ -322,7 +323,7 @@ def test_an_interrupted_up_leaves_nothing(machine: Machine, monkeypatch: pytest.
     monkeypatch.setenv("FAKE_JAEGER", "silent")
     command = [*MAIN, "up", "--port-offset", str(machine.offset)]
     with subprocess.Popen(
-        command, cwd=Path(__file__).parent.parent, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+        command, cwd=Path(__file__).parents[2], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
     ) as up:
         while len(machine.living) < 3:
             time.sleep(0.05)
@@ -381,7 +382,7 @@ def test_an_up_that_was_killed_can_be_taken_down(machine: Machine, monkeypatch: 
     """What it started is noted before it waits."""
     monkeypatch.setenv("FAKE_JAEGER", "silent")
     command = [*MAIN, "up", "--port-offset", str(machine.offset)]
-    with subprocess.Popen(command, cwd=Path(__file__).parent.parent, stdout=subprocess.DEVNULL) as up:
+    with subprocess.Popen(command, cwd=Path(__file__).parents[2], stdout=subprocess.DEVNULL) as up:
         while len(machine.noted) < 3:
             time.sleep(0.05)
         up.kill()
@@ -519,7 +520,7 @@ def test_a_root_that_cannot_be_written(machine: Machine) -> None:
     """One sentence, as of every command."""
     done = subprocess.run(
         [*MAIN, "up", "--dir", "/proc/nowhere"],
-        cwd=Path(__file__).parent.parent,
+        cwd=Path(__file__).parents[2],
         capture_output=True,
         text=True,
         check=False,

@@ -32,7 +32,7 @@ from otel_rl.trace.child_process import KEY, join_worker, leave_place, take_plac
 from otel_rl.trace.stage import current_stage
 from otel_rl.trace.steps import know_attempt
 from tests.fixtures import ATTEMPT, Recording, Tree, in_child, modules_with, orphans, trees
-from tests.test_requests import bad, given, ids_of, request
+from tests.requests.test_queue import bad, given, ids_of, request
 
 CONFIGURATION: dict[str, Any] = multiprocessing.current_process()._config  # type: ignore[attr-defined]
 

@@ -312,7 +312,7 @@ def test_the_text_of_an_exception_is_recorded_when_asked_for(
     assert (2, "secret") == span.status
     values = span.events[0].attributes
     assert ("ValueError", "secret") == (values["exception.type"], values["exception.message"])
-    assert "test_spans.py" in values["exception.stacktrace"]
+    assert "trace/test_stage.py" in values["exception.stacktrace"]
 
 
 class Speechless(Exception):
