@@ -135,8 +135,19 @@ def ancestors() -> Iterator[int]:
 
 
 def is_started_by_rank() -> bool:
-    """Return whether a process that writes a journal started this one: it has the variables of a rank, but is none."""
-    return any(name.endswith(".otlp") for pid in ancestors() for name in _open_files(pid))
+    """Return whether a rank started this process: it has the variables of a rank, but is none.
+
+    A rank writes a journal and has the variables, too; a program that records and starts ranks lacks them.
+    """
+    names = tuple(f"{name}=".encode() for name in (rank_variables()[0], "OTEL_RL_ATTEMPT_ID"))
+    return any(name.endswith(".otlp") for pid in ancestors() if has_variable(pid, names) for name in _open_files(pid))
+
+
+def has_variable(pid: int, names: tuple[bytes, ...]) -> bool:
+    """Return whether a process was started with one of these variables, each given as ``NAME=``."""
+    with suppress(OSError), open(f"/proc/{pid}/environ", "rb") as environ:
+        return any(entry.startswith(names) for entry in environ.read().split(b"\0"))
+    return False
 
 
 def _open_files(pid: int) -> Iterator[str]:

@@ -21,7 +21,7 @@ from otel_rl.ids import random_bits
 from otel_rl.journal.directory import make_directory
 from otel_rl.journal.identity import WriterIdentity, start_time
 from otel_rl.process.directories import usable_root
-from otel_rl.process.identity import SRUN, Identity, ancestors, is_started_by_rank, rank_variables
+from otel_rl.process.identity import SRUN, Identity, ancestors, has_variable, is_started_by_rank, rank_variables
 
 FOLDER: Final = ".ranks"
 ANSWER: Final = "answer"
@@ -182,14 +182,6 @@ def _launcher() -> list[Any]:
     variable, size, _ = rank_variables()
     tasks = [rank for rank, tasks in TASKS if os.environ.get(tasks) == os.environ[size]]
     names = tuple(f"{name}=".encode() for name in (variable, *tasks))
-    pid = next((pid for pid in ancestors() if not _has(pid, names)), 0)
+    pid = next((pid for pid in ancestors() if not has_variable(pid, names)), 0)
     here = WriterIdentity.current("", 0)
     return [here.boot_id, here.pid_namespace, pid, start_time(pid)]
-
-
-def _has(pid: int, names: tuple[bytes, ...]) -> bool:
-    try:
-        with open(f"/proc/{pid}/environ", "rb") as environ:
-            return any(entry.startswith(names) for entry in environ.read().split(b"\0"))
-    except OSError:
-        return False

@@ -9,6 +9,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 from pathlib import Path
 from time import monotonic, sleep
 
@@ -30,6 +31,10 @@ OTHERS = (
 )
 
 
+HEEDING = "import os, signal, sys; signal.signal(signal.SIGHUP, signal.SIG_DFL); os.execvp(sys.argv[1], sys.argv[1:])"
+"""Tests may run under nohup, which ignores SIGHUP; a shell cannot trap what is ignored."""
+
+
 def started(folder: Path, program: str, **environ: str) -> subprocess.Popen[str]:
     """Start it with a program in the Collector's place."""
     otelcol = folder / "otelcol"
@@ -37,7 +42,7 @@ def started(folder: Path, program: str, **environ: str) -> subprocess.Popen[str]
     otelcol.chmod(0o755)
     shell = "dash" if shutil.which("dash") else "sh"
     return subprocess.Popen(
-        [shell, str(START), "--config", "a b"],
+        [sys.executable, "-c", HEEDING, shell, str(START), "--config", "a b"],
         env={
             "PATH": os.environ["PATH"],
             "OTEL_RL_OTELCOL": str(otelcol),

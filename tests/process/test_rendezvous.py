@@ -179,6 +179,15 @@ def test_ranks_share_an_attempt(tmp_path: Path, run_id: str) -> None:
 
 
 @pytest.mark.medium
+def test_a_program_that_records_may_start_ranks(tmp_path: Path) -> None:
+    """It is no rank itself, so they are none's helpers."""
+    with (tmp_path / "its.otlp").open("wb"):  # open in this process, which starts the launcher
+        over(launch(tmp_path))
+    steps = joined(*runs(tmp_path))
+    assert whole(*attempts(steps)) == steps
+
+
+@pytest.mark.medium
 def test_a_script_between_launcher_and_rank_is_no_launcher(tmp_path: Path) -> None:
     """As mpirun starts it for each task; it sets what torch reads."""
     over(launch(tmp_path, WRAPPED="export RANK=$OMPI_COMM_WORLD_RANK", OMPI_COMM_WORLD_SIZE=str(RANKS)))
