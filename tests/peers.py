@@ -16,7 +16,7 @@ from otel_rl.journal.identity import WriterIdentity
 from otel_rl.journal.otlp.encode import SpanEncoder
 from otel_rl.journal.write import Writer
 from otel_rl.records import Log
-from tests.runs import FakeSpan
+from tests.made_runs import FakeSpan
 
 MS = 1_000_000
 BEGIN_NS = 1_700_000_000_000_000_000

@@ -30,7 +30,7 @@ from otel_rl.journal.write import Writer
 from otel_rl.records import Log, MetricPoints, Number
 from otel_rl.sidecar.ship.client import REJECTED, RESPONSES, SERVICES
 from otel_rl.sidecar.ship.split import FIELDS, MESSAGES
-from tests.runs import FakeSpan
+from tests.made_runs import FakeSpan
 
 MAX_BYTES = 4 << 20
 """What a gRPC server takes unless it is told otherwise."""

@@ -24,7 +24,7 @@ from tests.backend.otlp import logs, metrics, send, span, traces
 from tests.backend.stored import journaled
 from tests.backend.test_tiers import Site, agent, gateway, site
 from tests.backends import CONFIGURATIONS, Backend, Collector, collector, jaeger, prometheus, wait_for
-from tests.runs import FakeSpan
+from tests.made_runs import FakeSpan
 from tests.sink import Rank, sink
 
 pytestmark = pytest.mark.backend

@@ -15,7 +15,7 @@ from otel_rl.catalogue.questions import QUESTIONS, expressions
 from otel_rl.catalogue.series_names import all_series, emitted, label_name, series_name
 from tests.rules import RECORDED, recording
 
-PAGE = Path(__file__).parent.parents[2] / "docs" / "prometheus.md"
+PAGE = Path(__file__).parents[2] / "docs" / "prometheus.md"
 QUERIES = [query for question in QUESTIONS for query in expressions(question)]
 OURS = re.compile(r"\b(?:rl|hw|gen_ai|system|otel_rl)_\w+")
 SENTENCE_WORDS, CELL_WORDS = 30, 40

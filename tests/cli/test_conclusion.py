@@ -16,7 +16,7 @@ from otel_rl.cli.conclusion import conclude
 from otel_rl.guard import errors
 from otel_rl.journal.read import Run, open_run
 from otel_rl.report.build import build_report, read_points
-from tests.runs import Plan, write_run
+from tests.made_runs import Plan, write_run
 
 
 @pytest.fixture

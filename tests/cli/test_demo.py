@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from otel_rl.cli import app
 from otel_rl.cli.commands import demo
-from tests.runs import Plan, write_run
+from tests.made_runs import Plan, write_run
 
 cli = CliRunner()
 module = sys.modules["otel_rl.cli.commands.demo"]

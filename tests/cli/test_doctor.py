@@ -37,7 +37,7 @@ from otel_rl.sidecar.settings import targets
 from otel_rl.sidecar.ship.client import connect
 from otel_rl.sidecar.ship.progress import Progress, load, save
 from tests.fixtures import Recording
-from tests.runs import Plan, write_run
+from tests.made_runs import Plan, write_run
 from tests.sink import Tls, make_certificates, sink
 
 cli = CliRunner()

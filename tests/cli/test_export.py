@@ -19,7 +19,7 @@ from otel_rl.journal.read import open_run
 from otel_rl.runs.otlp_json import lines
 from otel_rl.trace.steps import know_attempt
 from tests.fixtures import ATTEMPT, RUN, Recording
-from tests.runs import Plan, write_run
+from tests.made_runs import Plan, write_run
 
 pytestmark = pytest.mark.medium
 

@@ -20,7 +20,7 @@ import otel_rl.cli
 from otel_rl import vocabulary as v
 from otel_rl.cli import app
 from otel_rl.cli.console import NOT_FOUND
-from tests.runs import Plan, write_run
+from tests.made_runs import Plan, write_run
 
 pytestmark = pytest.mark.medium
 

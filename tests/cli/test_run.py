@@ -30,7 +30,7 @@ from otel_rl.journal.write import Writer
 from otel_rl.sidecar import owner
 from otel_rl.sidecar.ship.progress import load, save
 from otel_rl.sidecar.start import Keeper
-from tests.runs import Plan, write_run
+from tests.made_runs import Plan, write_run
 from tests.sink import sink
 
 pytestmark = pytest.mark.medium
@@ -387,7 +387,7 @@ while sys.argv[3] == "stay" and not [*directory.glob("trainer*.shipped")]:
 @pytest.mark.parametrize(("stays", "options"), [("stay", ["--run-id", "mine"]), ("leave", [])])
 def test_it_has_the_records_sent(tmp_path: Path, stays: str, options: list[str]) -> None:
     """Of a command that starts no sidecar itself: while it runs where the run's name is known, else at the end."""
-    arguments = [str(Path(__file__).parent.parents[2]), str(tmp_path / "mine"), stays]
+    arguments = [str(Path(__file__).parents[2]), str(tmp_path / "mine"), stays]
     command = [*OTEL_RL, "run", f"--dir={tmp_path}", "-q", *options, "--", sys.executable, "-c", SILENT, *arguments]
     with sink("grpc") as server:
         environ = {**os.environ, "OTEL_EXPORTER_OTLP_ENDPOINT": server.endpoint}

@@ -29,7 +29,7 @@ from otel_rl.version import __version__
 from otel_rl.vocabulary import ATTRIBUTES, DURATION_BOUNDARIES, EVENTS, METRICS, SCOPE, STAGES
 from tests.rules import RECORDED, RULES, alerts, recording, rules, series_of_rules
 
-ROOT = Path(__file__).parent.parents[2]
+ROOT = Path(__file__).parents[2]
 COLLECTOR = ROOT / "collector"
 FILES = sorted(COLLECTOR.rglob("*.yaml"))
 SERVED = sorted(COLLECTOR.glob("*.yaml"))

@@ -23,7 +23,7 @@ from otel_rl.process.identity import folder_name
 
 pytestmark = pytest.mark.medium
 
-SCRIPT = Path(__file__).parent.parents[2] / "collector" / "slurm" / "train.sbatch"
+SCRIPT = Path(__file__).parents[2] / "collector" / "slurm" / "train.sbatch"
 PATIENCE_S = 60.0
 SRUN = """
 for word; do case $word in --job-name=*) name=${word#*=otel-rl-} ;; --*) ;; *) break ;; esac; done
@@ -107,7 +107,7 @@ def job(folder: Path, **environ: str) -> Iterator[subprocess.Popen[str]]:
         "NOTES": str(notes),
         "USER": "somebody",
         "OTEL_RL_GATEWAY": "gateway",
-        "OTEL_RL_COLLECTOR": str(SCRIPT.parents[2]),
+        "OTEL_RL_COLLECTOR": str(SCRIPT.parents[1]),
         "OTEL_RL_QUEUE_DIR": str(folder / "queue"),
         "SLURM_JOB_ID": "77",
         "SLURM_JOB_NAME": "my job/a",
@@ -218,7 +218,7 @@ def test_agents_on_shared_nodes_ask_for_a_token(tmp_path: Path, is_shared: bool)
     with job(tmp_path, CODE="0", **({"OTEL_RL_LOCAL_TOKEN_FILE": str(token)} if is_shared else {})) as process:
         assert (0, "") == outcome(process, tmp_path)[:2]
     notes = tmp_path / "notes"
-    named = [f"--config {SCRIPT.parents[2]}/{name}.yaml" for name in ("agent", "agent-token", "agent-local-token")]
+    named = [f"--config {SCRIPT.parents[1]}/{name}.yaml" for name in ("agent", "agent-token", "agent-local-token")]
     asked = (notes / "words.agents").read_text().strip().partition("otelcol-start ")[2]
     shown = (notes / "headers").read_text()
     expected = (named, "authorization=Bearer%20abc\n") if is_shared else (named[:2], "\n")

@@ -302,7 +302,7 @@ def test_requests_are_made_for_the_limit_of_file_sizes(tmp_path: Path, limit: in
     code = f"""
 import json, resource, sys
 from pathlib import Path
-sys.path.insert(0, {str(Path(__file__).parent.parents[2])!r})
+sys.path.insert(0, {str(Path(__file__).parents[2])!r})
 from tests.sink import ALIVE, Rank
 resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, resource.RLIM_INFINITY))
 rank = Rank(Path(sys.argv[1]), ALIVE)
@@ -580,7 +580,7 @@ def test_a_writer_of_a_pid_namespace_below(tmp_path: Path) -> None:
     code = f"""
 import sys, time
 from pathlib import Path
-sys.path.insert(0, {str(Path(__file__).parent.parents[2])!r})
+sys.path.insert(0, {str(Path(__file__).parents[2])!r})
 from otel_rl.journal.identity import WriterIdentity
 Path(sys.argv[1]).write_bytes(WriterIdentity.current("trainer", 0).to_json())
 print("ready", flush=True)

@@ -14,7 +14,7 @@ import pytest
 
 from otel_rl.cli import checks
 from otel_rl.journal.directory import make_directory
-from tests.runs import Plan, write_run
+from tests.made_runs import Plan, write_run
 from tests.sink import sink
 
 pytestmark = pytest.mark.medium
@@ -70,7 +70,7 @@ def test_a_new_root_is_its_owners_alone(
     environ = {"OTEL_RL_DIR": str(root), **nowhere, **settings}
     with umask(mask):
         process = subprocess.Popen(
-            maker, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=Path(__file__).parent.parents[2]
+            maker, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=Path(__file__).parents[2]
         )
     if "--stay" in maker:
         assert process.stdout is not None

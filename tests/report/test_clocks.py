@@ -18,7 +18,7 @@ from otel_rl.report.build import build_report
 from otel_rl.report.data.report import ClockSet, Rank, Report
 from otel_rl.report.terminal.screen import render
 from tests.peers import ALIVE, Peer
-from tests.runs import BEGIN_NS, MS, SETUP_MS, FakeSpan, Plan, write_run
+from tests.made_runs import BEGIN_NS, MS, SETUP_MS, FakeSpan, Plan, write_run
 from tests.watched import DEAD
 
 HOUR_NS = 3_600_000 * MS

@@ -30,7 +30,7 @@ from otel_rl.report.sections.efficiency import efficiency
 from tests import runs
 from tests.peers import Did, Met, Peer
 from tests.played import KINDS, Call, Game, PlayedStep, Start, Truth, games, play
-from tests.runs import BEGIN_NS, MS, Plan, write_run
+from tests.made_runs import BEGIN_NS, MS, Plan, write_run
 from tests.timelines import many
 from tests.watched import DEAD
 

@@ -19,7 +19,7 @@ from otel_rl.report.data.report import Failure, Rank
 from otel_rl.report.terminal.screen import document, render
 from tests.fixtures import Recording
 from tests.peers import Did, Peer
-from tests.runs import FakeSpan
+from tests.made_runs import FakeSpan
 from tests.watched import DEAD
 
 

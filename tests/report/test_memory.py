@@ -13,7 +13,7 @@ from otel_rl.journal.read import open_run
 from otel_rl.journal.write import Writer
 from otel_rl.report.build import build_report
 from otel_rl.report.data.report import MemoryPeak
-from tests.runs import BEGIN_NS, MS, Attributes, FakeSpan, Plan, resource
+from tests.made_runs import BEGIN_NS, MS, Attributes, FakeSpan, Plan, resource
 
 MIB = 1 << 20
 

@@ -24,7 +24,7 @@ from otel_rl.records import Log, MetricPoints, Number
 from otel_rl.report.build import build_report
 from otel_rl.report.data.computed import Flops, Ledger, LedgerMismatch, LedgerRank, RankFlops
 from otel_rl.report.terminal.screen import render
-from tests.runs import BEGIN_NS, MS, Plan, resource, write_run
+from tests.made_runs import BEGIN_NS, MS, Plan, resource, write_run
 
 TOKENS = TokenSums(100, 900, 90, 5000)
 MASK = MaskSums(40, 32, 4, 0, 28)

@@ -21,7 +21,7 @@ from otel_rl.report.build import build_report
 from otel_rl.report.terminal.screen import document, render
 from otel_rl.report.verdict.nothing import HOW_TO_BEGIN
 from tests.fixtures import Recording
-from tests.runs import Plan, write_run
+from tests.made_runs import Plan, write_run
 
 NOW_NS = 10**18
 

@@ -20,7 +20,7 @@ from otel_rl.journal.otlp.encode import SpanEncoder
 from otel_rl.journal.read import open_run
 from otel_rl.records import MetricPoints, Number, SpanLink
 from otel_rl.runs.otlp_json import closed_line, lines, to_json
-from tests.runs import FakeSpan, Plan, write_run
+from tests.made_runs import FakeSpan, Plan, write_run
 
 REQUESTS = {
     "traces": ExportTraceServiceRequest,

@@ -17,7 +17,7 @@ from otel_rl.report.data.report import Report
 from otel_rl.report.terminal.screen import render
 from tests.peers import ALIVE, BEGIN_NS, MS, Did, Peer
 from tests.programs.launch import start
-from tests.runs import FakeSpan
+from tests.made_runs import FakeSpan
 from tests.watched import DEAD
 
 ATTEMPT = "a" * 16

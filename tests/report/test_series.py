@@ -21,7 +21,7 @@ from otel_rl.report.build import build_report
 from otel_rl.report.data.report import Series
 from otel_rl.report.sections import series as module
 from otel_rl.report.sections.series import Numbers
-from tests.runs import BEGIN_NS, Plan, write_run
+from tests.made_runs import BEGIN_NS, Plan, write_run
 
 
 def series(root: Path, name: str, plan: Plan | None = None, **qualifiers: str) -> Series:

@@ -13,7 +13,7 @@ from otel_rl.report.data.report import Loss, RankStep, StepDisagreement
 from otel_rl.report.read.attributes import KEYS
 from otel_rl.report.read.collect import StepRecord, collect
 from otel_rl.report.read.step_names import disagreements
-from tests.runs import Plan, write_run
+from tests.made_runs import Plan, write_run
 
 Off = tuple[Run, list[StepRecord]]
 

@@ -9,7 +9,7 @@ from otel_rl.journal.otlp.encode import Request
 from otel_rl.records import Log
 from otel_rl.sidecar.close import close_left_open
 from otel_rl.sidecar.follow import find_streams
-from tests.runs import FakeSpan
+from tests.made_runs import FakeSpan
 from tests.sink import Rank, records_of
 
 NS = 1_700_000_000_000_000_000

@@ -22,7 +22,7 @@ from tests.test_shipping import RUN, arrived, contents, journaled, train, wait_u
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).parent.parents[2]
+ROOT = Path(__file__).parents[2]
 COMMAND = (sys.executable, "-m", "otel_rl")
 NAMESPACE = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
 STALE_S = 12

@@ -19,7 +19,7 @@ from otel_rl.sidecar import follow
 from otel_rl.sidecar.compare import compare, rank_step, tail
 from otel_rl.sidecar.self_journal import OwnJournal
 from tests.peers import ALIVE, BEGIN_NS, MS, Did, Met, Peer
-from tests.runs import FakeSpan
+from tests.made_runs import FakeSpan
 from tests.watched import DEAD, SIDECAR, FakeClock, Watched, clock, compared, journaled, uneven, waited
 
 __all__ = ["clock"]

@@ -10,7 +10,7 @@ from otel_rl.journal.frame import Signal
 from otel_rl.journal.otlp.encode import SpanEncoder
 from otel_rl.records import Distribution, Log, MetricPoints, Number
 from otel_rl.sidecar.ship.split import MESSAGES, build, halves, records
-from tests.runs import FakeSpan
+from tests.made_runs import FakeSpan
 
 NS = 1_700_000_000_000_000_000
 

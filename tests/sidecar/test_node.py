@@ -35,7 +35,7 @@ from otel_rl.sidecar.node import Node
 from otel_rl.sidecar.settings import targets
 from otel_rl.sidecar.ship import shipper
 from otel_rl.sidecar.ship.progress import Progress, load
-from tests.runs import FakeSpan
+from tests.made_runs import FakeSpan
 from tests.sidecar.test_close import open_log
 from tests.sink import ALIVE, DEAD, Answer, Rank, Sink, sink
 
@@ -112,7 +112,7 @@ def recorded(directory: Path) -> set[bytes]:
 def killed(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     """A real process that journals until it is killed."""
     command = [sys.executable, "-c", PROGRAM, str(tmp_path)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=Path(__file__).parent.parents[2])
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=Path(__file__).parents[2])
     assert process.stdout is not None
     assert b"ready" == process.stdout.readline().strip()
     yield process

@@ -90,7 +90,7 @@ def test_of_many_at_once_one_wins(tmp_path: Path) -> None:
     begin = str(time.time() + 1.5)
     command = [sys.executable, "-c", PROGRAM, str(tmp_path), begin]
     started = [
-        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=Path(__file__).parent.parents[2])
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=Path(__file__).parents[2])
         for _ in range(6)
     ]
     answers = [process.stdout.readline().strip() for process in started if process.stdout]

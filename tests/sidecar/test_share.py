@@ -15,7 +15,7 @@ from otel_rl.journal.frame import TYPES, Frame
 from otel_rl.journal.otlp.encode import SpanEncoder
 from otel_rl.sidecar.ship import trace_budget
 from otel_rl.sidecar.ship.trace_budget import Share
-from tests.runs import FakeSpan
+from tests.made_runs import FakeSpan
 from tests.sink import records_of
 
 NS = 1_700_000_000_000_000_000

@@ -27,7 +27,7 @@ from otel_rl.sidecar.ship.progress import Progress
 from otel_rl.sidecar.ship.shipper import Followed, Shipper
 from otel_rl.sidecar.ship.split import records
 from otel_rl.sidecar.ship.trace_budget import SIBLINGS, Share
-from tests.runs import FakeSpan
+from tests.made_runs import FakeSpan
 from tests.sidecar.test_client import status_of
 from tests.sink import MAX_BYTES, Answer, Rank, Sink, sink
 
