@@ -30,13 +30,14 @@ class Histogram:
     def plus(self, other: Histogram) -> Histogram:
         """Add the values of another one.
 
-        Of their boundaries those remain that divide no bucket with values: of exponential histograms, whose boundaries
-        are among those of a finer one, all of the coarser. Where none of the two keeps its own, as of an exponential
-        and a classic one, all remain, and the values of a bucket are divided as ``quantile`` takes them to lie.
+        Of their boundaries those remain that divide no bucket with values: of exponential histograms the boundaries of
+        the coarser one, since a bucket of the finer one lies inside one of these. Where two buckets with values overlap
+        otherwise, as those of an exponential and a classic one do, all boundaries remain, and the values of a bucket
+        are divided as ``quantile`` takes them to lie.
         """
         both = sorted({*self.boundaries, *other.boundaries})
-        boundaries = [one for one in both if self._is_between(one) and other._is_between(one)]
-        if any(set(each.boundaries) <= set(boundaries) for each in (self, other)):
+        if not self._crosses(other):
+            boundaries = [one for one in both if self._is_between(one) and other._is_between(one)]
             counts = [0] * (len(boundaries) + 1)
             for each in (self, other):
                 for bound, count in zip((*each.boundaries, inf), each.counts, strict=True):
@@ -45,6 +46,17 @@ class Histogram:
             boundaries = both
             counts = list(map(add, self._divided(boundaries), other._divided(boundaries)))
         return Histogram(boundaries, counts, min(self.low, other.low), max(self.high, other.high))
+
+    def _crosses(self, other: Histogram) -> bool:
+        """Return whether a bucket with values overlaps one of the other's, and neither of the two holds the other."""
+        edges, others = (-inf, *self.boundaries, inf), (-inf, *other.boundaries, inf)
+        for low, high, count in zip(edges, edges[1:], self.counts, strict=False):
+            for edge in (low, high) if count else ():
+                place = bisect_left(other.boundaries, edge)
+                begin, end = others[place], others[place + 1]
+                if other.counts[place] and begin < edge < end and not (begin <= low and high <= end):
+                    return True
+        return False
 
     def _divided(self, boundaries: Sequence[float]) -> list[int]:
         """Count by more boundaries."""
@@ -92,5 +104,6 @@ class Histogram:
                 count = self.counts[place]
                 low, high = self._edges(place)
                 place_inside = (rank - reached + count) / count if count else 1.0
-                return low * (high / low) ** place_inside if low > 0 else low + (high - low) * place_inside
+                value = low * (high / low) ** place_inside if low > 0 else low + (high - low) * place_inside
+                return min(max(value, low), high)  # as rounded
         return self.high

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
@@ -87,6 +87,7 @@ def test_every_value_is_in_its_bucket(values: list[float]) -> None:
 
 @settings(max_examples=50)
 @given(st.lists(st.lists(ANY, min_size=1, max_size=20), min_size=2, max_size=5))
+@example([[0.0, 0.5], [1.0, 9975793.0, 1e-05], [480775.0, 0.5]])  # three scales
 def test_what_is_added_is_as_if_counted_together(parts: list[list[float]]) -> None:
     """Also where some have wider buckets; then all have those."""
     together = [value for part in parts for value in part]

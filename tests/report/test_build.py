@@ -35,8 +35,8 @@ from otel_rl.report.data.report import (
 from otel_rl.report.terminal.screen import render
 from otel_rl.trace.steps import Loop
 from tests.fixtures import Recording
-from tests.peers import ALIVE, Did, Peer
 from tests.made_runs import BEGIN_NS, GIB, MIB, MS, SETUP_MS, Attributes, Plan, write_run
+from tests.peers import ALIVE, Did, Peer
 from tests.watched import DEAD
 
 NOW_NS = BEGIN_NS + 3_600_000 * MS

@@ -17,8 +17,8 @@ from otel_rl.journal.read import open_run
 from otel_rl.report.build import build_report
 from otel_rl.report.data.report import ClockSet, Rank, Report
 from otel_rl.report.terminal.screen import render
-from tests.peers import ALIVE, Peer
 from tests.made_runs import BEGIN_NS, MS, SETUP_MS, FakeSpan, Plan, write_run
+from tests.peers import ALIVE, Peer
 from tests.watched import DEAD
 
 HOUR_NS = 3_600_000 * MS

@@ -28,9 +28,9 @@ from otel_rl.report.read.average import average
 from otel_rl.report.read.collect import collect
 from otel_rl.report.sections.efficiency import efficiency
 from tests import runs
+from tests.made_runs import BEGIN_NS, MS, Plan, write_run
 from tests.peers import Did, Met, Peer
 from tests.played import KINDS, Call, Game, PlayedStep, Start, Truth, games, play
-from tests.made_runs import BEGIN_NS, MS, Plan, write_run
 from tests.timelines import many
 from tests.watched import DEAD
 

@@ -18,8 +18,8 @@ from otel_rl.report.build import build_report
 from otel_rl.report.data.report import Failure, Rank
 from otel_rl.report.terminal.screen import document, render
 from tests.fixtures import Recording
-from tests.peers import Did, Peer
 from tests.made_runs import FakeSpan
+from tests.peers import Did, Peer
 from tests.watched import DEAD
 
 

@@ -13,8 +13,8 @@ from otel_rl.cli import app
 from otel_rl.journal.read import JournalNotFound
 from otel_rl.process.identity import folder_name
 from otel_rl.runs.locate import find_run, is_fallback, open_whole, runs_below
-from tests.peers import Did, Peer
 from tests.made_runs import Plan, write_run
+from tests.peers import Did, Peer
 
 
 @pytest.fixture

@@ -22,8 +22,8 @@ from otel_rl.report.sections.health import open_rows
 from otel_rl.report.terminal.open_stages import open_lines
 from otel_rl.report.terminal.screen import render
 from tests.fixtures import WALL_NS, Recording
-from tests.peers import Did, Peer
 from tests.made_runs import BEGIN_NS, MS, SETUP_MS, Plan, write_run
+from tests.peers import Did, Peer
 
 OPENED_NS = BEGIN_NS + (SETUP_MS + 11 * 100 + 2 * 30 + 200) * MS
 """When the stages of the last step opened."""

@@ -15,9 +15,9 @@ from otel_rl.journal.read import JournalNotFound, open_run
 from otel_rl.report.build import build_report
 from otel_rl.report.data.report import Report
 from otel_rl.report.terminal.screen import render
+from tests.made_runs import FakeSpan
 from tests.peers import ALIVE, BEGIN_NS, MS, Did, Peer
 from tests.programs.launch import start
-from tests.made_runs import FakeSpan
 from tests.watched import DEAD
 
 ATTEMPT = "a" * 16

@@ -20,8 +20,8 @@ from otel_rl.report.build import build_report
 from otel_rl.report.data.efficiency import SlowCommunication
 from otel_rl.report.data.report import Rank, RankSeconds, Report
 from otel_rl.report.terminal.screen import render
-from tests.peers import Did, Peer
 from tests.made_runs import BEGIN_NS, Plan, write_run
+from tests.peers import Did, Peer
 
 PLANS = {
     "healthy": Plan(),

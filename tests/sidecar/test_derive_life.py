@@ -18,8 +18,8 @@ from otel_rl.runs.otlp_json import lines
 from otel_rl.sidecar import follow
 from otel_rl.sidecar.compare import compare, rank_step, tail
 from otel_rl.sidecar.self_journal import OwnJournal
-from tests.peers import ALIVE, BEGIN_NS, MS, Did, Met, Peer
 from tests.made_runs import FakeSpan
+from tests.peers import ALIVE, BEGIN_NS, MS, Did, Met, Peer
 from tests.watched import DEAD, SIDECAR, FakeClock, Watched, clock, compared, journaled, uneven, waited
 
 __all__ = ["clock"]
