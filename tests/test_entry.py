@@ -258,7 +258,7 @@ def test_an_exit_leaves_the_journal_half_of_its_time(recording: Recording, monke
     assert ("last", [30.0]) == (recording.spans()["last"].name, given)
 
 
-@pytest.mark.parametrize("broken", ["entry.use_memory_reader", "patching.Patches.attach", "entry._open_setup"])
+@pytest.mark.parametrize("broken", ["entry.use_memory_reader", "hooks.install.Patches.attach", "entry._open_setup"])
 def test_an_instrument_that_fails_leaves_nothing_on(
     stubbed: Recording, monkeypatch: pytest.MonkeyPatch, broken: str
 ) -> None:

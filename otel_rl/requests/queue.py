@@ -15,7 +15,7 @@ from otel_rl.trace.current import CURRENT
 from otel_rl.trace.stage import Stage, current_parent
 
 FORM: Final = 3
-"""Of what ``rollouts/_native.c`` takes and gives."""
+"""Of what ``requests/_native.c`` takes and gives."""
 native = find_native("otel_rl.requests._native", FORM)
 
 UNKNOWN = -1

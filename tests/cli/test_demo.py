@@ -11,7 +11,6 @@ import pytest
 from typer.testing import CliRunner
 
 from otel_rl.cli import app
-from otel_rl.cli.commands import demo
 from tests.made_runs import Plan, write_run
 
 cli = CliRunner()
@@ -48,7 +47,6 @@ def test_the_exit_code_says_how_it_went(
     result = cli.invoke(app, ["demo", "--dir", str(tmp_path)])
     assert expected == result.exit_code
     assert (str(tmp_path / "healthy") in result.stderr.replace("\n", "")) == bool(steps)
-    assert callable(demo)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])

@@ -443,7 +443,7 @@ def test_a_process_beside_the_training_is_no_attempt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, healthy: Report, begin_ms: int, setup_ms: int
 ) -> None:
     """It makes no step while another attempt does: that one has the state of the run, and the wall time."""
-    monkeypatch.setattr("tests.runs.SETUP_MS", setup_ms)
+    monkeypatch.setattr("tests.made_runs.SETUP_MS", setup_ms)
     report = report_of(tmp_path, Plan(attempt="b" * 32, steps=0, ranks=1, shift_ms=begin_ms))
     assert (healthy.state, healthy.attempts, healthy.efficiency.goodput) == (
         report.state,

@@ -232,8 +232,7 @@ def test_two_at_once_start_one_stack(machine: Machine) -> None:
     """The second waits, and finds it running."""
     command = [*MAIN, "up", "--port-offset", str(machine.offset)]
     both = [
-        subprocess.Popen(command, cwd=Path(__file__).parents[2], stdout=subprocess.PIPE, text=True)
-        for _ in range(2)
+        subprocess.Popen(command, cwd=Path(__file__).parents[2], stdout=subprocess.PIPE, text=True) for _ in range(2)
     ]
     said = [one.communicate()[0].splitlines()[0] for one in both]
     assert (["The stack already runs.", "The stack runs."], [0, 0], 3) == (
