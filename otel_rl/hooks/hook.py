@@ -57,7 +57,7 @@ class Hook:
     during: str = ""
     """Name of what has to be going on, a field of ``state.training`` that is not None then; else the call passes."""
     marks: bool = False
-    """Only append when each call returned (monotonic ns) to ``state.training.generating.marks``, where that is a list: for
+    """Only append when each call returned (monotonic ns) to ``state.training.generating.marks``, if that is a list: for
     what is called for each token, is never compiled and no coroutine. Nothing of ours is called that could fail."""
     behind: Callable[[tuple[Any, ...]], object] | None = None
     """Only called, guarded, with the positional arguments of each call that has returned: for what is called for each
