@@ -33,7 +33,7 @@ WRITING = """
 import sys, time
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
-from test_journal_read import Journaled, WriterIdentity
+from test_read import Journaled, WriterIdentity
 journal = Journaled(Path(sys.argv[1]), WriterIdentity.current("trainer", 0))
 number = 0
 while True:
@@ -437,7 +437,7 @@ def test_a_living_writers_tail(tmp_path: Path) -> None:
 
 def started(tmp_path: Path, num_spans: int) -> subprocess.Popen[str]:
     """Start a process that writes one span after the other, and wait for some."""
-    command = [sys.executable, "-c", WRITING, str(tmp_path / "run"), str(Path(__file__).parent.parent)]
+    command = [sys.executable, "-c", WRITING, str(tmp_path / "run"), str(Path(__file__).parent)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     while int(process.stdout.readline()) < num_spans:

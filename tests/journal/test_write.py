@@ -281,8 +281,8 @@ def test_the_limit_of_file_sizes(tmp_path: Path) -> None:
     code = f"""
 import resource, sys
 from pathlib import Path
-sys.path.insert(0, {str(Path(__file__).parent.parent)!r})
-from test_journal_write import writer
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from test_write import writer
 resource.setrlimit(resource.RLIMIT_FSIZE, (2000, resource.RLIM_INFINITY))
 journal = writer(Path(sys.argv[1]))
 for number in range(10):
@@ -475,8 +475,8 @@ from pathlib import Path
 faulthandler.register(signal.SIGALRM, chain=True)  # a process that hangs says where, and ends
 signal.alarm(50)
 os.register_at_fork(after_in_child=lambda: signal.alarm(40))
-sys.path.insert(0, {str(Path(__file__).parent.parent)!r})
-from test_journal_write import writer
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from test_write import writer
 journal = writer(Path(sys.argv[1]), segment_bytes=20_000)
 end = threading.Event()
 sent = 0

@@ -27,7 +27,7 @@ from otel_rl.report.data.efficiency import (
 from otel_rl.report.read.average import average
 from otel_rl.report.read.collect import collect
 from otel_rl.report.sections.efficiency import efficiency
-from tests import runs
+from tests import made_runs
 from tests.made_runs import BEGIN_NS, MS, Plan, write_run
 from tests.peers import Did, Met, Peer
 from tests.played import KINDS, Call, Game, PlayedStep, Start, Truth, games, play
@@ -403,13 +403,13 @@ def test_ranks_of_two_roles_are_no_peers(tmp_path: Path) -> None:
     """One is twice as slow as the other: nobody to compare it with, and nobody waits for it."""
     plan = Plan(ranks=1, run_id="both")
     write_run(tmp_path, plan)
-    resource = runs.resource
+    resource = made_runs.resource
 
-    def other(plan: Plan, rank: int) -> runs.Attributes:
+    def other(plan: Plan, rank: int) -> made_runs.Attributes:
         return {**resource(plan, rank), v.ROLE: "rollout"}
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runs, "resource", other)
+        patch.setattr(made_runs, "resource", other)
         path = write_run(tmp_path, replace(plan, slow_rank=0))
     found = build_report(open_run(path), BEGIN_NS).efficiency
     assert [] == found.stragglers
