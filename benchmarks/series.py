@@ -81,7 +81,7 @@ def show_quantiles() -> None:
 
 
 def frames(run: Run) -> Iterator[tuple[Journal, Frame]]:
-    """Give the metrics of rank 0."""
+    """Return the metrics of rank 0."""
     for journal, frame in run.frames("metrics"):
         if journal.identity.writer.startswith("trainer-0-"):
             yield journal, frame
@@ -131,7 +131,7 @@ def prometheus() -> Iterator[tuple[str, Path]]:
 
 
 def last_points(run: Run) -> ExportMetricsServiceRequest:
-    """Give the last point of each series of rank 0."""
+    """Return the last point of each series of rank 0."""
     found = ExportMetricsServiceRequest()
     resource: Any = None
     last: dict[tuple[str, str], tuple[Any, Any]] = {}
@@ -152,7 +152,7 @@ def last_points(run: Run) -> ExportMetricsServiceRequest:
 
 
 def points(payload: bytes) -> Iterator[tuple[Any, Any]]:
-    """Give every point of a request with its metric."""
+    """Return every point of a request with its metric."""
     for part in ExportMetricsServiceRequest.FromString(payload).resource_metrics:
         for metric in (metric for scope in part.scope_metrics for metric in scope.metrics):
             for point in getattr(metric, metric.WhichOneof("data")).data_points:

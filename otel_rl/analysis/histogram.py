@@ -75,7 +75,7 @@ class Histogram:
         return count * (log(value / low) / log(high / low) if low > 0 else (value - low) / (high - low))
 
     def _edges(self, place: int) -> tuple[float, float]:
-        """Say between what the values of a bucket lie."""
+        """Return the least and the greatest value that a bucket may hold."""
         edges = (-inf, *self.boundaries, inf)
         return max(edges[place], self.low), min(edges[place + 1], self.high)
 

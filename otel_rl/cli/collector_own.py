@@ -84,7 +84,7 @@ def _samples(text: str) -> Iterator[Sample]:
 
 
 def _lost(samples: list[Sample]) -> Iterator[Finding]:
-    """Give what exporters failed to send, by exporter and reason, and what our filter dropped.
+    """Return what exporters failed to send, by exporter and reason, and what our filter dropped.
 
     A failure that is not permanent is tried again, by the exporter or by who sent to the Collector. A Collector that
     does not say of its failures whether they are has no such label.
@@ -110,7 +110,7 @@ def _lost(samples: list[Sample]) -> Iterator[Finding]:
 
 
 def _waiting(samples: list[Sample]) -> Iterator[Finding]:
-    """Give what waits in queues, in the unit of each: bytes in the configurations of ``collector/``."""
+    """Return what waits in queues, in the unit of each: bytes in the configurations of ``collector/``."""
     sizes = {
         (labels.get("exporter", ""), labels.get("data_type", ""), name.rpartition("_")[2]): value
         for name, labels, value in samples

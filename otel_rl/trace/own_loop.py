@@ -43,7 +43,7 @@ class _Requests:
     """By turn, the number of requests and their prompt tokens: the prompt of a later turn repeats the earlier ones."""
 
     def said(self) -> Said:
-        """Give what they tell: samples and prompts of the first turn, responses of all turns."""
+        """Return what they tell: samples and prompts of the first turn, responses of all turns."""
         first = min((turn for turn in self.firsts if turn != NO_TURN), default=NO_TURN)
         found = [self.firsts[turn] for turn in {NO_TURN, first} & self.firsts.keys()]
         numbers = {
@@ -97,7 +97,7 @@ class Work:
         return bool(self._forwards or self._trains)
 
     def rollout(self) -> Said:
-        """Give the numbers of all rollouts."""
+        """Return the numbers of all rollouts."""
         parts = {span_id: _Part(dict(part.said), part.around) for span_id, part in self._rollouts.items()}
         for span_id, requests in self._requests.items():
             if span_id:
@@ -107,7 +107,7 @@ class Work:
         return _filled(said, self._requests[0].said()) if 0 in self._requests else said
 
     def training(self) -> Said:
-        """Give the numbers of all forwards."""
+        """Return the numbers of all forwards."""
         said = _outer(self._forwards)
         return said if v.TOKENS_RESPONSE in said else _outer(self._trains)
 
@@ -159,7 +159,7 @@ def _counts(samples: str, tokens: str, said: Said) -> Iterator[Count]:
 
 
 def _computed(said: Said, otherwise: int | None) -> int | None:
-    """Give prompts and what was generated; not known where nobody tells what was generated."""
+    """Return prompts and what was generated; None if the number of generated tokens is unknown."""
     if v.TOKENS in said or v.TOKENS_RESPONSE in said:
         return sum(said.get(name, 0) for name in (v.TOKENS, v.TOKENS_PROMPT, v.TOKENS_RESPONSE))
     return otherwise

@@ -89,7 +89,7 @@ def rank(directory: Path, number: int, **changes: str) -> subprocess.Popen[str]:
 
 
 def over(*processes: subprocess.Popen[str]) -> str:
-    """Wait until they have ended, and give what they printed."""
+    """Wait until they have ended, and return what they printed."""
     outputs = [process.communicate(timeout=120)[0] for process in processes]
     assert [0] * len(processes) == [process.returncode for process in processes], outputs
     return "".join(outputs)
