@@ -159,7 +159,7 @@ def _counts(samples: str, tokens: str, said: Said) -> Iterator[Count]:
 
 
 def _computed(said: Said, otherwise: int | None) -> int | None:
-    """Return prompts and what was generated; None if the number of generated tokens is unknown."""
+    """Return the tokens of prompts and responses together, or ``otherwise`` if responses are not told."""
     if v.TOKENS in said or v.TOKENS_RESPONSE in said:
         return sum(said.get(name, 0) for name in (v.TOKENS, v.TOKENS_PROMPT, v.TOKENS_RESPONSE))
     return otherwise
