@@ -17,6 +17,7 @@ from otel_rl import guard, ids
 from otel_rl.clock import Clock, first_start_ns, process_start_ns
 from otel_rl.config import Config
 from otel_rl.process import layout as coordinates
+from otel_rl.process import memory
 from otel_rl.process.identity import Identity, found_attempt, from_launcher
 from otel_rl.records import Attributes, Labels, Log, Noted
 from otel_rl.vocabulary import SETUP, TEARDOWN
@@ -340,6 +341,7 @@ class Runtime:
     def reset(self) -> None:
         """Forget everything, also when the process began: what was before is no set-up of the next recording."""
         vars(self).update(vars(Runtime(started_ns=0)))
+        memory.renew_all()
 
     def now(self) -> int:
         """The wall clock by the current anchor, ns since 1970."""
@@ -431,6 +433,7 @@ def after_fork_in_child() -> None:
     state.comm = Communication()
     state.reading = UNREAD
     state.probe_ns = 0
+    memory.after_fork_in_child()
 
 
 if hasattr(os, "register_at_fork"):
