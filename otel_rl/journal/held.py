@@ -15,7 +15,6 @@ from typing import Final
 
 from otel_rl.journal.directory import make_directory
 from otel_rl.journal.frame import Signal
-from otel_rl.journal.limit import largest_file
 from otel_rl.journal.segment import Segment
 
 NAME: Final = re.compile(r"(.+)\.(traces|metrics|logs)\.held\.otlp")
@@ -33,11 +32,11 @@ class HeldFiles:
         Args:
             writer: its name.
             header: the writer's frame.
-            max_bytes: cap of one file; ``MAX_BYTES``, and the limit of file sizes, hold as well.
+            max_bytes: cap of one file, at most ``MAX_BYTES``.
         """
         self._writer = writer
         self._header = header
-        self._max_bytes = min(max_bytes, MAX_BYTES, largest_file())
+        self._max_bytes = min(max_bytes, MAX_BYTES)
         self._files: dict[Signal, Segment] = {}
         self._failures: dict[Signal, str] = {}
         self._is_over = False

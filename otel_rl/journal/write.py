@@ -20,7 +20,6 @@ from otel_rl.journal.directory import make_directory
 from otel_rl.journal.frame import Signal
 from otel_rl.journal.held import HeldFiles
 from otel_rl.journal.identity import WriterIdentity
-from otel_rl.journal.limit import largest_file
 from otel_rl.journal.otlp.wire import Request
 from otel_rl.journal.pending import FIRST_TO_GO, Pending, Waiting
 from otel_rl.journal.segment import Segment
@@ -76,7 +75,7 @@ class Writer:
         self.identity = identity
         self._directory = directory
         self._max_bytes = max_bytes
-        self._segment_bytes = min(segment_bytes, max_bytes // 8, largest_file())
+        self._segment_bytes = min(segment_bytes, max_bytes // 8)
         self._owner = os.getpid()
         self._closed = False
         self._header = frame.pack(frame.WRITER, identity.to_json(), 1, identity.created_ns, identity.created_ns)

@@ -17,7 +17,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans
 from otel_rl import vocabulary as v
 from otel_rl.journal.frame import MAX_PAYLOAD_BYTES, Signal
 from otel_rl.journal.otlp.clean import Cleaner
-from otel_rl.journal.otlp.templates import FLAGS
+from otel_rl.journal.otlp.encode import FLAGS
 from otel_rl.journal.read import Run, SpanView
 from otel_rl.runs.spans import text
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import resource
 import shutil
@@ -22,7 +21,6 @@ from otel_rl.journal.files import ends_closed
 from otel_rl.journal.frame import Damage, Frame, Signal
 from otel_rl.journal.identity import WriterIdentity, _processes_below, start_time
 from otel_rl.journal.otlp.wire import Request
-from otel_rl.journal.read import open_run
 from otel_rl.journal.write import MIB, Writer
 
 IDENTITY = WriterIdentity("trainer-0-1-abcdef00", "boot", "pid:[1]", 1, 2, "host", 3, "1.0")
@@ -294,31 +292,6 @@ assert journal.stats.dropped == {{}}, journal.stats
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True)
     assert [bytes([number]) * 600 for number in range(10)] == payloads(tmp_path)
     assert resource.RLIM_INFINITY == resource.getrlimit(resource.RLIMIT_FSIZE)[1]
-
-
-@pytest.mark.parametrize("limit", [20_000, 700_000, 3_000_000])
-def test_requests_are_made_for_the_limit_of_file_sizes(tmp_path: Path, limit: int) -> None:
-    """One below the usual size of a frame loses nothing; what fits no file is counted, and nobody waits for it."""
-    code = f"""
-import json, resource, sys
-from pathlib import Path
-sys.path.insert(0, {str(Path(__file__).parents[2])!r})
-from tests.sink import ALIVE, Rank
-resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, resource.RLIM_INFINITY))
-rank = Rank(Path(sys.argv[1]), ALIVE)
-rank.write(2000, text="x" * 1000)
-rank.append(rank.encoder.encode_logs([]))
-rank.writer.append("traces", bytes({limit}), 3, 1, 1)
-rank.write(10)
-rank.writer.close()
-print(json.dumps([rank.writer.stats.dropped.get(("traces", "too_large"), 0), sum(rank.writer.stats.dropped.values())]))
-{UNLIMITED}
-"""
-    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, capture_output=True, text=True)
-    assert [3, 3] == json.loads(done.stdout)
-    run = open_run(tmp_path)
-    assert (2010, []) == (len(list(run.spans())), run.damage)
-    assert all(path.stat().st_size <= limit for path in tmp_path.iterdir())
 
 
 def test_pending_is_bounded(tmp_path: Path, disk: Callable[..., Disk]) -> None:

@@ -17,11 +17,12 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from otel_rl import vocabulary
 from otel_rl.journal.frame import Signal
-from otel_rl.journal.limit import largest_payload
 from otel_rl.journal.otlp.clean import Cleaner
 from otel_rl.records import Attributes
 
 MAX_REQUEST_BYTES: Final = (1 << 20) - 1
+Encoded = tuple[bytes, int, int, int]
+"""Records in bytes as their scope holds them (``record``), their first and last time (ns since 1970), their number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,7 @@ class Envelope:
         cleaner.fill(message.attributes, resource)
         self._resource = block(1, message.SerializeToString())
         self._scope = block(1, InstrumentationScope(name=vocabulary.SCOPE, version=version).SerializeToString())
-        self.room = min(MAX_REQUEST_BYTES, largest_payload()) - len(self._resource) - len(self._scope) - 16
+        self.room = MAX_REQUEST_BYTES - len(self._resource) - len(self._scope) - 16
         """Bytes that the records of one request may have, tags and lengths included."""
 
     def wrap(self, records: Sequence[bytes]) -> bytes:
@@ -64,10 +65,9 @@ class Batch:
         """Bytes that one request has for records."""
         self._signal: Signal = signal
         self._envelope = envelope
-        self._added: list[tuple[bytes, int, int, int]] = []
-        self.add: Callable[[tuple[bytes, int, int, int]], None] = self._added.append
-        """Adds bytes of their scope (``record``), their first and last time (ns since 1970), how many records they
-        are. The list's own method: a function of ours would cost a tenth of encoding a span."""
+        self._added: list[Encoded] = []
+        self.add: Callable[[Encoded], None] = self._added.append
+        """The list's own method: a function of ours would cost a tenth of encoding a span."""
 
     def finish(self) -> list[Request]:
         """Make as few requests as they fit into, in this order; what is too large goes alone."""
