@@ -12,7 +12,7 @@ from typing import Any
 
 from otel_rl import vocabulary
 from otel_rl.flusher.dispatch import Intake
-from otel_rl.flusher.spool import Held
+from otel_rl.flusher.spool import Spool
 from otel_rl.flusher.wake import Wake
 from otel_rl.guard import errors, guard, say
 from otel_rl.journal.frame import Signal
@@ -84,7 +84,7 @@ class Flusher:
         self._stopping = self._given_up = self._is_over = False
         self._wake = Wake()
         self._asked: deque[_Answer] = deque()
-        self._held = Held(self.fold)
+        self._spool = Spool(self.fold)
         self._is_asked = False
         """Somebody waits for this cycle: what was recorded must be on disk behind it."""
         self.intake = Intake(self.fold)
@@ -166,7 +166,7 @@ class Flusher:
                 meet(is_asked=self._is_asked, is_last=is_last)
                 self._cycles()
                 written = self._writer is not None and not self._writer.stats.pending_bytes
-                written = written and not self._held.spans and not self.fold.is_waiting
+                written = written and not self._spool.spans and not self.fold.is_waiting
             if is_last:
                 with guard("close the journal"):
                     written = self._close()
@@ -208,7 +208,7 @@ class Flusher:
             self._write(writer, requests)
         if is_due and (self.fold.is_waiting or self._counts(writer, encoder) != self._told):
             self._journal_metrics(writer, encoder)
-        self._held.settle(writer, self._resource)
+        self._spool.update(writer, self._resource)
         self._care_for(writer)
         if self._keeper is not None and self._identity.known and writer.stats.frames and not self._stopping:
             with guard("keep the sidecar alive"):
@@ -234,11 +234,11 @@ class Flusher:
 
     def _release(self, spans: list[Span]) -> list[Span]:
         """Hold back the spans of a set-up whose attempt is not known yet, up to a limit."""
-        both, self._held.spans = self._held.spans + spans, []
+        both, self._spool.spans = self._spool.spans + spans, []
         if self._identity.known:
             unsampled, state.unsampled = state.unsampled, set()
             return [span for span in both if span.trace_id not in unsampled] if unsampled else both
-        self._held.spans = both
+        self._spool.spans = both
         if len(both) > HOLD_LIMIT:
             report_alone()
         return []
@@ -345,7 +345,7 @@ class Flusher:
             self._redirect(writer)
             if self._told and self._counts(writer, encoder) != self._told:
                 self._journal_metrics(writer, encoder)
-        self._held.settle(writer, self._resource)
+        self._spool.update(writer, self._resource)
         writer.close()
         if self._keeper is not None and writer.stats.frames:
             self._keeper.last_look(writer.stats.directory.absolute(), writer.identity)

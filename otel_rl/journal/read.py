@@ -46,12 +46,6 @@ class Run:
         """Say whether a process that records it lives; its sidecar, which outlives them, is none."""
         return any(journal.alive() for journal in self.journals if not journal.identity.is_sidecar)
 
-    def with_held(self) -> Run:
-        """Read from now on what living processes hold, too: who looks at them wants it as it is, not as it will be."""
-        for journal in self.journals:
-            journal.with_held = True
-        return self
-
     def frames(self, signal: Signal) -> Iterator[tuple[Journal, Frame]]:
         """Read the requests of a signal as they were written."""
         for journal in self.journals:

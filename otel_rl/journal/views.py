@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
@@ -19,7 +19,6 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import (
 )
 
 from otel_rl import vocabulary
-from otel_rl.journal.frame import Signal
 from otel_rl.records import Attributes, Value
 
 if TYPE_CHECKING:
@@ -169,21 +168,6 @@ def spans(payload: bytes, journal: Journal, keys: Collection[str] | None) -> Ite
                     journal,
                     own,
                 )
-
-
-def is_own(payload: bytes, signal: Signal) -> bool:
-    """Say whether a request holds records of otel_rl itself, and not those of another library."""
-    request: Any
-    if signal == "traces":
-        request = ExportTraceServiceRequest.FromString(payload)
-        scopes = (scope for group in request.resource_spans for scope in group.scope_spans)
-    elif signal == "metrics":
-        request = ExportMetricsServiceRequest.FromString(payload)
-        scopes = (scope for group in request.resource_metrics for scope in group.scope_metrics)
-    else:
-        request = ExportLogsServiceRequest.FromString(payload)
-        scopes = (scope for group in request.resource_logs for scope in group.scope_logs)
-    return any(scope.scope.name == vocabulary.SCOPE for scope in scopes)
 
 
 def span_ids(payload: bytes) -> Iterator[bytes]:

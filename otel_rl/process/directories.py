@@ -9,7 +9,7 @@ from pathlib import Path
 from stat import S_ISDIR
 
 from otel_rl.guard import say
-from otel_rl.journal.directory import make_directory
+from otel_rl.journal.filesystem import make_directory
 from otel_rl.process.identity import folder_name
 from otel_rl.process.state import state
 

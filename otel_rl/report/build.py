@@ -58,7 +58,6 @@ def build_report(run: Run, now_ns: int, points: Points | None = None) -> Report:
     each point of a series.
     """
     began_ns = monotonic_ns()
-    run = run.with_held()
     # before the spans, as a step journals them behind those: of a run that goes on each is there
     points = points or read_points(run)
     opened = run.open_stages()

@@ -9,7 +9,7 @@ from math import inf
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 
-from otel_rl.journal.file_time import ahead_s
+from otel_rl.journal.filesystem import ahead_s
 from otel_rl.journal.read import JournalNotFound, Run, open_run
 from otel_rl.process.identity import folder_name
 

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from otel_rl import vocabulary
-from otel_rl.journal.files import Journal, Segment
+from otel_rl.journal.files import Journal, SegmentFile
 from otel_rl.journal.identity import WriterIdentity
 from otel_rl.journal.otlp.encode import SpanEncoder
 from otel_rl.journal.otlp.wire import Request
@@ -38,7 +38,9 @@ def close_left_open(
     Cost: reads the writer's journal, without its metrics where it left nothing open.
     """
     everywhere = [*streams, *_redirected(directory, identity.writer)]
-    segments = [Segment(path, stream.signal, number) for stream in everywhere for number, path in stream.files.items()]
+    segments = [
+        SegmentFile(path, stream.signal, number) for stream in everywhere for number, path in stream.files.items()
+    ]
     found: dict[int, list[SpanView]] = defaultdict(list)
     for stage in Run(directory, [Journal(identity, segments)]).open_stages():
         if stage.trace_id and stage.span_id not in closed:

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 from typing import Final
 
-from otel_rl.journal.directory import make_directory
+from otel_rl.journal.filesystem import make_directory
 from otel_rl.stack.problem import StackError
 
 PACKAGE: Final = Path(__file__).resolve().parents[1]

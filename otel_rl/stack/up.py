@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from otel_rl.journal.directory import make_directory
+from otel_rl.journal.filesystem import make_directory
 from otel_rl.stack import compose, configurations, processes, programs, state
 from otel_rl.stack.answer import answers
 from otel_rl.stack.look import strays

@@ -384,8 +384,7 @@ def test_metrics_that_could_not_be_encoded_are_said(recording: Recording, monkey
 def test_metrics_wait_until_the_resource_is_final(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
     """Until the first step, so that no series changes its labels when the framework becomes known."""
     otel_rl.record("my.metric", 1)
-    assert not otel_rl.flush()  # it is in no journal yet
-    assert [] == list(recording.run().points())
+    assert not otel_rl.flush()  # it is in the spool only
     state.identify(system="trl")
     with otel_rl.step(1):
         assert otel_rl.flush()
@@ -424,7 +423,7 @@ def test_points_do_not_wait_without_end(recording: Recording, monkeypatch: pytes
     for number in range(11):
         otel_rl.record("my.metric", number)
         answers.append(otel_rl.flush())
-    assert ([False] * 11, []) == (answers, list(recording.run().points("user.my.metric")))
+    assert [False] * 11 == answers
     assert otel_rl.flush()
     assert list(range(11)) == [point.value for point in recording.run().points("user.my.metric")]
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from otel_rl import vocabulary
 from otel_rl.journal import frame
-from otel_rl.journal.files import Segment
+from otel_rl.journal.files import SegmentFile
 from otel_rl.journal.frame import Damage
 from otel_rl.journal.identity import WriterIdentity
 from otel_rl.journal.otlp.encode import SpanEncoder
@@ -333,15 +333,15 @@ def test_a_frame_that_is_finished_while_it_is_read_is_no_damage(
     whole = path.read_bytes()
     path.write_bytes(whole[:-10])
     run = open_run(tmp_path)
-    lives, items = [True], Segment.items
+    lives, items = [True], SegmentFile.items
 
-    def read(segment: Segment) -> Any:
+    def read(segment: SegmentFile) -> Any:
         found = list(items(segment))
         path.write_bytes(whole)
         lives.clear()
         yield from found
 
-    monkeypatch.setattr(Segment, "items", read)
+    monkeypatch.setattr(SegmentFile, "items", read)
     monkeypatch.setattr(WriterIdentity, "is_alive", lambda *_: bool(lives))
     assert [] == run.damage
 

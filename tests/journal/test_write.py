@@ -16,11 +16,12 @@ from pathlib import Path
 
 import pytest
 
-from otel_rl.journal import acknowledged, frame
+from otel_rl.journal import frame
 from otel_rl.journal.files import ends_closed
 from otel_rl.journal.frame import Damage, Frame, Signal
 from otel_rl.journal.identity import WriterIdentity, _processes_below, start_time
 from otel_rl.journal.otlp.wire import Request
+from otel_rl.journal.segment import first_unsent, shipped_path
 from otel_rl.journal.write import MIB, Writer
 
 IDENTITY = WriterIdentity("trainer-0-1-abcdef00", "boot", "pid:[1]", 1, 2, "host", 3, "1.0")
@@ -163,7 +164,7 @@ def test_what_has_been_sent_goes_before_all_else(tmp_path: Path) -> None:
     journal = writer(tmp_path, max_bytes=8 * (OVERHEAD + 1100))
     for _ in range(4):
         journal.append("metrics", b"m" * 1000, 5, 1, 1)
-    path = acknowledged.path_of(tmp_path / "runs" / "run", IDENTITY.writer)
+    path = shipped_path(tmp_path / "runs" / "run", IDENTITY.writer)
     path.write_text('{"metrics": {"ranges": [[[3, 0], null]]}}')
     for _ in range(7):
         journal.append("traces", b"t" * 1000, 3, 1, 1)
@@ -175,8 +176,8 @@ def test_what_has_been_sent_goes_before_all_else(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["", "[]", '{"metrics": 3}', '{"metrics": {"ranges": []}}'])
 def test_a_damaged_acknowledgement_says_nothing(tmp_path: Path, text: str) -> None:
     """Then what goes is counted, as without it."""
-    acknowledged.path_of(tmp_path, "writer").write_text(text)
-    assert {} == acknowledged.first_unsent(tmp_path, "writer")
+    shipped_path(tmp_path, "writer").write_text(text)
+    assert {} == first_unsent(tmp_path, "writer")
 
 
 def test_a_frame_above_the_cap(tmp_path: Path) -> None:
@@ -657,7 +658,7 @@ def test_a_directory_that_was_removed_is_made_anew_at_once(tmp_path: Path) -> No
     assert [b"after"] == payloads(tmp_path / "run")
 
 
-# --- what is held -----------------------------------------------------------------------------------------------------
+# --- the spool --------------------------------------------------------------------------------------------------------
 
 
 def request(signal: Signal, size: int = 1) -> list[Request]:
@@ -665,71 +666,69 @@ def request(signal: Signal, size: int = 1) -> list[Request]:
     return [Request(signal, b"x" * size, 1, 5, 6)]
 
 
-def test_what_is_held_counts_nowhere(tmp_path: Path) -> None:
-    """It lies beside the segments, in their form, and is appended to until it goes."""
+def test_the_spool_counts_nowhere(tmp_path: Path) -> None:
+    """It lies beside the segments, in their form, and is replaced as a whole until it goes."""
     journal = writer(tmp_path)
-    assert journal.hold("traces", request("traces"), is_all=True)
-    assert journal.hold("traces", request("traces", 2), is_all=False)
-    assert ["traces.held.otlp"] == names(tmp_path)
-    assert [b"x", b"xx"] == payloads(tmp_path)
+    assert journal.spool("traces", request("traces"))
+    assert journal.spool("traces", request("traces", 2) * 2)
+    assert ["traces.spool.otlp"] == names(tmp_path)
+    assert [b"xx", b"xx"] == payloads(tmp_path)
     assert (0, {}, 0, 0, {}, None) == told(journal)
-    assert journal.hold("traces", request("traces", 3), is_all=True)
-    assert [b"xxx"] == payloads(tmp_path)
-    journal.release("metrics", "traces")
-    assert ([], 0) == (names(tmp_path), journal.held_bytes("traces"))
+    journal.unspool("metrics")
+    journal.unspool("traces")
+    assert [] == names(tmp_path)
 
 
-def test_what_is_held_stays_until_its_records_are_on_disk(tmp_path: Path, disk: Callable[..., Disk]) -> None:
-    """Frames that wait for the disk are not in the journal yet."""
+def test_the_spool_stays_until_its_records_are_on_disk(tmp_path: Path, disk: Callable[..., Disk]) -> None:
+    """Frames that are pending are not in the journal yet."""
     journal = writer(tmp_path)
-    journal.hold("traces", request("traces"), is_all=True)
+    journal.spool("traces", request("traces"))
     limited = disk(0)
     journal.append("traces", b"x", 1, 5, 6)
-    journal.release("traces")
-    assert ["traces.held.otlp"] == names(tmp_path)
+    journal.unspool("traces")
+    assert ["traces.spool.otlp"] == names(tmp_path)
     limited.room = MIB
     journal.retry()
-    journal.release("traces")
+    journal.unspool("traces")
     assert ["traces.000000.otlp"] == names(tmp_path)
 
 
-def test_what_is_held_moves_along(tmp_path: Path) -> None:
-    """It is written on where it is then; a redirected journal leaves it, and takes it away when it is released."""
+def test_the_spool_moves_along(tmp_path: Path) -> None:
+    """A redirected journal leaves it, and removes it once its records are appended."""
     journal = writer(tmp_path)
-    journal.hold("metrics", request("metrics"), is_all=True)
+    journal.spool("metrics", request("metrics"))
     journal.move(tmp_path / "other")
     assert [] == [*(tmp_path / "runs").iterdir()]
-    assert journal.hold("metrics", request("metrics"), is_all=False)
+    assert journal.spool("metrics", request("metrics") * 2)
     (path,) = (tmp_path / "other").iterdir()
     assert [b"x", b"x"] == [item.payload for item in items(path) if isinstance(item, Frame)]
     journal.redirect(tmp_path / "third")
     journal.append("metrics", b"x", 1, 5, 6)
-    journal.release("metrics")
+    journal.unspool("metrics")
     assert ([], 1) == ([*(tmp_path / "other").iterdir()], len([*(tmp_path / "third").iterdir()]))
 
 
-def test_what_is_too_much_is_not_held(tmp_path: Path) -> None:
-    """An eighth of the cap for each signal: what is on disk stays, and nothing is counted as lost."""
+def test_too_much_is_not_spooled(tmp_path: Path) -> None:
+    """An eighth of the cap for each signal: the file stays as it is, and nothing counts as lost."""
     journal = writer(tmp_path, max_bytes=80_000)
-    assert journal.hold("traces", request("traces", 5_000), is_all=True)
-    assert not journal.hold("traces", request("traces", 5_000), is_all=False)
-    assert not journal.hold("traces", request("traces", 10_000), is_all=True)
+    assert journal.spool("traces", request("traces", 5_000))
+    assert not journal.spool("traces", request("traces", 10_000))
     assert ([b"x" * 5_000], {}) == (payloads(tmp_path), journal.stats.dropped)
 
 
-def test_who_closed_its_journal_or_was_forked_holds_nothing(tmp_path: Path) -> None:
-    """What is held stays as it is: another process's, or all that there is of it."""
+def test_after_a_close_or_a_fork_nothing_is_spooled(tmp_path: Path) -> None:
+    """The spool stays as it is: another process's, or the only place of its records."""
     journal = writer(tmp_path)
-    journal.hold("traces", request("traces"), is_all=True)
+    journal.spool("traces", request("traces"))
     child = os.fork()
     if not child:
         journal.close_in_child()
-        is_well = not journal.hold("traces", request("traces"), is_all=True)
-        journal.release("traces")
+        is_well = not journal.spool("traces", request("traces"))
+        journal.unspool("traces")
         os._exit(0 if is_well else 1)
     assert 0 == os.waitpid(child, 0)[1]
-    assert journal.hold("traces", request("traces", 2), is_all=False)
+    assert journal.spool("traces", request("traces", 2))
     journal.close()
-    journal.release("traces")
-    assert not journal.hold("traces", request("traces"), is_all=False)
-    assert [b"x", b"xx"] == payloads(tmp_path)
+    journal.unspool("traces")
+    assert not journal.spool("traces", request("traces"))
+    assert [b"xx"] == payloads(tmp_path)
