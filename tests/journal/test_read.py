@@ -552,16 +552,3 @@ def test_the_end_of_a_process_that_cannot_be_looked_up(tmp_path: Path) -> None:
     run = open_run(joined)
     assert states == {one.identity.writer: one.alive() for one in run.journals}
     assert ([], [1, 1]) == (run.damage, ids(run))
-
-
-def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
-    """A sparse file of 200 GB is damage in a moment; the journal beside it is read."""
-    journal = Journaled(tmp_path)
-    journal.spans(1)
-    journal.writer.close()
-    path = tmp_path / "sparse.traces.000000.otlp"
-    with path.open("wb") as file:
-        file.truncate(200 << 30)
-    run = open_run(tmp_path)
-    assert [Damage(0, 200 << 30, "too large", str(path))] == run.damage
-    assert 1 == len(list(run.spans()))
