@@ -1,4 +1,4 @@
-"""The files of a run: which segments there are, who wrote them, and what is damaged in them."""
+"""The files of a run: segments, their writers, and what is damaged in them."""
 
 from __future__ import annotations
 

@@ -10,8 +10,7 @@ from time import monotonic_ns
 from typing import Final
 
 from otel_rl import vocabulary as v
-from otel_rl.journal.read import OpenStage as OpenView
-from otel_rl.journal.read import Run
+from otel_rl.journal.read import OpenView, Run
 from otel_rl.records import Attributes
 from otel_rl.report.data.efficiency import Efficiency
 from otel_rl.report.data.report import FORMAT, Attempt, Rank, Rate, Report, StageRow, State, Training, Verdict, WorkRow
