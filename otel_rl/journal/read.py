@@ -18,7 +18,6 @@ from otel_rl.journal import views
 from otel_rl.journal.files import SUFFIX, Journal, find_journals
 from otel_rl.journal.frame import Damage, Frame, Signal
 from otel_rl.journal.views import LogView, OpenView, PointView, SpanView, Wanted
-from otel_rl.records import Value
 
 __all__ = ["Journal", "JournalNotFound", "LogView", "OpenView", "PointView", "Run", "SpanView", "open_run"]
 
@@ -185,8 +184,7 @@ def _named_ns(records: Collection[LogView]) -> int:
 
 
 def _unset_ns(log: LogView) -> int:
-    set_ns = log.attributes[vocabulary.CLOCK_SET]
-    return log.time_ns - set_ns if isinstance(set_ns, int) else log.time_ns
+    return log.time_ns - int(str(log.attributes[vocabulary.CLOCK_SET]))
 
 
 def _with_trace(unknown: dict[bytes, LogView], journal: Journal) -> dict[bytes, LogView]:
@@ -198,24 +196,17 @@ def _with_trace(unknown: dict[bytes, LogView], journal: Journal) -> dict[bytes, 
 
 def _open_stage(log: LogView, alive: bool, named_ns: int) -> OpenView:
     attributes = dict(log.attributes)
-    start_ns = attributes.pop(vocabulary.START_TIME, log.time_ns)
-    parent = attributes.pop(vocabulary.PARENT_ID, "")
+    start_ns = int(str(attributes.pop(vocabulary.START_TIME, log.time_ns)))
+    parent_id = bytes.fromhex(str(attributes.pop(vocabulary.PARENT_ID, "")))
     return OpenView(
         log.body,
         log.trace_id,
         log.span_id,
-        _from_hex(parent),
-        start_ns if isinstance(start_ns, int) else log.time_ns,
+        parent_id,
+        start_ns,
         attributes,
         log.resource,
         log.journal,
         alive,
         named_ns,
     )
-
-
-def _from_hex(text: Value) -> bytes:
-    try:
-        return bytes.fromhex(text) if isinstance(text, str) else b""
-    except ValueError:
-        return b""

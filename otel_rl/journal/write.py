@@ -30,14 +30,14 @@ DROP_ORDER: Final[tuple[Signal, ...]] = ("traces", "logs", "metrics")
 
 @dataclass(frozen=True)
 class WriterStats:
-    """What a writer did so far; records and bytes include those of removed segments."""
+    """What a writer did so far, with what it removed since."""
 
     frames: int
     records: Mapping[Signal, int]
     bytes: int
     pending_bytes: int
     dropped: Mapping[tuple[Signal, str], int]
-    """Records given up by signal and reason.
+    """Dropped records by signal and reason.
 
     ``journal_full`` (size cap), ``pending_full`` (nothing could be written for too long), ``too_large`` (a payload
     above 64 MiB, or above the limit of file sizes), ``unwritten`` (still pending at the close), ``closed`` (by a closed
@@ -102,12 +102,11 @@ class Writer:
 
     @property
     def _is_over(self) -> bool:
-        """Whether nothing may be written any more: it was closed, or is a forked child's copy."""
+        """Whether it was closed, or is a forked child's copy."""
         return self._closed or os.getpid() != self._owner
 
     @property
     def stats(self) -> WriterStats:
-        """What was written, what waits and what was given up."""
         return WriterStats(
             self._frames,
             dict(self._records),
@@ -119,15 +118,7 @@ class Writer:
         )
 
     def append(self, signal: Signal, payload: bytes, count: int, first_ns: int, last_ns: int) -> None:
-        """Append one OTLP request as a frame; what cannot be written now waits in memory for the next call.
-
-        Args:
-            signal: what the request holds.
-            payload: the request.
-            count: records in it.
-            first_ns: earliest time in it, ns since 1970.
-            last_ns: latest time in it.
-        """
+        """Append one OTLP request as a frame; what cannot be written now waits in memory for the next call."""
         if self._is_over:
             self._dropped[signal, "closed"] += count
             return
@@ -233,7 +224,7 @@ class Writer:
         self._current.clear()
 
     def close_in_child(self) -> None:
-        """Close what a fork inherited and write nothing: files and pending frames are the parent's."""
+        """Close what a fork inherited and write nothing: all of it is the parent's."""
         self._closed = True
         self._clear_pending()
         for segment in self._current.values():

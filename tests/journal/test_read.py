@@ -226,14 +226,6 @@ def test_stages_whose_spans_were_removed(tmp_path: Path) -> None:
     assert [60] == [int.from_bytes(stage.span_id, "big") for stage in run.open_stages()]
 
 
-def test_an_odd_open_record(tmp_path: Path) -> None:
-    """A record with nonsense in it is read as far as it goes."""
-    journal = Journaled(tmp_path)
-    journal.opened(1, **{vocabulary.START_TIME: "soon", vocabulary.PARENT_ID: "not hex"})
-    (stage,) = open_run(tmp_path).open_stages()
-    assert (1_500, b"") == (stage.start_ns, stage.parent_id)
-
-
 # --- damage
 
 

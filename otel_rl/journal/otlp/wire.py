@@ -27,42 +27,37 @@ Encoded = tuple[bytes, int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A complete OTLP request."""
+    """A complete OTLP request; ``count`` is its number of spans, points or log records."""
 
     signal: Signal
     payload: bytes
     count: int
-    """Records in it: spans, points or log records."""
     first_ns: int
     last_ns: int
 
 
 class Envelope:
-    """What every request of a process has around its records."""
+    """The resource and the scope of every request of a process, encoded once."""
 
     def __init__(self, resource: Attributes, version: str, cleaner: Cleaner) -> None:
-        """Encode resource and scope once for all requests."""
         message = Resource()
         cleaner.fill(message.attributes, resource)
         self._resource = block(1, message.SerializeToString())
         self._scope = block(1, InstrumentationScope(name=vocabulary.SCOPE, version=version).SerializeToString())
         self.room = MAX_REQUEST_BYTES - len(self._resource) - len(self._scope) - 16
-        """Bytes that the records of one request may have, tags and lengths included."""
+        """The bytes of records, with tags and lengths, that fit one request."""
 
     def wrap(self, records: Sequence[bytes]) -> bytes:
-        """Make a request of records, copying each once."""
         scope_head = b"\x12" + varint(len(self._scope) + sum(map(len, records)))
         size = len(self._resource) + len(scope_head) + len(self._scope) + sum(map(len, records))
         return b"".join((b"\x0a", varint(size), self._resource, scope_head, self._scope, *records))
 
 
-class Batch:
+class RequestBatch:
     """Encoded records on their way into requests."""
 
     def __init__(self, signal: Signal, envelope: Envelope) -> None:
-        """Begin without any."""
         self.room = envelope.room
-        """Bytes that one request has for records."""
         self._signal: Signal = signal
         self._envelope = envelope
         self._added: list[Encoded] = []
@@ -70,7 +65,7 @@ class Batch:
         """The list's own method: a function of ours would cost a tenth of encoding a span."""
 
     def finish(self) -> list[Request]:
-        """Make as few requests as they fit into, in this order; what is too large goes alone."""
+        """Make as few requests as possible, in this order; a record that is too large is alone in its request."""
         requests: list[Request] = []
         if self._added:
             data, firsts, lasts, counts = zip(*self._added, strict=True)
@@ -86,13 +81,12 @@ class Batch:
 
 
 def record(message: bytes) -> bytes:
-    """Encode a record as its scope holds it, which is in field 2 for every signal."""
+    """Encode a record as a field of its scope, 2 for every signal."""
     return b"\x12" + varint(len(message)) + message
 
 
 @lru_cache(maxsize=4096)
 def varint(number: int) -> bytes:
-    """Encode an unsigned number as protobuf does."""
     out = bytearray()
     while number >> 7:
         out.append(number & 0x7F | 0x80)
