@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 import os
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,31 +21,11 @@ from otel_rl.journal.identity import WriterIdentity
 from otel_rl.journal.otlp.wire import Request
 from otel_rl.journal.segment import Segment, first_unsent
 
-__all__ = ["Writer", "WriterIdentity", "WriterStats"]
+__all__ = ["Writer", "WriterIdentity"]
 
 MIB: Final = 1 << 20
 DROP_ORDER: Final[tuple[Signal, ...]] = ("traces", "logs", "metrics")
 """Without room, in memory or on disk, the records of these signals are dropped first."""
-
-
-@dataclass(frozen=True)
-class WriterStats:
-    """What a writer did so far, with what it removed since."""
-
-    frames: int
-    records: Mapping[Signal, int]
-    bytes: int
-    pending_bytes: int
-    dropped: Mapping[tuple[Signal, str], int]
-    """Dropped records by signal and reason.
-
-    ``journal_full`` (size cap), ``pending_full`` (nothing could be written for too long), ``too_large`` (a payload
-    above 64 MiB, or above the limit of file sizes), ``unwritten`` (still pending at the close), ``closed`` (by a closed
-    writer or in a forked child).
-    """
-    failure: str | None
-    """Why nothing can be written at present."""
-    directory: Path
 
 
 @dataclass(slots=True, eq=False)
@@ -78,7 +58,7 @@ class Writer:
             pending_bytes: cap of what is kept in memory while the disk fails.
         """
         self.identity = identity
-        self._directory = directory
+        self.directory = directory
         self._max_bytes = max_bytes
         self._segment_bytes = min(segment_bytes, max_bytes // 8)
         self._max_pending = pending_bytes
@@ -90,12 +70,21 @@ class Writer:
         self._spool: dict[Signal, Segment] = {}
         self._numbers: Counter[Signal] = Counter()
         self._pending: deque[PendingFrame] = deque()
-        self._pending_bytes = 0
-        self._frames = 0
-        self._records: Counter[Signal] = Counter()
-        self._bytes = 0
-        self._dropped: Counter[tuple[Signal, str]] = Counter()
-        self._failure: str | None = None
+        self.pending_bytes = 0
+        self.frames = 0
+        self.records: Counter[Signal] = Counter()
+        """Written records, also of segments that were removed since."""
+        self.bytes = 0
+        """Written bytes, also of segments that were removed since."""
+        self.dropped: Counter[tuple[Signal, str]] = Counter()
+        """Dropped records by signal and reason.
+
+        ``journal_full`` (size cap), ``pending_full`` (nothing could be written for too long), ``too_large`` (a payload
+        above 64 MiB, or above the limit of file sizes), ``unwritten`` (still pending at the close), ``closed`` (by a
+        closed writer or in a forked child).
+        """
+        self.failure: str | None = None
+        """Why nothing can be written at present."""
         self._spool_failure: str | None = None
         self._left: Path | None = None
         """The directory from which segments are still to be moved."""
@@ -105,29 +94,17 @@ class Writer:
         """Whether it was closed, or is a forked child's copy."""
         return self._closed or os.getpid() != self._owner
 
-    @property
-    def stats(self) -> WriterStats:
-        return WriterStats(
-            self._frames,
-            dict(self._records),
-            self._bytes,
-            self._pending_bytes,
-            dict(self._dropped),
-            self._failure,
-            self._directory,
-        )
-
     def append(self, signal: Signal, payload: bytes, count: int, first_ns: int, last_ns: int) -> None:
         """Append one OTLP request as a frame; what cannot be written now waits in memory for the next call."""
         if self._is_over:
-            self._dropped[signal, "closed"] += count
+            self.dropped[signal, "closed"] += count
             return
         if len(payload) > frame.MAX_PAYLOAD_BYTES:
-            self._dropped[signal, "too_large"] += count
+            self.dropped[signal, "too_large"] += count
             return
         data = frame.pack(frame.TYPES[signal], payload, count, first_ns, last_ns)
         self._pending.append(PendingFrame(signal, data, count))
-        self._pending_bytes += len(data)
+        self.pending_bytes += len(data)
         self.retry()
         self._shrink_pending()
 
@@ -135,7 +112,7 @@ class Writer:
         """Write what is pending, in order, until the disk refuses; move what could not be moved before."""
         if self._is_over:
             return
-        self._failure = self._write_pending() or self._finish_move() or self._spool_failure
+        self.failure = self._write_pending() or self._finish_move() or self._spool_failure
 
     def spool(self, signal: Signal, requests: Sequence[Request]) -> bool:
         """Put records that cannot be journaled yet into a file of their own, in place of those of the last call.
@@ -153,10 +130,10 @@ class Writer:
         size = len(self._header) + len(data)
         if self._is_over or size > self._max_bytes // 8 or self._size() + size > self._max_bytes:
             return False
-        path = self._directory / f"{self.identity.writer}.{signal}.spool.otlp"
+        path = self.directory / f"{self.identity.writer}.{signal}.spool.otlp"
         new = path.with_suffix(".new")
         try:
-            make_directory(self._directory)
+            make_directory(self.directory)
             new.unlink(missing_ok=True)
             file = Segment.create(signal, 0, new, self._header)
             try:
@@ -166,7 +143,7 @@ class Writer:
                 file.remove()
                 raise
         except OSError as error:
-            self._spool_failure = f"cannot write the spool in {self._directory}: {error.strerror or error}"
+            self._spool_failure = f"cannot write the spool in {self.directory}: {error.strerror or error}"
             return False
         file.abandon()
         file.path = path
@@ -190,24 +167,24 @@ class Writer:
                     segment.abandon()
                     del files[signal]
                 except OSError as error:
-                    self._failure = f"cannot touch {segment.path}: {error.strerror or error}"
+                    self.failure = f"cannot touch {segment.path}: {error.strerror or error}"
 
     def move(self, directory: Path) -> None:
         """Go on in another directory of the same file system and take the segments along.
 
-        What cannot be moved stays where it is until the next ``retry``; ``stats.failure`` says why.
+        What cannot be moved stays where it is until the next ``retry``; ``failure`` says why.
         """
         if self._is_over:
             return
-        self._left = self._left or self._directory
-        self._directory = directory
-        self._failure = self._finish_move()
+        self._left = self._left or self.directory
+        self.directory = directory
+        self.failure = self._finish_move()
 
     def redirect(self, directory: Path) -> None:
         """Go on in another directory, perhaps of another file system; what was written stays where it is."""
         for signal in list(self._current):
             self._retire(signal)
-        self._directory, self._left = directory, None
+        self.directory, self._left = directory, None
 
     def close(self) -> None:
         """Write what is pending and close the files; what still cannot be written is counted and lost."""
@@ -216,7 +193,7 @@ class Writer:
         self.retry()
         self._closed = True
         for pending in self._pending:
-            self._dropped[pending.signal, "unwritten"] += pending.records
+            self.dropped[pending.signal, "unwritten"] += pending.records
         self._clear_pending()
         for segment in self._current.values():
             self._end(segment)
@@ -239,7 +216,7 @@ class Writer:
         if segment.frames and self._size() + len(frame.END) <= self._max_bytes and not self.identity.is_sidecar:
             with suppress(OSError):  # the journal then counts as closed once its heartbeat has run out
                 segment.append(frame.END, 0)
-                self._bytes += len(frame.END)
+                self.bytes += len(frame.END)
 
     def _write_pending(self) -> str | None:
         """Write what is pending; return why it could not all be written."""
@@ -248,7 +225,7 @@ class Writer:
             try:
                 self._write(pending)
             except OSError as error:
-                return f"cannot write the journal in {self._directory}: {error.strerror or error}"
+                return f"cannot write the journal in {self.directory}: {error.strerror or error}"
             self._remove_pending(pending)
         return None
 
@@ -256,18 +233,18 @@ class Writer:
         """Drop what is above the cap, the oldest spans first."""
         for signal in DROP_ORDER:
             for pending in [one for one in self._pending if one.signal == signal]:
-                if self._pending_bytes <= self._max_pending:
+                if self.pending_bytes <= self._max_pending:
                     return
                 self._remove_pending(pending)
-                self._dropped[signal, "pending_full"] += pending.records
+                self.dropped[signal, "pending_full"] += pending.records
 
     def _remove_pending(self, pending: PendingFrame) -> None:
         self._pending.remove(pending)
-        self._pending_bytes -= len(pending.frame)
+        self.pending_bytes -= len(pending.frame)
 
     def _clear_pending(self) -> None:
         self._pending.clear()
-        self._pending_bytes = 0
+        self.pending_bytes = 0
 
     def _finish_move(self) -> str | None:
         """Move the files that are not in the directory yet; return why they could not all be moved."""
@@ -277,10 +254,10 @@ class Writer:
         try:
             for segment in self._files():
                 if segment.path.parent == left:
-                    make_directory(self._directory)
-                    segment.move(self._directory)
+                    make_directory(self.directory)
+                    segment.move(self.directory)
         except OSError as error:
-            return f"cannot move the journal from {left} to {self._directory}: {error.strerror or error}"
+            return f"cannot move the journal from {left} to {self.directory}: {error.strerror or error}"
         self._left = None
         try:
             left.rmdir()
@@ -298,7 +275,7 @@ class Writer:
         """Write one frame below the cap, or count it as dropped if the cap is smaller than the frame."""
         size = len(item.frame)
         if not self._make_room(size + len(self._header)):
-            self._dropped[item.signal, "journal_full"] += item.records
+            self.dropped[item.signal, "journal_full"] += item.records
             return
         segment = self._segment(item.signal, size)
         is_new = not segment.frames
@@ -309,15 +286,15 @@ class Writer:
                 raise
             self._retire(item.signal)
             if is_new and error.errno == errno.EFBIG:  # it fits no file at all: the others must not wait for it
-                self._dropped[item.signal, "too_large"] += item.records
+                self.dropped[item.signal, "too_large"] += item.records
                 return
             if is_new:
                 raise
             self._write(item)  # a new file may do: the limit of file sizes, a stale NFS handle
             return
-        self._frames += 1
-        self._records[item.signal] += item.records
-        self._bytes += size
+        self.frames += 1
+        self.records[item.signal] += item.records
+        self.bytes += size
 
     def _segment(self, signal: Signal, size: int) -> Segment:
         """Return the segment to append to; begin one if there is none, or if it would become too large."""
@@ -326,9 +303,9 @@ class Writer:
             self._retire(signal)
             segment = None
         if segment is None:
-            make_directory(self._directory)
+            make_directory(self.directory)
             number = self._numbers[signal]
-            path = self._directory / f"{self.identity.writer}.{signal}.{number:06d}.otlp"
+            path = self.directory / f"{self.identity.writer}.{signal}.{number:06d}.otlp"
             try:
                 segment = Segment.create(signal, number, path, self._header)
             except FileExistsError:  # of a failure; the next call takes the next number
@@ -336,7 +313,7 @@ class Writer:
                 raise
             self._numbers[signal] += 1
             self._current[signal] = segment
-            self._bytes += len(self._header)
+            self.bytes += len(self._header)
         return segment
 
     def _retire(self, signal: Signal) -> None:
@@ -356,14 +333,14 @@ class Writer:
 
     def _remove_one(self) -> bool:
         """Remove a closed segment: those that have been sent, which loses nothing, else the oldest one."""
-        unsent = first_unsent(self._directory, self.identity.writer)
+        unsent = first_unsent(self.directory, self.identity.writer)
         sent = [segment for segment in self._old if segment.number < unsent.get(segment.signal, 0)]
         if any(map(self._unlink, sent)):
             return True
         for signal in DROP_ORDER:
             for segment in [segment for segment in self._old if segment.signal == signal]:
                 if self._unlink(segment):
-                    self._dropped[signal, "journal_full"] += segment.records
+                    self.dropped[signal, "journal_full"] += segment.records
                     return True
         return False
 
@@ -371,7 +348,7 @@ class Writer:
         try:
             segment.path.unlink(missing_ok=True)
         except OSError as error:
-            self._failure = f"cannot remove {segment.path}: {error.strerror or error}"
+            self.failure = f"cannot remove {segment.path}: {error.strerror or error}"
             return False
         self._old.remove(segment)
         return True

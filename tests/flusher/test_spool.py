@@ -352,13 +352,13 @@ def test_a_disk_that_refuses_holds_nobody_up(
         record(1, number)
         assert not otel_rl.flush()
         assert expected(3) == told(dead(pending(rank_1), monkeypatch))
-    assert "cannot write the spool" in str(rank_1.flusher._writer.stats.failure)  # type: ignore[union-attr]
+    assert "cannot write the spool" in str(rank_1.flusher._writer.failure)  # type: ignore[union-attr]
     assert 1 == caplog.text.count("up to 64 MiB of records wait in memory; training goes on")
     disk.error = None
     record(1, 6)
     otel_rl.flush()
     assert expected(7) == told(dead(pending(rank_1), monkeypatch))
-    assert rank_1.flusher._writer.stats.failure is None  # type: ignore[union-attr]
+    assert rank_1.flusher._writer.failure is None  # type: ignore[union-attr]
     know_attempt("abc", "together")
     otel_rl.uninstrument()
     assert expected(7) == told(rank_1.run("together"))

@@ -441,7 +441,7 @@ def test_flush_says_whether_it_is_on_disk(recording: Recording, disk: Disk) -> N
                 recording.tick(1)
             if i % 10 == 0:
                 assert not otel_rl.flush()
-        assert "No space left on device" in str(recording.flusher._writer.stats.failure)  # type: ignore[union-attr]
+        assert "No space left on device" in str(recording.flusher._writer.failure)  # type: ignore[union-attr]
         disk.error = None
         assert otel_rl.flush()
     run = recording.stop()

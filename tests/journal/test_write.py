@@ -75,8 +75,7 @@ class Disk:
 
 def told(journal: Writer) -> tuple[object, ...]:
     """What a writer says of itself, but where it writes."""
-    stats = journal.stats
-    return stats.frames, stats.records, stats.bytes, stats.pending_bytes, stats.dropped, stats.failure
+    return journal.frames, journal.records, journal.bytes, journal.pending_bytes, journal.dropped, journal.failure
 
 
 @pytest.fixture
@@ -144,7 +143,7 @@ def test_the_cap_takes_spans_first_and_metrics_last(tmp_path: Path) -> None:
     assert (1, 1, 6) == history[-1]
     assert sorted(history, key=lambda left: (-left[0], -left[1], left[2])) == history
     expected = {("traces", "journal_full"): 20, ("logs", "journal_full"): 10, ("metrics", "journal_full"): 23}
-    assert expected == journal.stats.dropped
+    assert expected == journal.dropped
 
 
 def test_the_oldest_spans_go_first(tmp_path: Path) -> None:
@@ -156,7 +155,7 @@ def test_the_oldest_spans_go_first(tmp_path: Path) -> None:
     kept = payloads(tmp_path)
     assert sent[-len(kept) :] == kept
     assert len(kept) >= 7
-    assert {("traces", "journal_full"): 3 * (30 - len(kept))} == journal.stats.dropped
+    assert {("traces", "journal_full"): 3 * (30 - len(kept))} == journal.dropped
 
 
 def test_what_has_been_sent_goes_before_all_else(tmp_path: Path) -> None:
@@ -169,7 +168,7 @@ def test_what_has_been_sent_goes_before_all_else(tmp_path: Path) -> None:
     for _ in range(7):
         journal.append("traces", b"t" * 1000, 3, 1, 1)
     path.unlink()
-    assert {} == journal.stats.dropped
+    assert {} == journal.dropped
     assert {"metrics.000003.otlp"} == {name for name in names(tmp_path) if name.startswith("metrics")}
 
 
@@ -186,14 +185,14 @@ def test_a_frame_above_the_cap(tmp_path: Path) -> None:
     journal.append("traces", bytes(2000), 7, 1, 1)
     journal.append("traces", b"small", 1, 1, 1)
     assert [b"small"] == payloads(tmp_path)
-    assert ({("traces", "journal_full"): 7}, 0) == (journal.stats.dropped, journal.stats.pending_bytes)
+    assert ({("traces", "journal_full"): 7}, 0) == (journal.dropped, journal.pending_bytes)
 
 
 def test_a_payload_above_the_hard_limit(tmp_path: Path) -> None:
     """A payload that no frame may have is counted."""
     journal = writer(tmp_path)
     journal.append("logs", bytes(frame.MAX_PAYLOAD_BYTES + 1), 4, 1, 1)
-    assert {("logs", "too_large"): 4} == journal.stats.dropped
+    assert {("logs", "too_large"): 4} == journal.dropped
 
 
 @pytest.mark.parametrize("room", [0, 1, OVERHEAD - 1, OVERHEAD, OVERHEAD + 10, OVERHEAD + 139])
@@ -203,14 +202,14 @@ def test_a_full_disk_at_the_start(tmp_path: Path, disk: Callable[..., Disk], roo
     limited = disk(room)
     journal.append("traces", b"a" * 100, 1, 1, 1)
     journal.append("traces", b"b" * 100, 1, 1, 1)
-    assert "No space left on device" in str(journal.stats.failure)
-    assert 280 == journal.stats.pending_bytes
+    assert "No space left on device" in str(journal.failure)
+    assert 280 == journal.pending_bytes
     for path in (tmp_path / "runs" / "run").iterdir():
         assert [] == items(path)
     limited.room = 10**6
     journal.retry()
     assert [b"a" * 100, b"b" * 100] == payloads(tmp_path)
-    assert (None, 0, {}) == (journal.stats.failure, journal.stats.pending_bytes, journal.stats.dropped)
+    assert (None, 0, {}) == (journal.failure, journal.pending_bytes, journal.dropped)
     assert ["traces.000000.otlp"] == names(tmp_path)
 
 
@@ -287,7 +286,7 @@ journal = writer(Path(sys.argv[1]))
 for number in range(10):
     journal.append("traces", bytes([number]) * 600, 1, 1, 1)
 journal.close()
-assert journal.stats.dropped == {{}}, journal.stats
+assert journal.dropped == {{}}, journal
 {UNLIMITED}
 """
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True)
@@ -301,10 +300,10 @@ def test_pending_is_bounded(tmp_path: Path, disk: Callable[..., Disk]) -> None:
     disk(0)
     for signal in ("metrics", "traces", "logs", "traces", "metrics", "metrics", "metrics", "metrics"):
         journal.append(signal, bytes(1000), 1, 1, 1)
-        assert journal.stats.pending_bytes <= 5 * 1040
-    assert {("traces", "pending_full"): 2, ("logs", "pending_full"): 1} == journal.stats.dropped
+        assert journal.pending_bytes <= 5 * 1040
+    assert {("traces", "pending_full"): 2, ("logs", "pending_full"): 1} == journal.dropped
     journal.close()
-    assert 5 == journal.stats.dropped["metrics", "unwritten"]
+    assert 5 == journal.dropped["metrics", "unwritten"]
 
 
 def test_a_directory_that_cannot_be_made(tmp_path: Path) -> None:
@@ -312,7 +311,7 @@ def test_a_directory_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "runs").write_text("a file")
     journal = writer(tmp_path)
     journal.append("traces", b"x", 1, 1, 1)
-    assert "cannot write the journal in" in str(journal.stats.failure)
+    assert "cannot write the journal in" in str(journal.failure)
     (tmp_path / "runs").unlink()
     journal.retry()
     assert [b"x"] == payloads(tmp_path)
@@ -364,7 +363,7 @@ def test_move(tmp_path: Path) -> None:
     journal.append("traces", b"c" * 90, 1, 1, 1)
     assert [b"a" * 90, b"b" * 90, b"c" * 90] == payloads(tmp_path)
     assert [] == list((tmp_path / ".pending").iterdir())
-    assert tmp_path / "runs" / "run" == journal.stats.directory
+    assert tmp_path / "runs" / "run" == journal.directory
 
 
 def test_move_before_the_first_frame(tmp_path: Path) -> None:
@@ -382,12 +381,12 @@ def test_a_move_that_fails(tmp_path: Path) -> None:
     (tmp_path / "runs").write_text("a file")
     journal.move(tmp_path / "runs" / "run")
     journal.append("traces", b"y", 1, 1, 1)
-    assert "cannot move the journal" in str(journal.stats.failure)
+    assert "cannot move the journal" in str(journal.failure)
     assert 1 == len(list((tmp_path / ".pending" / "x").iterdir()))
     (tmp_path / "runs").unlink()
     journal.retry()
     assert [b"x", b"y"] == payloads(tmp_path)
-    assert (None, []) == (journal.stats.failure, list((tmp_path / ".pending").iterdir()))
+    assert (None, []) == (journal.failure, list((tmp_path / ".pending").iterdir()))
 
 
 def test_redirect(tmp_path: Path, disk: Callable[..., Disk]) -> None:
@@ -401,7 +400,7 @@ def test_redirect(tmp_path: Path, disk: Callable[..., Disk]) -> None:
     journal.close()
     assert [b"y"] == payloads(tmp_path)
     assert 1 == len(list((tmp_path / "first").iterdir()))
-    assert {} == journal.stats.dropped
+    assert {} == journal.dropped
 
 
 def test_close(tmp_path: Path) -> None:
@@ -414,7 +413,7 @@ def test_close(tmp_path: Path) -> None:
     journal.heartbeat()
     journal.move(tmp_path / "elsewhere")
     assert [b"x"] == payloads(tmp_path)
-    assert {("traces", "closed"): 3} == journal.stats.dropped
+    assert {("traces", "closed"): 3} == journal.dropped
 
 
 @pytest.mark.parametrize("is_told", [True, False])
@@ -433,7 +432,7 @@ def test_fork(tmp_path: Path, disk: Callable[..., Disk], is_told: bool) -> None:
         journal.retry()
         journal.heartbeat()
         journal.close()
-        os._exit(0 if journal.stats.dropped == {("traces", "closed"): 1} else 1)
+        os._exit(0 if journal.dropped == {("traces", "closed"): 1} else 1)
     assert 0 == os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     journal.append("traces", b"last", 1, 1, 1)
     assert [b"first", b"pending", b"last"] == payloads(tmp_path)
@@ -624,7 +623,7 @@ def test_a_closed_journal_says_so_at_its_end(tmp_path: Path, signal: Signal) -> 
     assert [False, False] == [ends_closed(path) for path in paths]
     journal.close()
     assert [False, True] == [ends_closed(path) for path in paths]
-    assert sum(path.stat().st_size for path in paths) == journal.stats.bytes
+    assert sum(path.stat().st_size for path in paths) == journal.bytes
     assert [b"x" * 400] * 3 == payloads(tmp_path, signal)
 
 
@@ -635,7 +634,7 @@ def test_a_full_disk_cannot_mark_a_journal_as_closed(tmp_path: Path, disk: Calla
     disk(10)
     journal.close()
     (path,) = (tmp_path / "runs" / "run").iterdir()
-    assert ([b"x"], False, journal.stats.bytes) == (payloads(tmp_path), ends_closed(path), path.stat().st_size)
+    assert ([b"x"], False, journal.bytes) == (payloads(tmp_path), ends_closed(path), path.stat().st_size)
 
 
 @pytest.mark.parametrize("missing", [0, 1])
@@ -713,7 +712,7 @@ def test_too_much_is_not_spooled(tmp_path: Path) -> None:
     journal = writer(tmp_path, max_bytes=80_000)
     assert journal.spool("traces", request("traces", 5_000))
     assert not journal.spool("traces", request("traces", 10_000))
-    assert ([b"x" * 5_000], {}) == (payloads(tmp_path), journal.stats.dropped)
+    assert ([b"x" * 5_000], {}) == (payloads(tmp_path), journal.dropped)
 
 
 def test_after_a_close_or_a_fork_nothing_is_spooled(tmp_path: Path) -> None:
