@@ -12,7 +12,7 @@ from typing import Final
 
 from otel_rl.guard import guard
 from otel_rl.journal.otlp.encode import SpanEncoder
-from otel_rl.journal.otlp.wire import Request
+from otel_rl.journal.otlp.wire import OtlpRequest
 from otel_rl.journal.write import Writer
 from otel_rl.metrics.record import Fold
 from otel_rl.process.state import state
@@ -41,7 +41,7 @@ class Spool:
         """It is not the journal's, which counts what it changes and drops."""
         self._spooled_spans: tuple[int, Attributes] = 0, {}
         """The number of spans on disk, and their resource."""
-        self._spooled_metrics: list[Request] = []
+        self._spooled_metrics: list[OtlpRequest] = []
         self._metrics_ns = 0
         """The time of the points on disk."""
         self._next = 0.0

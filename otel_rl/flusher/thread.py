@@ -17,7 +17,7 @@ from otel_rl.flusher.wake import Wake
 from otel_rl.guard import errors, guard, say
 from otel_rl.journal.frame import Signal
 from otel_rl.journal.identity import WriterIdentity
-from otel_rl.journal.otlp.encode import Request, SpanEncoder
+from otel_rl.journal.otlp.encode import OtlpRequest, SpanEncoder
 from otel_rl.journal.write import Writer
 from otel_rl.metrics.record import Fold
 from otel_rl.probes.memory import use_memory_reader
@@ -60,7 +60,7 @@ class _Answer(threading.Event):
 class Flusher:
     """Owns the journal of this process; a forked child makes a new one."""
 
-    def __init__(self, foreign: Callable[[Any, Any], list[Request]]) -> None:
+    def __init__(self, foreign: Callable[[Any, Any], list[OtlpRequest]]) -> None:
         """Prepare; nothing is opened before ``start``.
 
         Args:
@@ -262,7 +262,7 @@ class Flusher:
         state.directory = self._writer.directory
         return self._encoder, self._writer
 
-    def _write(self, writer: Writer, requests: list[Request]) -> None:
+    def _write(self, writer: Writer, requests: list[OtlpRequest]) -> None:
         for request in requests:
             self.encoded[request.signal] += request.count
             writer.append(request.signal, request.payload, request.count, request.first_ns, request.last_ns)

@@ -18,7 +18,7 @@ from otel_rl.journal import frame
 from otel_rl.journal.filesystem import make_directory
 from otel_rl.journal.frame import Signal
 from otel_rl.journal.identity import WriterIdentity
-from otel_rl.journal.otlp.wire import Request
+from otel_rl.journal.otlp.wire import OtlpRequest
 from otel_rl.journal.segment import Segment, first_unsent
 
 __all__ = ["Writer", "WriterIdentity"]
@@ -114,7 +114,7 @@ class Writer:
             return
         self.failure = self._write_pending() or self._finish_move() or self._spool_failure
 
-    def spool(self, signal: Signal, requests: Sequence[Request]) -> bool:
+    def spool(self, signal: Signal, requests: Sequence[OtlpRequest]) -> bool:
         """Put records that cannot be journaled yet into a file of their own, in place of those of the last call.
 
         The file lies beside the segments and has their form. Its records are not counted: they will be appended.

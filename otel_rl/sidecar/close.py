@@ -15,7 +15,7 @@ from otel_rl import vocabulary
 from otel_rl.journal.files import Journal, SegmentFile
 from otel_rl.journal.identity import WriterIdentity
 from otel_rl.journal.otlp.encode import SpanEncoder
-from otel_rl.journal.otlp.wire import Request
+from otel_rl.journal.otlp.wire import OtlpRequest
 from otel_rl.journal.read import Run
 from otel_rl.journal.views import SpanView
 from otel_rl.process import directories
@@ -26,7 +26,7 @@ from otel_rl.version import __version__
 
 def close_left_open(
     directory: Path, identity: WriterIdentity, streams: Iterable[Stream], closed: Collection[bytes] = ()
-) -> list[Request]:
+) -> list[OtlpRequest]:
     """Make the spans of the stages that a dead writer left open; the same bytes each time.
 
     Args:

@@ -26,7 +26,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
 from otel_rl.journal.otlp import encode, wire
-from otel_rl.journal.otlp.encode import Request, SpanEncoder
+from otel_rl.journal.otlp.encode import OtlpRequest, SpanEncoder
 from otel_rl.records import Attributes, Distribution, Log, MetricPoints, Number, Point, SpanEvent, SpanLink, Value
 
 pytestmark = pytest.mark.medium
@@ -90,7 +90,7 @@ def encoder() -> SpanEncoder:
     return SpanEncoder(RESOURCE, "1.2.3", stage=STAGE)
 
 
-def parsed(requests: list[Request]) -> list[Any]:
+def parsed(requests: list[OtlpRequest]) -> list[Any]:
     """Parse the spans of all requests."""
     found = []
     for request in requests:

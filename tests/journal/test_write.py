@@ -20,7 +20,7 @@ from otel_rl.journal import frame
 from otel_rl.journal.files import ends_closed
 from otel_rl.journal.frame import Damage, Frame, Signal
 from otel_rl.journal.identity import WriterIdentity, _processes_below, start_time
-from otel_rl.journal.otlp.wire import Request
+from otel_rl.journal.otlp.wire import OtlpRequest
 from otel_rl.journal.segment import first_unsent, shipped_path
 from otel_rl.journal.write import MIB, Writer
 
@@ -660,9 +660,9 @@ def test_a_directory_that_was_removed_is_made_anew_at_once(tmp_path: Path) -> No
 # --- the spool --------------------------------------------------------------------------------------------------------
 
 
-def request(signal: Signal, size: int = 1) -> list[Request]:
+def request(signal: Signal, size: int = 1) -> list[OtlpRequest]:
     """Make a request of one record."""
-    return [Request(signal, b"x" * size, 1, 5, 6)]
+    return [OtlpRequest(signal, b"x" * size, 1, 5, 6)]
 
 
 def test_the_spool_counts_nowhere(tmp_path: Path) -> None:

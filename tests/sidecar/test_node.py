@@ -24,7 +24,7 @@ from otel_rl import vocabulary as v
 from otel_rl.guard import errors
 from otel_rl.journal.frame import Signal
 from otel_rl.journal.identity import WriterIdentity
-from otel_rl.journal.otlp.encode import Request
+from otel_rl.journal.otlp.encode import OtlpRequest
 from otel_rl.journal.read import open_run
 from otel_rl.process import directories
 from otel_rl.records import Log, MetricPoints, Number
@@ -184,7 +184,7 @@ def test_what_is_left_open_is_sent_once_the_server_takes_it(tmp_path: Path, monk
     refusals = [Answer(code=grpc.StatusCode.UNAVAILABLE)] * 3
     reads = []
 
-    def close(*arguments: Any) -> list[Request]:
+    def close(*arguments: Any) -> list[OtlpRequest]:
         reads.append(arguments)
         return close_left_open(*arguments)
 

@@ -26,7 +26,7 @@ Encoded = tuple[bytes, int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class OtlpRequest:
     """A complete OTLP request; ``count`` is its number of spans, points or log records."""
 
     signal: Signal
@@ -64,9 +64,9 @@ class RequestBatch:
         self.add: Callable[[Encoded], None] = self._added.append
         """The list's own method: a function of ours would cost a tenth of encoding a span."""
 
-    def finish(self) -> list[Request]:
+    def finish(self) -> list[OtlpRequest]:
         """Make as few requests as possible, in this order; a record that is too large is alone in its request."""
-        requests: list[Request] = []
+        requests: list[OtlpRequest] = []
         if self._added:
             data, firsts, lasts, counts = zip(*self._added, strict=True)
             ends = list(accumulate(map(len, data)))
@@ -75,7 +75,7 @@ class RequestBatch:
                 end = max(bisect_right(ends, before + self.room), begin + 1)
                 some = slice(begin, end)
                 times = min(firsts[some]), max(lasts[some])
-                requests.append(Request(self._signal, self._envelope.wrap(data[some]), sum(counts[some]), *times))
+                requests.append(OtlpRequest(self._signal, self._envelope.wrap(data[some]), sum(counts[some]), *times))
                 begin, before = end, ends[end - 1]
         return requests
 
