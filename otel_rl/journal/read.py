@@ -199,14 +199,5 @@ def _open_stage(log: LogView, alive: bool, named_ns: int) -> OpenView:
     start_ns = int(str(attributes.pop(vocabulary.START_TIME, log.time_ns)))
     parent_id = bytes.fromhex(str(attributes.pop(vocabulary.PARENT_ID, "")))
     return OpenView(
-        log.body,
-        log.trace_id,
-        log.span_id,
-        parent_id,
-        start_ns,
-        attributes,
-        log.resource,
-        log.journal,
-        alive,
-        named_ns,
+        log.body, log.trace_id, log.span_id, parent_id, start_ns, attributes, log.resource, log.journal, alive, named_ns
     )

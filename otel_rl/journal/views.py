@@ -133,18 +133,11 @@ class OpenView:
         """
         kept = {key: value for key, value in self.attributes.items() if keys is None or key in keys}
         kept.pop(vocabulary.STAGE, None)  # it is the name once more
+        end_ns = max(self.start_ns, self.last_ns)
         return SpanView(
-            self.name,
-            self.trace_id,
-            self.span_id,
-            self.parent_id,
-            self.start_ns,
-            max(self.start_ns, self.last_ns),
-            0,
-            {**kept, vocabulary.TRUNCATED: True},
-            self.resource,
-            self.journal,
-        )
+            self.name, self.trace_id, self.span_id, self.parent_id, self.start_ns, end_ns, 0,
+            {**kept, vocabulary.TRUNCATED: True}, self.resource, self.journal,
+        )  # fmt: skip
 
 
 def spans(payload: bytes, journal: Journal, keys: Collection[str] | None) -> Iterator[SpanView]:
@@ -154,19 +147,11 @@ def spans(payload: bytes, journal: Journal, keys: Collection[str] | None) -> Ite
         for scope in group.scope_spans:
             own = scope.scope.name == vocabulary.SCOPE
             for span in scope.spans:
+                attributes = _EMPTY if keys is not None and not keys else decode(span.attributes, keys)
                 yield SpanView(
-                    span.name,
-                    span.trace_id,
-                    span.span_id,
-                    span.parent_span_id,
-                    span.start_time_unix_nano,
-                    span.end_time_unix_nano,
-                    span.status.code,
-                    _EMPTY if keys is not None and not keys else decode(span.attributes, keys),
-                    resource,
-                    journal,
-                    own,
-                )
+                    span.name, span.trace_id, span.span_id, span.parent_span_id, span.start_time_unix_nano,
+                    span.end_time_unix_nano, span.status.code, attributes, resource, journal, own,
+                )  # fmt: skip
 
 
 def span_ids(payload: bytes) -> Iterator[bytes]:
@@ -198,16 +183,9 @@ def logs(payload: bytes, journal: Journal, event_name: str | None) -> Iterator[L
             for log in scope.log_records:
                 if event_name is None or log.event_name == event_name:
                     yield LogView(
-                        log.event_name,
-                        log.time_unix_nano,
-                        log.body.string_value,
-                        log.severity_number,
-                        log.trace_id,
-                        log.span_id,
-                        decode(log.attributes, None),
-                        resource,
-                        journal,
-                    )
+                        log.event_name, log.time_unix_nano, log.body.string_value, log.severity_number, log.trace_id,
+                        log.span_id, decode(log.attributes, None), resource, journal,
+                    )  # fmt: skip
 
 
 def decode(attributes: Iterable[KeyValue], keys: Collection[str] | None) -> dict[str, Value]:
@@ -251,21 +229,9 @@ def _point(
     else:
         boundaries, counts = tuple(point.explicit_bounds), tuple(point.bucket_counts)
     return PointView(
-        name,
-        kind,
-        unit,
-        time_ns,
-        start_ns,
-        attributes,
-        resource,
-        journal,
-        count=point.count,
-        sum=point.sum,
-        min=point.min,
-        max=point.max,
-        boundaries=boundaries,
-        counts=counts,
-    )
+        name, kind, unit, time_ns, start_ns, attributes, resource, journal, 0.0, point.count, point.sum, point.min,
+        point.max, boundaries, counts,
+    )  # fmt: skip
 
 
 def _exponential(point: ExponentialHistogramDataPoint) -> tuple[tuple[float, ...], tuple[int, ...]]:
