@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from math import inf
 from pathlib import Path
 from types import MappingProxyType
@@ -91,7 +92,6 @@ class Journal:
         """The last segment of each signal."""
         self._undecodable: dict[tuple[Path, int], Damage] = {}
         self._resources: dict[bytes, Attributes] = {}
-        self._surveyed: _Survey | None = None
 
     def __repr__(self) -> str:
         return f"Journal({self.identity.writer!r})"
@@ -103,12 +103,12 @@ class Journal:
     @property
     def last_ns(self) -> int:
         """The latest time of any record, ns since 1970; 0 without records. The first call goes through all files."""
-        return self._survey().last_ns
+        return self._survey.last_ns
 
     @property
     def records(self) -> dict[Signal, int]:
         """Records by signal, as the frames' headers say."""
-        return self._survey().records
+        return self._survey.records
 
     @property
     def damage(self) -> list[Damage]:
@@ -116,7 +116,7 @@ class Journal:
 
         The incomplete end of a segment that a living process writes is no damage.
         """
-        return [*self._survey().damage, *self._undecodable.values()]
+        return [*self._survey.damage, *self._undecodable.values()]
 
     def frames(self, signal: Signal) -> Iterator[tuple[SegmentFile, Frame]]:
         """Read the whole frames of a signal in the order in which they were written."""
@@ -154,10 +154,9 @@ class Journal:
                 silent.append(silent_s(segment.path))
         return min(silent)
 
+    @cached_property
     def _survey(self) -> _Survey:
-        if self._surveyed is not None:
-            return self._surveyed
-        survey = self._surveyed = _Survey()
+        survey = _Survey()
         lives = self.alive()  # first: during the survey its writer may finish a frame and end
         for segment in self.segments:
             item: Frame | Damage | None = None

@@ -12,15 +12,12 @@ import socket
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
-from functools import lru_cache
 from typing import Any, Final
 
 from otel_rl.config import LAUNCH
 
 STALE_S = 60.0
 """A writer that cannot be looked up is dead if its files were not touched for this time; it touches them every 5 s."""
-KEEP_S = 5.0
-"""A table of the machine's processes is used for this time."""
 SIDECAR: Final = "sidecar"
 _PROC = "/proc"
 _START_TIME = 19
@@ -99,16 +96,7 @@ class WriterIdentity:
             found = start_time(self.pid)
             if found is not None or not _is_hidden(self.pid):
                 return found == self.start_time
-        if is_closed():
-            return False
-        if silent_s() < STALE_S:
-            return True
-        return is_known and self.boot_id == _boot_id() and self._is_stopped_below()
-
-    def _is_stopped_below(self) -> bool:
-        """Return whether the process lives in a pid namespace below ours and is stopped or paused."""
-        pid = _processes_below(int(time.monotonic() / KEEP_S)).get((self.pid, self.start_time))
-        return pid is not None and start_time(pid) == self.start_time
+        return not is_closed() and silent_s() < STALE_S
 
 
 def start_time(pid: int) -> int | None:
@@ -134,32 +122,6 @@ def _is_hidden(pid: int) -> bool:
     except OSError:
         return False
     return False
-
-
-def _innermost(pid: int) -> int:
-    """Return the pid of a process in its own namespace below ours; 0 if there is none."""
-    found = re.search(r"^NSpid:\t[0-9]+\t.*?([0-9]+)$", _read(f"{_PROC}/{pid}/status"), re.MULTILINE)
-    return int(found[1]) if found else 0
-
-
-@lru_cache(maxsize=1)
-def _processes_below(period: int) -> dict[tuple[int, int], int]:
-    """Return the pids of processes in pid namespaces below ours, by their pid there and their start.
-
-    Args:
-        period: each has a new table.
-
-    Cost: 30 us for each process of the machine.
-    """
-    pids = [int(name) for name in _names(_PROC) if name.isdecimal()]
-    return {(inner, start_time(pid) or 0): pid for pid in pids if (inner := _innermost(pid))}
-
-
-def _names(folder: str) -> list[str]:
-    try:
-        return os.listdir(folder)
-    except OSError:
-        return []
 
 
 def _boot_id() -> str:
