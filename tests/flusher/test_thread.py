@@ -606,8 +606,8 @@ def test_a_system_that_is_read_only_is_said_once(
             pass
         assert not otel_rl.flush()
     assert [
-        f"otel_rl: nothing can be recorded: {tmp_path}/file/runs cannot be used (Not a directory), nor can any folder "
-        "for temporary files; set OTEL_RL_DIR to a directory that can be written; training goes on"
+        f"otel_rl: nothing can be recorded: {tmp_path}/file/runs cannot be used (Not a directory), and no temporary "
+        "folder can be written; set OTEL_RL_DIR to a directory that can be written; training goes on"
     ] == [record.getMessage() for record in caplog.records]
     (tmp_path / "file").unlink()
     otel_rl.uninstrument()
