@@ -74,8 +74,6 @@ class SegmentFile:
 
 @dataclass
 class _Survey:
-    """What one pass over all frames of a journal finds."""
-
     last_ns: int = 0
     records: dict[Signal, int] = field(default_factory=lambda: {"traces": 0, "metrics": 0, "logs": 0})
     damage: list[Damage] = field(default_factory=list)
@@ -85,11 +83,9 @@ class Journal:
     """All files of one writer."""
 
     def __init__(self, identity: WriterIdentity, segments: list[SegmentFile]) -> None:
-        """Sort the files by the order in which they were written."""
         self.identity = identity
         self.segments = sorted(segments, key=lambda one: (one.number, one.path, one.start))
         self._newest = {one.signal: one for one in self.segments if one.number >= 0}
-        """The last segment of each signal."""
         self._undecodable: dict[tuple[Path, int], Damage] = {}
         self._resources: dict[bytes, Attributes] = {}
 
@@ -97,7 +93,6 @@ class Journal:
         return f"Journal({self.identity.writer!r})"
 
     def alive(self) -> bool:
-        """Return whether the process that wrote it lives."""
         return self.identity.is_alive(self._silent_s, lambda: any(one.is_closed for one in self._newest.values()))
 
     @property

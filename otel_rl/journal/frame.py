@@ -50,7 +50,6 @@ class Frame:
 
     @property
     def end(self) -> int:
-        """The offset after the frame."""
         return self.offset + HEADER_BYTES + len(self.payload)
 
 

@@ -43,7 +43,6 @@ class WriterIdentity:
 
     @classmethod
     def current(cls, role: str, rank: int, version: str = "") -> WriterIdentity:
-        """Make the identity of a new journal of this process."""
         pid = os.getpid()
         return cls(
             writer=f"{re.sub(r'[^A-Za-z0-9_-]', '_', role)[:64] or '_'}-{rank}-{pid}-{os.urandom(4).hex()}",
@@ -59,11 +58,9 @@ class WriterIdentity:
 
     @property
     def is_sidecar(self) -> bool:
-        """Whether it only ships what others record."""
         return self.writer.startswith(f"{SIDECAR}-")
 
     def to_json(self) -> bytes:
-        """The payload of a writer frame."""
         return json.dumps(asdict(self), separators=(",", ":")).encode()
 
     @classmethod

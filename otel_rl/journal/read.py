@@ -37,7 +37,6 @@ class Run:
 
     @property
     def damage(self) -> list[Damage]:
-        """What could not be read, with its file."""
         return [damage for journal in self.journals for damage in journal.damage]
 
     def alive(self) -> bool:

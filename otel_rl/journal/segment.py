@@ -26,7 +26,6 @@ class Segment:
     path: Path
     descriptor: int = -1
     size: int = 0
-    """Bytes of its whole frames."""
     frames: int = 0
     """Frames of records, without the writer's own frame."""
     records: int = 0

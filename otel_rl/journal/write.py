@@ -73,9 +73,8 @@ class Writer:
         self.pending_bytes = 0
         self.frames = 0
         self.records: Counter[Signal] = Counter()
-        """Written records, also of segments that were removed since."""
+        """Written records, also of segments that were removed since; ``bytes`` likewise."""
         self.bytes = 0
-        """Written bytes, also of segments that were removed since."""
         self.dropped: Counter[tuple[Signal, str]] = Counter()
         """Dropped records by signal and reason.
 
@@ -84,14 +83,12 @@ class Writer:
         closed writer or in a forked child).
         """
         self.failure: str | None = None
-        """Why nothing can be written at present."""
         self._spool_failure: str | None = None
         self._left: Path | None = None
         """The directory from which segments are still to be moved."""
 
     @property
     def _is_over(self) -> bool:
-        """Whether it was closed, or is a forked child's copy."""
         return self._closed or os.getpid() != self._owner
 
     def append(self, signal: Signal, payload: bytes, count: int, first_ns: int, last_ns: int) -> None:
@@ -219,7 +216,6 @@ class Writer:
                 self.bytes += len(frame.END)
 
     def _write_pending(self) -> str | None:
-        """Write what is pending; return why it could not all be written."""
         while self._pending:
             pending = self._pending[0]
             try:
@@ -247,7 +243,6 @@ class Writer:
         self.pending_bytes = 0
 
     def _finish_move(self) -> str | None:
-        """Move the files that are not in the directory yet; return why they could not all be moved."""
         left = self._left
         if left is None:
             return None

@@ -72,7 +72,6 @@ class Calls:
     seen: array[int]
 
     def of(self, rank: RankT) -> Iterator[StageCall[RankT]]:
-        """Yield the calls as the analysis needs them."""
         met: list[list[Met]] = [[] for _ in self.labels]
         for first in range(0, len(self.seen), SEEN):
             name, sequence, duration_ns = self.seen[first : first + SEEN]

@@ -145,7 +145,6 @@ def is_run(path: Path) -> bool:
 
 
 def _error(path: Path) -> int | None:
-    """Return why a path cannot be opened; 0 if it can."""
     try:
         path.stat()
     except OSError as error:

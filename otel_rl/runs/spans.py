@@ -48,19 +48,16 @@ def place(resource: Mapping[str, Value], key: str) -> int:
 
 
 def integer(attributes: Mapping[str, Value], key: str) -> int:
-    """Return a whole number; 0 if it is absent or something else."""
     value = attributes.get(key)
     return int(value) if isinstance(value, int) else 0
 
 
 def text(attributes: Mapping[str, Value], key: str) -> str:
-    """Return a text; empty if it is absent."""
     value = attributes.get(key)
     return "" if value is None else str(value)
 
 
 def iteration_of(attributes: Mapping[str, Value]) -> int | None:
-    """Return the number of the step; None if the span is in none."""
     value = attributes.get(v.ITERATION)
     return value if isinstance(value, int) else None
 
@@ -133,7 +130,6 @@ def in_front(spans: Sequence[SpanView]) -> Sequence[SpanView]:
 
 
 def piece(span: SpanView) -> Piece:
-    """Reduce a span to what the analysis needs."""
     return Piece(
         key=span.span_id,
         parent=span.parent_id,

@@ -44,13 +44,10 @@ class RunningProgram:
     start_time: int
     """Clock ticks since boot."""
     started_s: float
-    """Since 1970."""
     address: str
-    """The address for a person or a program."""
     health_port: int
     health_path: str
     is_killed: bool = False
-    """Whether it is ended by SIGKILL at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +63,6 @@ class RunningStack:
 
     @classmethod
     def here(cls, offset: int, programs: tuple[RunningProgram, ...] = ()) -> RunningStack:
-        """Make a stack of this machine."""
         me = WriterIdentity.current("stack", 0)
         return cls(me.host, me.boot_id, me.pid_namespace, offset, programs)
 
@@ -110,7 +106,6 @@ def save(folder: Path, stack: RunningStack) -> None:
 
 
 def forget(folder: Path) -> None:
-    """Remove what ``save`` wrote."""
     (folder / FILE).unlink(missing_ok=True)
 
 

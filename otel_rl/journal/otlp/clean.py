@@ -71,7 +71,6 @@ class Cleaner:
         return min(max(value, 0), UINT64_MAX) if isinstance(value, int) else 0
 
     def interval(self, start: object, end: object) -> tuple[int, int]:
-        """Make two times fit, in order."""
         start_ns, end_ns = self.time(start), self.time(end)
         if end_ns >= start_ns:
             return start_ns, end_ns

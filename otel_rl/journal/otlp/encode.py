@@ -132,7 +132,6 @@ class SpanEncoder:
             self.dropped["traces", "unencodable"] += 1
 
     def _in_c(self, span: Span) -> Encoded | None:
-        """Encode a span whose values need no cleaning."""
         if self._fast is None:
             return None
         try:

@@ -96,5 +96,4 @@ def varint(number: int) -> bytes:
 
 
 def block(field: int, payload: bytes) -> bytes:
-    """Encode a field that is a message, a string or bytes."""
     return varint(field << 3 | 2) + varint(len(payload)) + payload
