@@ -26,7 +26,7 @@ from otel_rl.guard import errors, guard, say
 from otel_rl.hooks.install import Hook, Patches
 from otel_rl.hooks.overrides import Overrides
 from otel_rl.integrations.choice import NotPossibleError, wanted
-from otel_rl.journal.otlp.wire import Request
+from otel_rl.journal.otlp.wire import OtlpRequest
 from otel_rl.probes import deferred
 from otel_rl.probes.memory import use_memory_reader
 from otel_rl.process.state import state
@@ -231,11 +231,11 @@ def _end_journal(left: deque[Any]) -> None:
             state.dropped["traces", "unwritten"] += record.give_up() if isinstance(record, Noted) else 1
 
 
-def _foreign(spans: list[Any], resource: Any) -> list[Request]:
+def _foreign(spans: list[Any], resource: Any) -> list[OtlpRequest]:
     providers = _parts.providers
     if providers is None:
         return []
-    requests: list[Request] = providers.encode(spans, resource) if spans else []
+    requests: list[OtlpRequest] = providers.encode(spans, resource) if spans else []
     if monotonic() - _parts.collected_at > COLLECT_S:
         _parts.collected_at = monotonic()
         requests += providers.collect(resource)

@@ -170,7 +170,7 @@ def test_a_program_that_is_killed_in_its_set_up_arrives(runs: Path, rank: int) -
             assert wait_until(lambda: journaled(runs) == arrived(server))
             points = sorted(point.value for point in open_run(runs / RUN).points("user.turn.number"))
             assert wait_until(lambda: points == turns(server))
-    assert (True, []) == (len(points) > 0, list((runs / RUN).glob("*.held.otlp")))
+    assert (True, []) == (len(points) > 0, list((runs / RUN).glob("*.spool.otlp")))
 
 
 def turns(server: Sink) -> list[int]:

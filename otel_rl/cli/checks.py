@@ -20,7 +20,7 @@ from google.protobuf.internal import api_implementation
 from otel_rl import vocabulary as v
 from otel_rl.config import LIMITS, OF_COLLECTOR, ignored, may_be_key, settings, unknown_variables
 from otel_rl.integrations import AUTO, MODULES
-from otel_rl.journal.directory import make_directory
+from otel_rl.journal.filesystem import make_directory
 from otel_rl.journal.frame import Signal
 from otel_rl.journal.otlp import encode
 from otel_rl.journal.read import Journal, Run

@@ -8,7 +8,7 @@ from functools import cached_property
 
 from otel_rl import ids
 from otel_rl import vocabulary as v
-from otel_rl.journal.read import OpenStage, Run, SpanView
+from otel_rl.journal.read import OpenView, Run, SpanView
 from otel_rl.report.format import plural
 from otel_rl.report.read.attributes import is_container, text
 from otel_rl.runs.otlp_json import closed_line
@@ -25,7 +25,7 @@ class Orphans:
         self._run = run
 
     @cached_property
-    def opened(self) -> list[OpenStage]:
+    def opened(self) -> list[OpenView]:
         """The stages that have no end; without those that never learnt their trace: no finished span is below them."""
         return [stage for stage in self._run.open_stages() if stage.trace_id]
 

@@ -12,12 +12,12 @@ from typing import Any
 
 from otel_rl import vocabulary
 from otel_rl.flusher.dispatch import Intake
-from otel_rl.flusher.spool import Held
+from otel_rl.flusher.spool import Spool
 from otel_rl.flusher.wake import Wake
 from otel_rl.guard import errors, guard, say
 from otel_rl.journal.frame import Signal
 from otel_rl.journal.identity import WriterIdentity
-from otel_rl.journal.otlp.encode import Request, SpanEncoder
+from otel_rl.journal.otlp.encode import OtlpRequest, SpanEncoder
 from otel_rl.journal.write import Writer
 from otel_rl.metrics.record import Fold
 from otel_rl.probes.memory import use_memory_reader
@@ -60,7 +60,7 @@ class _Answer(threading.Event):
 class Flusher:
     """Owns the journal of this process; a forked child makes a new one."""
 
-    def __init__(self, foreign: Callable[[Any, Any], list[Request]]) -> None:
+    def __init__(self, foreign: Callable[[Any, Any], list[OtlpRequest]]) -> None:
         """Prepare; nothing is opened before ``start``.
 
         Args:
@@ -84,7 +84,7 @@ class Flusher:
         self._stopping = self._given_up = self._is_over = False
         self._wake = Wake()
         self._asked: deque[_Answer] = deque()
-        self._held = Held(self.fold)
+        self._spool = Spool(self.fold)
         self._is_asked = False
         """Somebody waits for this cycle: what was recorded must be on disk behind it."""
         self.intake = Intake(self.fold)
@@ -165,8 +165,8 @@ class Flusher:
             with guard("journal what was recorded"):
                 meet(is_asked=self._is_asked, is_last=is_last)
                 self._cycles()
-                written = self._writer is not None and not self._writer.stats.pending_bytes
-                written = written and not self._held.spans and not self.fold.is_waiting
+                written = self._writer is not None and not self._writer.pending_bytes
+                written = written and not self._spool.spans and not self.fold.is_waiting
             if is_last:
                 with guard("close the journal"):
                     written = self._close()
@@ -208,11 +208,11 @@ class Flusher:
             self._write(writer, requests)
         if is_due and (self.fold.is_waiting or self._counts(writer, encoder) != self._told):
             self._journal_metrics(writer, encoder)
-        self._held.settle(writer, self._resource)
+        self._spool.update(writer, self._resource)
         self._care_for(writer)
-        if self._keeper is not None and self._identity.known and writer.stats.frames and not self._stopping:
+        if self._keeper is not None and self._identity.known and writer.frames and not self._stopping:
             with guard("keep the sidecar alive"):
-                self._keeper.look(writer.stats.directory.absolute(), writer.identity)
+                self._keeper.look(writer.directory.absolute(), writer.identity)
 
     def _drain(self) -> tuple[set[Any], list[Any]]:
         """Take the open stages and the finished ones so that the parent of a finished one is in either.
@@ -234,11 +234,11 @@ class Flusher:
 
     def _release(self, spans: list[Span]) -> list[Span]:
         """Hold back the spans of a set-up whose attempt is not known yet, up to a limit."""
-        both, self._held.spans = self._held.spans + spans, []
+        both, self._spool.spans = self._spool.spans + spans, []
         if self._identity.known:
             unsampled, state.unsampled = state.unsampled, set()
             return [span for span in both if span.trace_id not in unsampled] if unsampled else both
-        self._held.spans = both
+        self._spool.spans = both
         if len(both) > HOLD_LIMIT:
             report_alone()
         return []
@@ -259,10 +259,10 @@ class Flusher:
             if identity.run_id != self._identity.run_id:
                 self._writer.move(directories.run_directory())
         self._identity = identity
-        state.directory = self._writer.stats.directory
+        state.directory = self._writer.directory
         return self._encoder, self._writer
 
-    def _write(self, writer: Writer, requests: list[Request]) -> None:
+    def _write(self, writer: Writer, requests: list[OtlpRequest]) -> None:
         for request in requests:
             self.encoded[request.signal] += request.count
             writer.append(request.signal, request.payload, request.count, request.first_ns, request.last_ns)
@@ -297,20 +297,18 @@ class Flusher:
 
     def _counts(self, writer: Writer, encoder: SpanEncoder) -> tuple[int, ...]:
         """Our own counts in short; they are journaled where they have changed, but not for having been journaled."""
-        stats = writer.stats
-        counters = (self.recorded, stats.records, state.dropped, encoder.dropped, stats.dropped, errors)
+        counters = (self.recorded, writer.records, state.dropped, encoder.dropped, writer.dropped, errors)
         return self.fold.overflow, *(sum(list(counter.values())) for counter in counters)
 
     def _count_self(self, writer: Writer, encoder: SpanEncoder) -> None:
         """Put our own counts among the metrics: what was recorded is journaled, waiting, dropped or in error."""
-        stats = writer.stats
-        dropped = Counter(state.dropped) + Counter(encoder.dropped) + Counter(stats.dropped)
+        dropped = Counter(state.dropped) + Counter(encoder.dropped) + Counter(writer.dropped)
         if self.fold.overflow:
             dropped["metrics", "too_many_series"] += self.fold.overflow
         counted: dict[str, Mapping[Signal, int]] = {
             vocabulary.SELF_RECORDED: self.recorded,
             vocabulary.SELF_ENCODED: self.encoded,
-            vocabulary.SELF_JOURNALED: stats.records,
+            vocabulary.SELF_JOURNALED: writer.records,
         }
         for name, by_signal in counted.items():
             for kind, number in by_signal.items():
@@ -323,7 +321,7 @@ class Flusher:
                 self.fold.total(vocabulary.SELF_CHANGED, number, ((vocabulary.REASON, reason),))
         for reason, number in list(errors.items()):
             self.fold.total(vocabulary.SELF_ERRORS, number, ((vocabulary.REASON, reason),))
-        self.fold.total(vocabulary.SELF_BYTES, stats.bytes)
+        self.fold.total(vocabulary.SELF_BYTES, writer.bytes)
 
     def _care_for(self, writer: Writer) -> None:
         """Retry what the disk refused, tell readers that we live, and say a lasting trouble once."""
@@ -333,23 +331,23 @@ class Flusher:
         if monotonic() - self._beat > HEARTBEAT_S:
             self._beat = monotonic()
             writer.heartbeat()
-        if writer.stats.failure:
-            _say_failure(f"{writer.stats.failure}; up to 64 MiB of records wait in memory")
+        if writer.failure:
+            _say_failure(f"{writer.failure}; up to 64 MiB of records wait in memory")
 
     def _close(self) -> bool:
         """Close the journal; what still cannot be written goes to the temporary folder instead."""
         writer, encoder = self._writer, self._encoder
         if writer is None or encoder is None:
             return True
-        if writer.stats.pending_bytes:
+        if writer.pending_bytes:
             self._redirect(writer)
             if self._told and self._counts(writer, encoder) != self._told:
                 self._journal_metrics(writer, encoder)
-        self._held.settle(writer, self._resource)
+        self._spool.update(writer, self._resource)
         writer.close()
-        if self._keeper is not None and writer.stats.frames:
-            self._keeper.last_look(writer.stats.directory.absolute(), writer.identity)
-        lost = sum(number for (_, reason), number in writer.stats.dropped.items() if reason == "unwritten")
+        if self._keeper is not None and writer.frames:
+            self._keeper.last_look(writer.directory.absolute(), writer.identity)
+        lost = sum(number for (_, reason), number in writer.dropped.items() if reason == "unwritten")
         if lost:
             say("otel_rl: %d records could not be written anywhere and are lost; see OTEL_RL_DIR", lost)
         return not lost
@@ -359,7 +357,7 @@ class Flusher:
             fallback = directories.fallback_root() / folder_name(self._identity.run_id)
         except OSError:  # no folder for temporary files can be written either: what waits is lost, which is said
             return
-        say("otel_rl: %s; the records that wait go to %s", writer.stats.failure, fallback)
+        say("otel_rl: %s; the records that wait go to %s", writer.failure, fallback)
         writer.redirect(fallback)
         writer.retry()
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
 from math import inf, isfinite
@@ -149,10 +149,6 @@ class Fold:
         """Values whose metric had too many series already."""
         self._metrics: dict[str, _Metric] = {}
         self._points: defaultdict[str, list[Point]] = defaultdict(list)
-        self._held: dict[tuple[str, Labels], float] = {}
-        """What ``mark_held`` saw last of each series that has changed: its value, or how many values it has."""
-        self._held_points: dict[str, int] = {}
-        """How many points of each gauge it saw."""
 
     @property
     def num_points(self) -> int:
@@ -243,8 +239,8 @@ class Fold:
 
     def take(self, now_ns: int) -> list[MetricPoints]:
         """Return what has changed since the last call, as points at ``now_ns`` (gauges: at their own times)."""
-        taken = self.peek(now_ns, is_all=True)
-        self._points, self._held, self._held_points = defaultdict(list), {}, {}
+        taken = self.peek(now_ns)
+        self._points = defaultdict(list)
         for metric in self._metrics.values():
             for labels in metric.changed:
                 value = metric.series[labels]
@@ -253,35 +249,16 @@ class Fold:
             metric.changed = set()
         return taken
 
-    def peek(self, now_ns: int, *, is_all: bool) -> list[MetricPoints]:
-        """Return what ``take`` would, and leave it waiting.
-
-        Args:
-            now_ns: time of the points that are no gauges'.
-            is_all: else only what has changed since ``mark_held``.
-        """
+    def peek(self, now_ns: int) -> list[MetricPoints]:
+        """Return what ``take`` would, and leave it waiting."""
         seen = []
         for name, points in self._points.items():
             row = vocabulary.METRICS.get(name) or vocabulary.Metric(name, "gauge", "", "")
-            some = points if is_all else points[self._held_points.get(name, 0) :]
-            if some:
-                seen.append(MetricPoints(name, "gauge", row.unit, row.meaning, some))
-        for name, metric in self._metrics.items():
-            changed: Collection[Labels] = metric.changed
-            if not is_all:
-                changed = [one for one in changed if self._held.get((name, one)) != _mark(metric.series[one])]
-            if changed:
-                seen.append(self._points_of(metric, changed, now_ns))
+            seen.append(MetricPoints(name, "gauge", row.unit, row.meaning, points))
+        for metric in self._metrics.values():
+            if metric.changed:
+                seen.append(self._points_of(metric, metric.changed, now_ns))
         return seen
-
-    def mark_held(self) -> None:
-        """Note that what waits is on disk: ``peek`` gives what comes from now on."""
-        self._held_points = {name: len(points) for name, points in self._points.items()}
-        self._held = {
-            (name, labels): _mark(metric.series[labels])
-            for name, metric in self._metrics.items()
-            for labels in metric.changed
-        }
 
     def _points_of(self, metric: _Metric, changed: Iterable[Labels], now_ns: int) -> MetricPoints:
         row = metric.row
@@ -324,11 +301,6 @@ class Fold:
             return False
         metric.changed.add(labels)
         return True
-
-
-def _mark(value: Any) -> float:
-    """Say what tells that a series has changed."""
-    return sum(value.counts) if isinstance(value, _Histogram) else value
 
 
 def _duration_row(name: str, kind: Literal["counter", "histogram"]) -> vocabulary.Metric:

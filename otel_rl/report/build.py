@@ -10,8 +10,7 @@ from time import monotonic_ns
 from typing import Final
 
 from otel_rl import vocabulary as v
-from otel_rl.journal.read import OpenStage as OpenView
-from otel_rl.journal.read import Run
+from otel_rl.journal.read import OpenView, Run
 from otel_rl.records import Attributes
 from otel_rl.report.data.efficiency import Efficiency
 from otel_rl.report.data.report import FORMAT, Attempt, Rank, Rate, Report, StageRow, State, Training, Verdict, WorkRow
@@ -58,7 +57,6 @@ def build_report(run: Run, now_ns: int, points: Points | None = None) -> Report:
     each point of a series.
     """
     began_ns = monotonic_ns()
-    run = run.with_held()
     # before the spans, as a step journals them behind those: of a run that goes on each is there
     points = points or read_points(run)
     opened = run.open_stages()

@@ -12,10 +12,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from otel_rl import vocabulary
-from otel_rl.journal.files import Journal, Segment
+from otel_rl.journal.files import Journal, SegmentFile
 from otel_rl.journal.identity import WriterIdentity
 from otel_rl.journal.otlp.encode import SpanEncoder
-from otel_rl.journal.otlp.wire import Request
+from otel_rl.journal.otlp.wire import OtlpRequest
 from otel_rl.journal.read import Run
 from otel_rl.journal.views import SpanView
 from otel_rl.process import directories
@@ -26,7 +26,7 @@ from otel_rl.version import __version__
 
 def close_left_open(
     directory: Path, identity: WriterIdentity, streams: Iterable[Stream], closed: Collection[bytes] = ()
-) -> list[Request]:
+) -> list[OtlpRequest]:
     """Make the spans of the stages that a dead writer left open; the same bytes each time.
 
     Args:
@@ -38,7 +38,9 @@ def close_left_open(
     Cost: reads the writer's journal, without its metrics where it left nothing open.
     """
     everywhere = [*streams, *_redirected(directory, identity.writer)]
-    segments = [Segment(path, stream.signal, number) for stream in everywhere for number, path in stream.files.items()]
+    segments = [
+        SegmentFile(path, stream.signal, number) for stream in everywhere for number, path in stream.files.items()
+    ]
     found: dict[int, list[SpanView]] = defaultdict(list)
     for stage in Run(directory, [Journal(identity, segments)]).open_stages():
         if stage.trace_id and stage.span_id not in closed:

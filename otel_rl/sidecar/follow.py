@@ -8,8 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple, cast
 
-from otel_rl.journal import held
-from otel_rl.journal.files import NAME, is_own
+from otel_rl.journal.files import NAME, SPOOL
 from otel_rl.journal.frame import HEADER_BYTES, MAX_PAYLOAD_BYTES, WRITER, Damage, Frame, Signal, scan
 from otel_rl.journal.identity import WriterIdentity
 
@@ -43,8 +42,8 @@ class Stream:
         self.signal = signal
         self.files: dict[int, Path] = {}
         """Segments that exist, by number; replaced as a whole when the directory was listed again."""
-        self.held: Path | None = None
-        """What its writer holds of the signal (``journal/held.py``)."""
+        self.spool: Path | None = None
+        """The records that its writer has not journaled yet."""
         self._sizes: dict[int, int] = {}
         """Of the segments that are not written any more, so that ten thousand of them are not looked up every time."""
 
@@ -52,7 +51,7 @@ class Stream:
     def newest(self) -> Path | None:
         """The file that is written, or was last."""
         files = self.files
-        return files[max(files)] if files else self.held
+        return files[max(files)] if files else self.spool
 
     def unread(self, position: Position) -> int:
         """Bytes behind a position."""
@@ -89,16 +88,16 @@ class Stream:
         return end
 
     def adopt(self) -> None:
-        """Make what a dead writer held the next segment, unless it had begun to journal it.
+        """Make the spool of a dead writer its next segment.
 
-        One that was only taken for dead journals it later all the same: spans then come twice, in two traces.
+        A writer that lives after all journals the same records again: its spans are then in two traces.
 
         Raises:
-            OSError: it cannot be renamed, or a segment cannot be read.
+            OSError: the file cannot be renamed.
         """
-        if self.held is not None and not any(is_own(piece.item) for piece in self.pieces(Position(), finished=True)):
+        if self.spool is not None:
             number = max(self.files, default=-1) + 1
-            self.held.rename(self.held.with_name(f"{self.writer}.{self.signal}.{number:06d}.otlp"))
+            self.spool.rename(self.spool.with_name(f"{self.writer}.{self.signal}.{number:06d}.otlp"))
 
     def _size(self, files: dict[int, Path], number: int, last: int) -> int:
         if number < last and number in self._sizes:
@@ -121,24 +120,23 @@ def find_streams(directory: Path) -> dict[tuple[str, Signal], Stream]:
     streams: dict[tuple[str, Signal], Stream] = {}
     with os.scandir(directory) as entries:
         for entry in entries:
-            match, is_held = NAME.fullmatch(entry.name), held.NAME.fullmatch(entry.name)
-            named = match or is_held
+            named = NAME.fullmatch(entry.name)
             if named is None or not entry.is_file(follow_symlinks=False):
                 continue
             key = named[1], cast("Signal", named[2])
             stream = streams.get(key)
             if stream is None:
                 stream = streams[key] = Stream(*key)
-            if match is None:
-                stream.held = directory / entry.name
+            if named[3] == SPOOL:
+                stream.spool = directory / entry.name
             else:
-                stream.files[int(match[3])] = directory / entry.name
+                stream.files[int(named[3])] = directory / entry.name
     return streams
 
 
 def identity_of(stream: Stream) -> WriterIdentity | None:
     """Read who writes a stream, from the first frame of any of its files."""
-    for path in [*(path for _, path in sorted(stream.files.items())), *filter(None, [stream.held])]:
+    for path in [*(path for _, path in sorted(stream.files.items())), *filter(None, [stream.spool])]:
         try:
             with open(path, "rb") as file:
                 item = next(scan(file.read(FIRST_BYTES)), None)

@@ -12,8 +12,8 @@ from time import monotonic, time_ns
 from typing import Any, Final
 
 from otel_rl.guard import guard
-from otel_rl.journal.file_time import silent_s
 from otel_rl.journal.files import ends_closed
+from otel_rl.journal.filesystem import silent_s
 from otel_rl.journal.frame import Signal
 from otel_rl.journal.identity import WriterIdentity
 from otel_rl.sidecar.close import close_left_open
@@ -150,7 +150,7 @@ class Node:
         for writer, streams in self._streams.items():
             for signal, known in streams.items():
                 listed = found.get((writer, signal))
-                known.files, known.held = (listed.files, listed.held) if listed else ({}, None)
+                known.files, known.spool = (listed.files, listed.spool) if listed else ({}, None)
         self._dead = dead
         for signal in SIGNALS:
             self._followed[signal] = [
@@ -160,7 +160,7 @@ class Node:
             ]
 
     def _adopt(self, dead: Iterable[str]) -> None:
-        """Take what these have held for journaled: nobody will do it any more."""
+        """Make the spool of dead writers a part of their journals."""
         for (writer, _), stream in find_streams(self.directory).items():
             if writer in dead:
                 with suppress(OSError):  # a disk that can only be read: a report of the run shows it

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from otel_rl.journal.file_time import silent_s
+from otel_rl.journal.filesystem import silent_s
 from otel_rl.journal.identity import SIDECAR, WriterIdentity
 
 ROLE: Final = SIDECAR

@@ -11,7 +11,7 @@ from typing import Final
 
 from otel_rl import ids, vocabulary
 from otel_rl.journal.identity import WriterIdentity
-from otel_rl.journal.otlp.encode import Request, SpanEncoder
+from otel_rl.journal.otlp.encode import OtlpRequest, SpanEncoder
 from otel_rl.journal.write import Writer
 from otel_rl.probes.sample import Sample
 from otel_rl.records import MetricPoints, Number, Value
@@ -38,7 +38,7 @@ class OwnJournal:
         self.append(self._encoder.encode_metrics(self._points(samples)))
         self._writer.heartbeat()
 
-    def append(self, requests: Iterable[Request]) -> None:
+    def append(self, requests: Iterable[OtlpRequest]) -> None:
         """Journal requests that are encoded already."""
         for request in requests:
             self._writer.append(request.signal, request.payload, request.count, request.first_ns, request.last_ns)

@@ -45,10 +45,7 @@ def test_a_stage_whose_span_waits_for_its_attempt_is_told_to_have_ended(
     with otel_rl.stage("build"):
         recording.flusher.flush(60)
         run = recording.run()
-        assert ([f"{vocabulary.RANK_SPAN} 1", "build"], []) == (
-            [stage.name for stage in run.open_stages()],
-            list(run.spans()),
-        )
+        assert [f"{vocabulary.RANK_SPAN} 1", "build"] == [stage.name for stage in run.open_stages()]
     run = recording.stop()
     assert ([], 3) == (run.open_stages(), [span.name for span in run.spans()].count("load"))
 

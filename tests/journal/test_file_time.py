@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from otel_rl.journal import file_time
-from otel_rl.journal.file_time import ahead_s, silent_s
+from otel_rl.journal import filesystem
+from otel_rl.journal.filesystem import ahead_s, silent_s
 
 pytestmark = pytest.mark.medium
 
@@ -124,13 +124,13 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Mon
     def fails(**_: object) -> None:
         raise PermissionError
 
-    monkeypatch.setattr(file_time, "_known", {})
+    monkeypatch.setattr(filesystem, "_clocks", {})
     with monkeypatch.context() as patched:
         patched.setattr(tempfile, "TemporaryFile", fails)
         assert 100 == pytest.approx(silent_s(file), abs=5)
-    assert {} == file_time._known
+    assert {} == filesystem._clocks
     assert ahead_s(tmp_path) == ahead_s(tmp_path)
-    assert 1 == len(file_time._known)
+    assert 1 == len(filesystem._clocks)
     assert 100 == pytest.approx(silent_s(file), abs=5)
     assert ["file"] == os.listdir(tmp_path)
     with pytest.raises(FileNotFoundError):

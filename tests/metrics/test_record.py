@@ -172,21 +172,18 @@ def test_the_vocabulary_says_unit_meaning_and_boundaries(kind: str) -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from(["count", "duration", "point", "exemplar", "look"]), NUMBERS, LABELS)))
-def test_what_is_looked_at_waits_all_the_same(events: list[tuple[str, int, Labels]]) -> None:
-    """A look shows what has changed since the last one, so that all of them show what is taken in the end."""
-    fold, untouched, looks = Fold(5), Fold(5), []
+def test_peek_leaves_everything_waiting(events: list[tuple[str, int, Labels]]) -> None:
+    """It returns what take does."""
+    fold, untouched = Fold(5), Fold(5)
     for kind, number, labels in events:
         for one in (fold, untouched):
             change(one, kind, number, labels)
         if kind == "look":
-            looks += fold.peek(9, is_all=False)
-            fold.mark_held()
-            assert ([], untouched.is_waiting) == (fold.peek(9, is_all=False), fold.is_waiting)
-    looks += fold.peek(9, is_all=False)
-    whole = fold.peek(9, is_all=True)
-    assert last(whole) == last(looks)
+            fold.peek(9)
+    whole = fold.peek(9)
+    assert untouched.is_waiting == fold.is_waiting
     assert untouched.take(9) == whole == fold.take(9)
-    assert [] == fold.peek(9, is_all=True)
+    assert [] == fold.peek(9)
 
 
 def change(fold: Fold, kind: str, number: int, labels: Labels) -> None:

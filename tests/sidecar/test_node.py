@@ -24,7 +24,7 @@ from otel_rl import vocabulary as v
 from otel_rl.guard import errors
 from otel_rl.journal.frame import Signal
 from otel_rl.journal.identity import WriterIdentity
-from otel_rl.journal.otlp.encode import Request
+from otel_rl.journal.otlp.encode import OtlpRequest
 from otel_rl.journal.read import open_run
 from otel_rl.process import directories
 from otel_rl.records import Log, MetricPoints, Number
@@ -184,7 +184,7 @@ def test_what_is_left_open_is_sent_once_the_server_takes_it(tmp_path: Path, monk
     refusals = [Answer(code=grpc.StatusCode.UNAVAILABLE)] * 3
     reads = []
 
-    def close(*arguments: Any) -> list[Request]:
+    def close(*arguments: Any) -> list[OtlpRequest]:
         reads.append(arguments)
         return close_left_open(*arguments)
 
@@ -544,25 +544,25 @@ def test_the_identity_of_a_writer_may_come_later(tmp_path: Path) -> None:
         assert isinstance(node.writers[rank.identity.writer], WriterIdentity)
 
 
-# --- what is held -----------------------------------------------------------------------------------------------------
+# --- the spool --------------------------------------------------------------------------------------------------------
 
 
-def hold(rank: Rank, *, first: int, spans: int, trace: int = 7) -> list[bytes]:
-    """Hold spans below the stage 1, and a point; give the ids of the spans."""
+def spool(rank: Rank, *, first: int, spans: int, trace: int = 7) -> list[bytes]:
+    """Spool spans below the stage 1, and a point; return the ids of the spans."""
     made = [FakeSpan("work", trace, first + number, 1, 5, 9, {}) for number in range(spans)]
     point = MetricPoints("m", "gauge", "1", "", [Number(9, 1.0)])
-    assert rank.writer.hold("traces", rank.encoder.encode(made), is_all=True)
-    assert rank.writer.hold("metrics", rank.encoder.encode_metrics([point]), is_all=True)
+    assert rank.writer.spool("traces", rank.encoder.encode(made))
+    assert rank.writer.spool("metrics", rank.encoder.encode_metrics([point]))
     return [span.span_id.to_bytes(8, "big") for span in made]
 
 
-def test_what_a_dead_writer_held_is_sent_once(tmp_path: Path) -> None:
-    """With the stages in which it died, in one trace; what a living one holds waits."""
+def test_the_spool_of_a_dead_writer_is_sent_once(tmp_path: Path) -> None:
+    """With the stages in which it died, in one trace; that of a living one waits."""
     dead, living = Rank(tmp_path), Rank(tmp_path, ALIVE)
     for rank in (dead, living):
         rank.append(rank.encoder.encode_logs([open_log("rl.rank 1", 1, 0, 0)]))
-    ids = hold(dead, first=100, spans=3)
-    hold(living, first=200, spans=3)
+    ids = spool(dead, first=100, spans=3)
+    waiting = spool(living, first=200, spans=3)
     with sink("grpc") as server:
         for _ in range(2):
             with running(tmp_path, server) as node:
@@ -571,43 +571,27 @@ def test_what_a_dead_writer_held_is_sent_once(tmp_path: Path) -> None:
         assert [*sorted(ids), (1).to_bytes(8, "big")] == [*sorted(server.ids()[:3]), *server.ids()[3:]]
         assert 1 == len({span.trace_id for span in server.taken("traces")})
         assert (1, 2) == (len(server.taken("metrics")), len(server.taken("logs")))
-    assert recorded(tmp_path) == set(server.ids())
+    assert recorded(tmp_path) == {*server.ids(), *waiting}
     names = sorted(path.name.removeprefix(dead.identity.writer) for path in tmp_path.glob("*.otlp"))
     assert [".logs.000000.otlp", ".metrics.000000.otlp", ".traces.000000.otlp"] == [
         name for name in names if name.startswith(".")
     ]
 
 
-def test_a_dead_writer_may_have_nothing_but_what_it_held(tmp_path: Path) -> None:
+def test_a_dead_writer_may_have_nothing_but_its_spool(tmp_path: Path) -> None:
     """It is found by that."""
     rank = Rank(tmp_path)
-    ids = hold(rank, first=100, spans=3)
+    ids = spool(rank, first=100, spans=3)
     with sink("grpc") as server, running(tmp_path, server) as node:
         wait(node)
         assert (sorted(ids), 1) == (sorted(server.ids()), len(server.taken("metrics")))
         assert {rank.identity.writer} == set(node.writers)
 
 
-def test_what_was_held_and_is_journaled_is_not_sent(tmp_path: Path) -> None:
-    """A writer that was killed between the two; spans of another library are no sign of that."""
-    rank, other = Rank(tmp_path), Rank(tmp_path)
-    hold(rank, first=100, spans=3)
-    journaled = rank.append(rank.encoder.encode([FakeSpan("work", 8, 100, 1, 5, 9, {})]))
-    held = hold(other, first=200, spans=3)
-    theirs = other.encoder.encode([FakeSpan("theirs", 9, 300, 1, 5, 9, {})])
-    foreign = other.append([replace(one, payload=one.payload.replace(b"otel_rl", b"another")) for one in theirs])
-    with sink("grpc") as server, running(tmp_path, server) as node:
-        wait(node)
-        assert sorted([*journaled, *held, *foreign]) == sorted(server.ids())
-    assert recorded(tmp_path) == set(server.ids())
-
-
-def test_what_is_held_on_a_disk_that_can_only_be_read_stays_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_spool_on_a_disk_that_can_only_be_read_stays_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All else is sent; a report shows it."""
     rank = Rank(tmp_path)
-    hold(rank, first=100, spans=3)
+    spool(rank, first=100, spans=3)
     rank.append(rank.encoder.encode_logs([Log("event", 9, {})]))
 
     def refuse(self: Path, target: Path) -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from otel_rl import vocabulary as v
-from otel_rl.journal.acknowledged import path_of
 from otel_rl.journal.identity import WriterIdentity
 from otel_rl.journal.read import open_run
+from otel_rl.journal.segment import shipped_path
 from otel_rl.journal.write import Writer
 from otel_rl.sidecar.node import Node
 from otel_rl.sidecar.self_journal import OwnJournal
@@ -100,7 +100,7 @@ def test_what_another_sidecar_sent_is_not_counted_again(tmp_path: Path) -> None:
     writer.append("traces", b"", 5, 1, 1)
     writer.close()
     sent = '{"traces": {"ranges": [[[0, 0], null]], "counts": {"shipped": 5}, "closed": false}}'
-    path_of(tmp_path, identity.writer).write_text(sent)
+    shipped_path(tmp_path, identity.writer).write_text(sent)
     node = Node(tmp_path, (), lambda writer: True, print)
     node.look()
     assert {identity.writer} == set(node.writers)

@@ -16,7 +16,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 from otel_rl.cli.console import FAILED, RUN, WRONG_USAGE, RunName, absolute, complain, leave, opened, stderr
 from otel_rl.config import ConfigurationError, root
 from otel_rl.guard import errors
-from otel_rl.journal.directory import make_directory
+from otel_rl.journal.filesystem import make_directory
 from otel_rl.journal.frame import Signal
 from otel_rl.journal.identity import WriterIdentity
 from otel_rl.process.identity import folder_name

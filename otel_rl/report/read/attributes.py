@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Final
 
 from otel_rl import vocabulary as v
-from otel_rl.journal.read import OpenStage, SpanView
+from otel_rl.journal.read import OpenView, SpanView
 from otel_rl.records import Value
 from otel_rl.report.data.report import Rank
 from otel_rl.runs.spans import call_of, integer, is_container, is_derived, is_request, iteration_of, label, piece, text
@@ -90,13 +90,13 @@ COUNTS: Final = (
 """What of work is added up."""
 
 
-def clock_set_ns(view: SpanView | OpenStage) -> int:
+def clock_set_ns(view: SpanView | OpenView) -> int:
     """Say by how much the wall clock of a container's process had been set when it began, ns."""
     set_ns = integer(view.attributes, v.CLOCK_SET)
     return set_ns if abs(set_ns) < MOST_SET_NS else 0
 
 
-def begun_ns(view: SpanView | OpenStage) -> int:
+def begun_ns(view: SpanView | OpenView) -> int:
     """Say when a container began by its process's clock if nobody had set that: one that began later has more."""
     return view.start_ns - clock_set_ns(view)
 

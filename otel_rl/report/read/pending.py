@@ -40,7 +40,7 @@ def pending(run: Run, attempts: Iterable[Attempt], now_ns: int) -> list[Pending]
 def _runs(root: Path) -> Iterator[Run]:
     for path in recorded_below(root):
         try:
-            yield open_run(path).with_held()
+            yield open_run(path)
         except JournalNotFound:  # it has become known since it was listed
             continue
 

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final, Literal
 
 from otel_rl import vocabulary as v
-from otel_rl.journal.read import Journal, PointView
-from otel_rl.journal.read import OpenStage as OpenView
+from otel_rl.journal.read import Journal, OpenView, PointView
 from otel_rl.report.data.open_stages import OpenCollective, OpenStage
 from otel_rl.report.data.report import DamagedFile, Loss
 from otel_rl.report.read.attributes import begun_ns, call_of, integer, is_container, iteration_of, label, rank_of, text

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from otel_rl import vocabulary as v
-from otel_rl.journal.read import OpenStage as OpenView
-from otel_rl.journal.read import Run
+from otel_rl.journal.read import OpenView, Run
 from otel_rl.report.data.report import Verdict
 from otel_rl.report.read.attributes import ERROR, is_container, iteration_of, text
 from otel_rl.report.read.collect import Collected

@@ -13,8 +13,8 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, Final
 
-from otel_rl.journal.acknowledged import path_of
 from otel_rl.journal.frame import WRITER, Frame, Signal
+from otel_rl.journal.segment import shipped_path
 from otel_rl.sidecar.follow import Position, Stream
 
 COUNTS: Final = ("shipped", "rejected", "refused", "left_out", "fetched", "damaged")
@@ -156,7 +156,7 @@ class Progress:
 def load(directory: Path, writer: str) -> dict[Signal, Progress]:
     """Read a writer's progress; what cannot be read begins anew: delivery is at least once."""
     try:
-        data: Any = json.loads(path_of(directory, writer).read_bytes())
+        data: Any = json.loads(shipped_path(directory, writer).read_bytes())
     except (OSError, ValueError, RecursionError):
         data = {}
     found: dict[Signal, Progress] = {"traces": Progress(), "metrics": Progress(), "logs": Progress()}
@@ -185,7 +185,7 @@ def save(directory: Path, writer: str, rows: Mapping[Signal, Mapping[str, Any]])
     Raises:
         OSError: it could not be written.
     """
-    path = path_of(directory, writer)
+    path = shipped_path(directory, writer)
     new = path.with_name(f"{path.name}.new")
     descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "wb") as file:

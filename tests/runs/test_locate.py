@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from otel_rl.cli import app
 from otel_rl.journal.read import JournalNotFound
 from otel_rl.process.identity import folder_name
-from otel_rl.runs.locate import find_run, is_fallback, open_whole, runs_below
+from otel_rl.runs.locate import find_run, is_fallback, open_whole, recorded_below
 from tests.made_runs import Plan, write_run
 from tests.peers import Did, Peer
 
@@ -48,7 +48,7 @@ def test_only_directories_with_a_journal_are_runs(root: Path) -> None:
     """Others are not offered; runs whose name is not known yet are."""
     (root / ".pending").mkdir()
     pending = write_run(root / ".pending", Plan(steps=1, run_id="uuid"))
-    assert [pending, root / "new", root / "old"] == runs_below(root)
+    assert [pending, root / "new", root / "old"] == recorded_below(root)
 
 
 def test_what_waits_for_its_name_may_be_somebody_elses(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,7 +62,7 @@ def test_what_waits_for_its_name_may_be_somebody_elses(root: Path, monkeypatch: 
         return listed(self)
 
     monkeypatch.setattr(Path, "iterdir", refuse)
-    assert [root / "new", root / "old"] == runs_below(root)
+    assert [root / "new", root / "old"] == recorded_below(root)
 
 
 def test_a_folder_or_a_pipe_is_no_journal(root: Path) -> None:
@@ -71,7 +71,7 @@ def test_a_folder_or_a_pipe_is_no_journal(root: Path) -> None:
     (root / "pipe").mkdir()
     os.mkfifo(root / "pipe" / "x.otlp")
     os.mkfifo(root / "old" / "x.otlp")
-    assert [root / "new", root / "old"] == runs_below(root)
+    assert [root / "new", root / "old"] == recorded_below(root)
     assert root / "new" == find_run(None, root)
 
 
