@@ -86,7 +86,7 @@ def ours(*, is_bulk: bool) -> Path_:
     import otel_rl
     from otel_rl import entry
     from otel_rl.process.state import state
-    from otel_rl.requests.queue import OneOf, Row, note
+    from otel_rl.requests.queue import OneOf, Row, record_requests
 
     def rows(some: Iterable[Output]) -> Iterator[Row]:
         for one in some:
@@ -103,10 +103,10 @@ def ours(*, is_bulk: bool) -> Path_:
     def emit(made: Iterable[Output]) -> None:
         with otel_rl.step(next(steps)), otel_rl.stage("sample"):
             if is_bulk:
-                note(rows, made)
+                record_requests(rows, made)
             else:
                 for one in made:
-                    note(read, one)
+                    record_requests(read, one)
 
     def is_idle() -> bool:
         flusher = entry._parts.flusher

@@ -110,31 +110,17 @@ class Point(NamedTuple):
         return dict(self.labels)
 
 
+Finished = tuple[Callable[..., Iterable[Any]], Any, tuple[Any, ...]]
+"""Finished requests: a reader, which makes them on the flusher's thread; the span that they belong to; the reader's
+arguments. It is a plain tuple, which is made in no time on the engine's thread."""
+
+
 class Later(NamedTuple):
     """Work that a hot thread leaves to the flusher, where it waits for nobody: ``function(*arguments)``."""
 
-    function: Callable[..., Iterable[Count | Point | Log | Noted]]
+    function: Callable[..., Iterable[Count | Point | Log | Finished]]
     """Gives what is to be counted, logged or read; it may add to the attributes of a stage that is queued behind it."""
     arguments: tuple[Any, ...]
-
-
-class Noted(list[Any]):
-    """Requests that are over, still in the engine's own objects.
-
-    Of each the reader that makes its rows, its parent (the span it belongs to), how many arguments the reader takes,
-    and these: flat, since 100,000 may wait, and the garbage collector would look at an object of each again and again.
-    """
-
-    __slots__ = ()
-
-    def give_up(self) -> int:
-        """Forget what nobody will read; says of how many requests that was."""
-        number = place = 0
-        while place < len(self):
-            place += 3 + self[place + 2]
-            number += 1
-        self.clear()
-        return number
 
 
 @dataclass(slots=True)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import pytest
 
 import otel_rl
 from otel_rl.process.state import state
-from otel_rl.records import Count, Later, Noted
+from otel_rl.records import Count, Later
 from otel_rl.requests.queue import Request
 
 
@@ -23,31 +22,20 @@ class Taken(NamedTuple):
     counts: list[Count]
 
 
-def parts(noted: list[Any]) -> Iterator[tuple[Callable[..., Iterable[Request]], Any, list[Any]]]:
-    """Give reader, parent and arguments of each."""
-    pieces = iter(noted)
-    for read in pieces:
-        parent, number = next(pieces), next(pieces)
-        yield read, parent, list(islice(pieces, number))
-
-
 def take() -> Taken:
     """Take all records away from the flusher and read the requests among them."""
     taken = Taken([], [], [])
     while state.queue:
         record = state.queue.popleft()
-        if isinstance(record, Noted):
-            if record is state.noted:
-                state.noted = Noted()
-            for read, parent, arguments in parts(record):
-                rows = list(read(*arguments))
-                taken.rows.extend(rows)
-                taken.parents.extend([parent] * len(rows))
-            record.clear()  # as the flusher does: it may be queued twice
-        elif isinstance(record, Count):
+        if isinstance(record, Count):
             taken.counts.append(record)
         elif isinstance(record, Later):
             state.queue.extendleft(reversed(list(record.function(*record.arguments))))
+        elif type(record) is tuple:
+            read, parent, arguments = record
+            rows = list(map(Request._make, read(*arguments)))
+            taken.rows.extend(rows)
+            taken.parents.extend([parent] * len(rows))
     return taken
 
 
