@@ -30,7 +30,7 @@ from otel_rl.journal.otlp.wire import Request
 from otel_rl.probes import deferred
 from otel_rl.probes.memory import use_memory_reader
 from otel_rl.process.state import state
-from otel_rl.records import Count
+from otel_rl.records import Count, FinishedRequests
 from otel_rl.requests.memory import generation
 from otel_rl.sidecar import settings
 from otel_rl.trace.child_process import share_attempt, take_place, tell_no_more, tell_workers
@@ -228,8 +228,8 @@ def _end_journal(left: deque[Any]) -> None:
     state.dropped = defaultdict(int)
     with suppress(IndexError):  # a journal that does not answer may do so now
         while left:
-            left.popleft()
-            state.dropped["traces", "unwritten"] += 1
+            record = left.popleft()
+            state.dropped["traces", "unwritten"] += record.number() if isinstance(record, FinishedRequests) else 1
 
 
 def _foreign(spans: list[Any], resource: Any) -> list[Request]:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from typing import Any, NamedTuple
 
 import pytest
 
 import otel_rl
 from otel_rl.process.state import state
-from otel_rl.records import Count, Later
+from otel_rl.records import Count, FinishedRequests, Later
 from otel_rl.requests.queue import Request
 
 
@@ -22,6 +23,14 @@ class Taken(NamedTuple):
     counts: list[Count]
 
 
+def parts(finished: list[Any]) -> Iterator[tuple[Callable[..., Iterable[Any]], Any, list[Any]]]:
+    """Give reader, parent and arguments of each."""
+    pieces = iter(finished)
+    for read in pieces:
+        parent, number = next(pieces), next(pieces)
+        yield read, parent, list(islice(pieces, number))
+
+
 def take() -> Taken:
     """Take all records away from the flusher and read the requests among them."""
     taken = Taken([], [], [])
@@ -31,11 +40,12 @@ def take() -> Taken:
             taken.counts.append(record)
         elif isinstance(record, Later):
             state.queue.extendleft(reversed(list(record.function(*record.arguments))))
-        elif type(record) is tuple:
-            read, parent, arguments = record
-            rows = list(map(Request._make, read(*arguments)))
-            taken.rows.extend(rows)
-            taken.parents.extend([parent] * len(rows))
+        elif isinstance(record, FinishedRequests):
+            for read, parent, arguments in parts(record):
+                rows = list(map(Request._make, read(*arguments)))
+                taken.rows.extend(rows)
+                taken.parents.extend([parent] * len(rows))
+            record.clear()  # as the flusher does: it may be queued twice
     return taken
 
 

@@ -19,7 +19,7 @@ from otel_rl.config import Config
 from otel_rl.process import layout as coordinates
 from otel_rl.process import memory
 from otel_rl.process.identity import Identity, found_attempt, from_launcher
-from otel_rl.records import Attributes, Labels, Log
+from otel_rl.records import Attributes, Labels, Log, RecordQueue
 from otel_rl.vocabulary import SETUP, TEARDOWN
 
 PHASES = frozenset((SETUP, TEARDOWN))
@@ -194,7 +194,7 @@ class Runtime:
     said_failure: bool = False
     """Whether a disk that refuses was mentioned."""
 
-    queue: deque[Any] = field(default_factory=deque)
+    queue: RecordQueue = field(default_factory=RecordQueue)
     """Finished stages, requests, collectives, logs and numbers on their way to the flusher."""
     open: set[Any] = field(default_factory=set)
     """Stages and collectives that have begun and not ended; who looks through it makes a ``copy``, which nobody sees
@@ -280,7 +280,7 @@ class Runtime:
         """Begin to record."""
         self.config = config
         # A thread that was late for the end of the last recording has woken nobody, and its record is not of this one.
-        self.awake, self.wake_again_ns, self.queue = False, 0, deque()
+        self.awake, self.wake_again_ns, self.queue = False, 0, RecordQueue()
         self.identity = from_launcher(config)
         self.may_meet = self.identity.world_size > 1 or bool(config.attempt_id)
         self.wake = wake
@@ -376,7 +376,7 @@ def after_fork_in_child() -> None:
     """
     ids.reseed()
     guard.errors.clear()
-    state.queue = deque()
+    state.queue = RecordQueue()
     state.above += tuple(state.open.copy())
     state.open = set()
     state.dropped = defaultdict(int)

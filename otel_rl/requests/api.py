@@ -9,7 +9,7 @@ from otel_rl.clock import perf_counter_shift
 from otel_rl.guard import attempt
 from otel_rl.process.state import state
 from otel_rl.requests.fields import COUNTS, ERROR, FINISH, TIMES, indices
-from otel_rl.requests.queue import UNKNOWN, Values, find_parent
+from otel_rl.requests.queue import UNKNOWN, Values, add_finished, find_parent
 
 Seconds = float | None
 IMPOSSIBLE = -2
@@ -93,10 +93,10 @@ def request(  # noqa: PLR0913  a request has that many numbers, all but two by k
             finish, error, preemptions, streamed, operation, model, id, sample, group, turn, policy_start, policy_end,
             replica, limit, clock, state.clock.anchor,
         )  # fmt: skip
-        state.add((_read, parent or find_parent(), values))
+        add_finished(_read, parent or find_parent(), 1, values)
 
 
-def _read(*given: Any) -> tuple[Values]:
+def _read(given: Values) -> tuple[Values]:
     """Make the request of what was given, with its clock and the anchor of then, on the flusher's thread."""
     *values, clock, anchor = given
     shift = _shift(clock, anchor)

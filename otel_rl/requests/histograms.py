@@ -12,7 +12,7 @@ from otel_rl import vocabulary as v
 from otel_rl.guard import guard
 from otel_rl.metrics.record import Fold
 from otel_rl.process.state import state
-from otel_rl.records import Exemplar, Finished, Labels, Point, Span, Value
+from otel_rl.records import Exemplar, FinishedRequests, Labels, Point, Span, Value
 from otel_rl.requests.engine_load import Engines
 from otel_rl.requests.fields import ERROR, TURN, RequestNumbers, has_error, is_failed
 from otel_rl.requests.labels import Words
@@ -94,7 +94,7 @@ class RequestFold:
         for some in stages:
             self.stages.remember(some)
 
-    def read(self, finished: Finished, *, hurry: bool) -> None:
+    def read(self, finished: FinishedRequests, *, hurry: bool) -> None:
         """Read finished requests; see ``RequestReader.read``. Cost: 3 us a request and the reader's own."""
         self._reader.read(finished, hurry=hurry)
 

@@ -15,6 +15,8 @@ from otel_rl.trace.stage import Stage, current_parent
 
 UNKNOWN = -1
 """A count that the engine does not tell; a time that it does not tell is 0."""
+MOST_WAITING: Final = 4_000_000
+"""Pieces of finished requests that may wait: 200,000 requests of vLLM; more are dropped and counted."""
 LOAD_EVERY_NS: Final = 10_000_000
 """An engine that steps all the time says no more often how busy it is."""
 SAYING: Final = frozenset((v.SAMPLE, v.EVALUATE, v.REWARD))
@@ -96,7 +98,21 @@ def record_requests(read: Callable[..., Iterable[Values]], *arguments: Any, pare
         parent: the span they belong to, or its ``SpanContext``; None is that of ``find_parent``.
     """
     if state.on:
-        state.add((read, parent or find_parent(), arguments))
+        add_finished(read, parent or find_parent(), len(arguments), *arguments)
+
+
+def add_finished(*finished: Any) -> None:
+    """Add the reader, the parent, the number of arguments and the arguments of finished requests to the queue."""
+    waiting = state.queue.finished
+    if not waiting:  # or so it was a moment ago: queued twice it does no harm
+        if not state.add(waiting):
+            return
+    elif len(waiting) > MOST_WAITING:
+        state.dropped["traces", "queue_full"] += 1
+        return
+    waiting += finished  # in one piece: other threads add to it, too
+    if state.queue.finished is not waiting:  # the flusher has taken it meanwhile, perhaps too early for this
+        state.add(waiting)
 
 
 def record_load(

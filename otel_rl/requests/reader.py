@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from otel_rl.guard import attempt
 from otel_rl.process.state import state
-from otel_rl.records import Finished
+from otel_rl.records import FinishedRequests
 from otel_rl.requests.parents import Uncounted, key_of, parent_of
 from otel_rl.trace.stage import Stage
 
@@ -45,17 +45,26 @@ class RequestReader:
         """The last parent: the next requests most often have the same."""
         self._current = Uncounted(None, None)
 
-    def read(self, finished: Finished, *, hurry: bool) -> None:
-        """Read what was recorded together; what a reader gives before it fails is kept.
+    def read(self, finished: FinishedRequests, *, hurry: bool) -> None:
+        """Read finished requests; what a reader gives before it fails is kept.
 
         Args:
-            finished: the record.
+            finished: is empty then, unless other threads still add to it: they queue it again.
             hurry: somebody waits; otherwise the interpreter is let go of now and then.
         """
-        if not attempt("read", "finished requests", self._read, *finished, hurry):
-            self._bad(Counter(unreadable=1))
+        if state.queue.finished is finished:
+            state.queue.finished = FinishedRequests()
+        pieces, size = iter(finished), 0
+        try:
+            for read in pieces:
+                parent, number = next(pieces), next(pieces)
+                size += 3 + number
+                if not attempt("read", "finished requests", self._read, read, parent, islice(pieces, number), hurry):
+                    self._bad(Counter(unreadable=1))
+        finally:
+            del finished[:size]
 
-    def _read(self, read: Callable[..., Iterable[Any]], parent: Any, arguments: tuple[Any, ...], hurry: bool) -> bool:
+    def _read(self, read: Callable[..., Iterable[Any]], parent: Any, arguments: Iterable[Any], hurry: bool) -> bool:
         requests = iter(read(*arguments))
         size = BREATH
         while size == BREATH:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import threading
@@ -18,17 +19,19 @@ from otel_rl.process.state import state
 from otel_rl.requests.queue import Request, record_requests
 from otel_rl.trace.current import CURRENT
 from tests.fixtures import Recording
+from tests.noted import parts
 from tests.requests.test_queue import bad, counted, given, request
 
 
 def waiting() -> list[tuple[Any, ...]]:
-    """Take the requests away from the flusher: parent and arguments of each record."""
-    found = [record[1:] for record in state.queue if type(record) is tuple]
-    state.queue.clear()
+    """Take the requests away from the flusher: parent and arguments of each."""
+    found = [one[1:] for one in parts(state.queue.finished)]
+    assert len(found) == state.queue.finished.number()
+    state.queue.finished.clear()
     return found
 
 
-def test_a_record_is_reader_parent_and_arguments(recording: Recording) -> None:
+def test_what_waits_is_reader_parent_and_arguments(recording: Recording) -> None:
     """Nothing is read where it is recorded; without a current stage it belongs to the step."""
     with otel_rl.step(1) as step:
         with otel_rl.stage("sample") as stage:
@@ -37,7 +40,7 @@ def test_a_record_is_reader_parent_and_arguments(recording: Recording) -> None:
         token = CURRENT.set(None)
         record_requests(given, 6)
         CURRENT.reset(token)
-        assert [(stage, (3,)), (stage, (4, 5)), (step, (6,))] == waiting()
+        assert [(stage, [3]), (stage, [4, 5]), (step, [6])] == waiting()
 
 
 def test_nothing_is_recorded_while_recording_is_off(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,18 +108,51 @@ def test_each_is_read_once_in_its_turn(recording: Recording, seed: int) -> None:
     assert {span_id.to_bytes(8, "big"): number for span_id, number in parents.items()} == Counter(found)
 
 
-def test_too_many_are_dropped_and_counted(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the length of the queue; what waits is not disturbed."""
+@pytest.mark.parametrize(
+    ("limit", "most", "kept"), [("requests.queue.MOST_WAITING", 8, 3), ("process.state.QUEUE_LIMIT", 0, 0)]
+)
+def test_too_many_are_dropped_and_counted(
+    recording: Recording, monkeypatch: pytest.MonkeyPatch, limit: str, most: int, kept: int
+) -> None:
+    """By the length of the queue, or by their own; what waits is not disturbed."""
     with otel_rl.step(1), otel_rl.stage("sample"):
         recording.tick(20)
-        assert otel_rl.flush()
-        monkeypatch.setattr("otel_rl.process.state.QUEUE_LIMIT", 3)
-        for number in range(5):
-            record_requests(given, [request(recording, number)])
-        monkeypatch.undo()
-        assert {("traces", "queue_full"): 2} == state.dropped
+        with monkeypatch.context() as limited:
+            limited.setattr(f"otel_rl.{limit}", most)
+            for number in range(5):
+                record_requests(given, [request(recording, number)])
+        assert ({("traces", "queue_full"): 5 - kept}, 4 * kept) == (state.dropped, len(state.queue.finished))
         record_requests(given, [request(recording, 5)])
-    assert {"stop": 4} == counted(recording.stop(), vocabulary.REQUESTS, vocabulary.FINISH)
+    assert {"stop": kept + 1} == counted(recording.stop(), vocabulary.REQUESTS, vocabulary.FINISH)
+
+
+def test_what_waits_is_nothing_to_the_garbage_collector(recording: Recording) -> None:
+    """It would walk over 100,000 of them again and again."""
+    with otel_rl.step(1):
+        record_requests(given, "r0", 0)
+        before = len(gc.get_objects())
+        for number in range(1_000):
+            record_requests(given, f"r{number}", number)
+        made = len(gc.get_objects()) - before
+        state.queue.finished.clear()
+    assert made < 100
+
+
+def test_the_flusher_may_come_while_one_is_added(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is read all the same, and once."""
+
+    class Between(int):
+        def __lt__(self, other: int) -> bool:
+            assert otel_rl.flush()
+            return super().__lt__(other)
+
+    monkeypatch.setattr("otel_rl.requests.queue.MOST_WAITING", Between(1_000))
+    with otel_rl.step(1), otel_rl.stage("sample"):
+        recording.tick(20)
+        for number in range(4):
+            record_requests(given, [request(recording, number)])
+    run = recording.stop()
+    assert ({"stop": 4}, {}) == (counted(run, vocabulary.REQUESTS, vocabulary.FINISH), bad(run))
 
 
 def test_a_fork_leaves_what_waits_to_the_parent(recording: Recording) -> None:

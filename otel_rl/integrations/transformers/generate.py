@@ -29,7 +29,7 @@ from otel_rl.ids import random_bits
 from otel_rl.integrations.transformers import batching
 from otel_rl.probes import deferred, kv_cache
 from otel_rl.process.state import state
-from otel_rl.records import Count, Finished, Labels, Later
+from otel_rl.records import Count, FinishedRequests, Labels, Later
 from otel_rl.requests.memory import generation
 from otel_rl.requests.queue import UNKNOWN, Request, record_kv_cache, record_requests
 from otel_rl.trace.stage import Stage, current_parent
@@ -286,9 +286,9 @@ def _account_later(use: Callable[[Any], Iterator[Any]], read: Callable[[], Any])
 
 def _account(
     call: GenerateCall, plan: Plan, parent: Any, positions: int, is_known: bool, values: list[list[int]]
-) -> Iterator[Finished | Count]:
+) -> Iterator[FinishedRequests | Count]:
     lengths = _lengths(values, positions, is_known)
-    yield _rows, parent, (call, plan, lengths, values[1], values[2], is_known)
+    yield FinishedRequests((_rows, parent, 6, call, plan, lengths, values[1], values[2], is_known))
     if plan.decoder == "_sample":
         labels: Labels = ((vocabulary.MODE, call.sampling.mode),) if call.sampling is not None else ()
         yield Count(vocabulary.SAMPLE_PADDING, positions * len(lengths) - sum(lengths), labels)

@@ -13,7 +13,7 @@ from otel_rl.hooks.generators import ending
 from otel_rl.ids import random_bits
 from otel_rl.integrations.vllm.memory import HandedBatch, OpenSequence, StreamTimes, VllmEngine, vllm
 from otel_rl.process.state import state
-from otel_rl.requests.queue import UNKNOWN, Request, Values, find_parent
+from otel_rl.requests.queue import UNKNOWN, Request, Values, add_finished, find_parent
 
 SLACK_NS = 10_000_000
 """By so much may the wall clock have moved against the monotonic one since the anchor was measured."""
@@ -49,20 +49,13 @@ def record_end(processor: Any, sequence: Any, reason: Any, error: str = "") -> N
     if parent is None:
         # Never what is current where a queue is: the first of all callers began the task that handles outputs.
         parent = find_parent() if queue is None else state.container or INVALID_SPAN
-    how = engine, engine.batch, REPLICA.get(), reason, error, monotonic_ns(), arrival, times
-    facts = (
-        sequence.request_id,
-        getattr(sequence, "external_req_id", None),
-        sequence.parent_req is not None,
-        sequence.prompt_len,
-        len(detokenizer.output_token_ids),
-        getattr(sequence, "num_cached_tokens", UNKNOWN),
-        sequence.max_tokens_param,
-        sequence.stats,
-        getattr(sequence, "weight_version_starts", None),
+    add_finished(
+        _read, parent, 18, engine, engine.batch, REPLICA.get(), reason, error, monotonic_ns(), arrival, times,
+        sequence.request_id, getattr(sequence, "external_req_id", None), sequence.parent_req is not None,
+        sequence.prompt_len, len(detokenizer.output_token_ids), getattr(sequence, "num_cached_tokens", UNKNOWN),
+        sequence.max_tokens_param, sequence.stats, getattr(sequence, "weight_version_starts", None),
         None if queue is None else sequence.output_kind,
-    )
-    state.add((_read, parent, (how, facts)))
+    )  # fmt: skip
 
 
 def is_session(sequence: Any) -> bool:
@@ -70,12 +63,12 @@ def is_session(sequence: Any) -> bool:
     return getattr(sequence, "input_chunk_queue", None) is not None
 
 
-def _read(
-    how: tuple[VllmEngine, HandedBatch | None, int, Any, str, int, float, StreamTimes | None], facts: tuple[Any, ...]
-) -> tuple[Values]:
+def _read(  # noqa: PLR0913, PLR0917
+    engine: VllmEngine, batch: HandedBatch | None, replica: int, reason: Any, error: str, ended: int, arrival: float,
+    seen: StreamTimes | None, name: Any, outer: Any, is_child: bool, prompt: int, count: int, cached: int,
+    limit: int | None, stats: Any, versions: Any, kind: Any,
+) -> tuple[Values]:  # fmt: skip
     """Make the request of a sequence that is over."""
-    engine, batch, replica, reason, error, ended, arrival, seen = how
-    name, outer, is_child, prompt, count, cached, limit, stats, versions, kind = facts
     request_id, finish, preemptions = str(name), str(reason), UNKNOWN
     # A child is called `<index>_<its parent>`; since 0.14 the caller's id is kept beside vLLM's own.
     sample = str(outer or (request_id.partition("_")[2] if is_child else "") or request_id)
