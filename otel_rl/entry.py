@@ -30,7 +30,8 @@ from otel_rl.journal.otlp.wire import OtlpRequest
 from otel_rl.probes import deferred
 from otel_rl.probes.memory import use_memory_reader
 from otel_rl.process.state import state
-from otel_rl.records import Count, Noted
+from otel_rl.records import Count, FinishedRequests
+from otel_rl.requests.memory import generation
 from otel_rl.sidecar import settings
 from otel_rl.trace.child_process import share_attempt, take_place, tell_no_more, tell_workers
 from otel_rl.trace.stage import Stage
@@ -228,7 +229,7 @@ def _end_journal(left: deque[Any]) -> None:
     with suppress(IndexError):  # a journal that does not answer may do so now
         while left:
             record = left.popleft()
-            state.dropped["traces", "unwritten"] += record.give_up() if isinstance(record, Noted) else 1
+            state.dropped["traces", "unwritten"] += record.number() if isinstance(record, FinishedRequests) else 1
 
 
 def _foreign(spans: list[Any], resource: Any) -> list[OtlpRequest]:
@@ -275,7 +276,7 @@ def _finish() -> None:
     with guard("read the last numbers of a device"):
         deferred.drain()
     with guard("account for the streams of API clients that are still open"):
-        for stream in _values(state.training.streams):
+        for stream in _values(generation.streams):
             stream.left()
     with guard("count the requests that never ended"):
         _count_unfinished()
@@ -333,9 +334,7 @@ def _values(known: WeakKeyDictionary[Any, Any]) -> list[Any]:
 
 def _count_unfinished() -> None:
     """Requests that are still inside an engine of this process: nobody will see them end."""
-    training = state.training
-    of_vllm = training.vllm.engines.values() if training.vllm is not None else ()
-    unfinished = sum(engine.unfinished for engine in (*of_vllm, *_values(training.batching)))
+    unfinished = sum(engine.unfinished for engine in generation.engines.copy())
     if unfinished:
         state.add(Count(vocabulary.BAD_REQUESTS, unfinished, ((vocabulary.REASON, "unfinished"),)))
 

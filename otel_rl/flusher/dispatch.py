@@ -17,10 +17,10 @@ from otel_rl.guard import attempt, guard
 from otel_rl.metrics.record import Fold
 from otel_rl.probes.attributes import clock_attributes, device_duration, memory_attributes
 from otel_rl.process.state import state
-from otel_rl.records import Attributes, Count, Late, Later, Log, Noted, Point, Span
+from otel_rl.records import Attributes, Count, FinishedRequests, Late, Later, Log, Point, Span
 from otel_rl.requests.histograms import NOTHING, RequestFold
 from otel_rl.requests.parents import ROLLOUTS, TRAINING
-from otel_rl.requests.queue import KvCache, Load
+from otel_rl.requests.queue import EngineLoad, KvCache
 from otel_rl.trace.own_loop import WORKING
 from otel_rl.trace.stage import Stage
 from otel_rl.vocabulary import CONTAINER
@@ -163,9 +163,9 @@ class Intake:
             self._fold.count(*record)
         elif kind is Log:
             taken.logs.append(record)
-        elif kind is Noted:
+        elif kind is FinishedRequests:
             self.requests.read(record, hurry=self._is_asked)
-        elif kind is Load:
+        elif kind is EngineLoad:
             self.requests.load(record)
         elif kind is KvCache:
             self.requests.kv_cache(record)

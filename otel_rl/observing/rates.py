@@ -13,7 +13,7 @@ from otel_rl.analysis.flops_peaks import peak
 from otel_rl.analysis.intervals import Interval, covered
 from otel_rl.process.state import Trace, state
 from otel_rl.records import Labels, Point
-from otel_rl.requests.parents import Place, Stages
+from otel_rl.requests.parents import ForeignParent, Stages
 from otel_rl.trace.stage import Stage
 
 UPDATE: Final = "update"
@@ -43,7 +43,7 @@ class Done(NamedTuple):
     """A stage that has ended."""
 
     name: str
-    above: Place
+    above: ForeignParent
     """The stage around it."""
     time: Interval
     """Of the host."""
@@ -72,7 +72,7 @@ class Work:
             return
         seconds = attributes.get(v.DEVICE_TIME)
         device_s = seconds if isinstance(seconds, float) else None
-        self.done.append(Done(stage.name, Place(trace, stage.parent_id), (stage.began, stage.ended), device_s))
+        self.done.append(Done(stage.name, ForeignParent(trace, stage.parent_id), (stage.began, stage.ended), device_s))
 
     def leave_evaluations(self, stages: Stages) -> None:
         """Forget the stages that lie in an evaluation.

@@ -11,7 +11,7 @@ from pathlib import Path
 from time import monotonic_ns
 from types import SimpleNamespace
 from typing import Any, Final
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakSet
 
 from otel_rl import guard, ids
 from otel_rl.clock import Clock, first_start_ns, process_start_ns
@@ -19,7 +19,7 @@ from otel_rl.config import Config
 from otel_rl.process import layout as coordinates
 from otel_rl.process import memory
 from otel_rl.process.identity import Identity, found_attempt, from_launcher
-from otel_rl.records import Attributes, Labels, Log, Noted
+from otel_rl.records import Attributes, Labels, Log, RecordQueue
 from otel_rl.vocabulary import SETUP, TEARDOWN
 
 PHASES = frozenset((SETUP, TEARDOWN))
@@ -66,23 +66,6 @@ class InCollective(threading.local):
     """Whether this thread is inside a collective: the ones that it calls in turn belong to it."""
 
     active = False
-
-
-class Generating(threading.local):
-    """What this thread generates now with transformers."""
-
-    call: Any = None
-    """The innermost call of ``generate``."""
-    marks: list[int] | None = None
-    """When it began to decode and when each of its tokens was there; hooks of the kind ``marks`` append to it."""
-    engine: Any = None
-    """The continuous batching whose loop this thread runs."""
-    indices: dict[int, int] | None = None
-    """Places of the prompts that are being submitted together, by the prompt's ``id()``."""
-    origin: Any = None
-    """Engine and origin of the request that is being submitted."""
-    error: str = ""
-    """Class of the exception by which the request fails that is given back next."""
 
 
 def _nothing(*_: object) -> None:
@@ -133,19 +116,8 @@ class Training:
     """Losses of the micro-batches of the open step."""
     readers: dict[Any, Any] = field(default_factory=dict)
     """Which of a trainer's own metrics have been read."""
-    vllm: Any = None
-    """The engines of vLLM and the requests that they have taken."""
-    sampling: Any = None
-    """What the trainer says of the requests of its open rollout: policy version, samples, groups."""
     sampled: int = 0
     """How many rollouts have begun."""
-    criteria: Any = None
-    """Set once a call of ``generate`` has had stopping criteria whose outcome its output does not show."""
-    generating: Generating = field(default_factory=Generating)
-    batching: WeakKeyDictionary[Any, Any] = field(default_factory=WeakKeyDictionary)
-    """What is known of the open requests of each continuous batching."""
-    streams: WeakKeyDictionary[Any, Any] = field(default_factory=WeakKeyDictionary)
-    """By response of an API client, the stream that is being read from it."""
     staging: dict[int, Any] = field(default_factory=dict)
     """By thread, the asynchronous checkpoint that its call is staging."""
     stepping: dict[Any, Any] = field(default_factory=dict)
@@ -222,10 +194,8 @@ class Runtime:
     said_failure: bool = False
     """Whether a disk that refuses was mentioned."""
 
-    queue: deque[Any] = field(default_factory=deque)
-    """Finished stages, collectives, logs and numbers on their way to the flusher."""
-    noted: Noted = field(default_factory=Noted)
-    """Finished requests on their way to the flusher; it is queued while it is not empty."""
+    queue: RecordQueue = field(default_factory=RecordQueue)
+    """Finished stages, requests, collectives, logs and numbers on their way to the flusher."""
     open: set[Any] = field(default_factory=set)
     """Stages and collectives that have begun and not ended; who looks through it makes a ``copy``, which nobody sees
     change: in the middle of a ``tuple`` the collector may come, and drop what ends a stage."""
@@ -310,7 +280,7 @@ class Runtime:
         """Begin to record."""
         self.config = config
         # A thread that was late for the end of the last recording has woken nobody, and its record is not of this one.
-        self.awake, self.wake_again_ns, self.queue, self.noted = False, 0, deque(), Noted()
+        self.awake, self.wake_again_ns, self.queue = False, 0, RecordQueue()
         self.identity = from_launcher(config)
         self.may_meet = self.identity.world_size > 1 or bool(config.attempt_id)
         self.wake = wake
@@ -406,8 +376,7 @@ def after_fork_in_child() -> None:
     """
     ids.reseed()
     guard.errors.clear()
-    state.queue = deque()
-    state.noted = Noted()
+    state.queue = RecordQueue()
     state.above += tuple(state.open.copy())
     state.open = set()
     state.dropped = defaultdict(int)

@@ -14,7 +14,6 @@ from __future__ import annotations
 import mmap
 import multiprocessing
 import os
-from collections import deque
 from collections.abc import Iterable
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -26,7 +25,7 @@ from otel_rl.guard import guard
 from otel_rl.probes import deferred
 from otel_rl.process.identity import from_launcher
 from otel_rl.process.state import Trace, state
-from otel_rl.records import Log, Noted
+from otel_rl.records import Log, RecordQueue
 from otel_rl.trace.stage import Stage
 
 KEY = "otel_rl"
@@ -189,7 +188,7 @@ def _end_journal() -> None:
         state.ensure_awake()
     if state.awake and not state.identity.known and not hear_attempt():
         state.found_attempt()  # nobody can say its parent's any more
-    left, state.queue, state.noted = state.queue, deque(), Noted()
+    left, state.queue = state.queue, RecordQueue()
     now = monotonic_ns()
     opened = [one for one in state.open.copy() if isinstance(one, Stage) and not one.ended]
     for stage in opened:

@@ -31,7 +31,6 @@ from otel_rl.journal.otlp import encode
 from otel_rl.journal.read import open_run
 from otel_rl.journal.write import Writer
 from otel_rl.report.format import size
-from otel_rl.requests import queue
 from otel_rl.sidecar.follow import Position
 from otel_rl.sidecar.settings import targets
 from otel_rl.sidecar.ship.client import connect
@@ -530,13 +529,10 @@ def test_trying_to_write_leaves_nothing_behind(tmp_path: Path) -> None:
 def test_what_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the C it says what to do; nothing is wrong then."""
     advice = "slower: install otel_rl again where there is a C compiler"
-    for module in (encode, queue):
-        monkeypatch.setattr(module, "native", object())
-    assert Finding("ok", "compiled parts", "spans and requests in C") == checks.compiled()
-    monkeypatch.setattr(queue, "native", None)
-    assert Finding("note", "compiled parts", f"in Python, 3 to 5 us a request {advice}") == checks.compiled()
+    monkeypatch.setattr(encode, "native", object())
+    assert Finding("ok", "compiled parts", "spans in C") == checks.compiled()
     monkeypatch.setattr(encode, "native", None)
-    assert Finding("note", "compiled parts", f"in Python, 3 to 5 us a span and a request {advice}") == checks.compiled()
+    assert Finding("note", "compiled parts", f"in Python, 3 us a span {advice}") == checks.compiled()
 
 
 def test_protobuf_in_python_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:

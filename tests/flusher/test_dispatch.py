@@ -22,7 +22,7 @@ from otel_rl.metrics.record import Fold
 from otel_rl.process.state import Trace, state
 from otel_rl.records import Distribution, Point
 from otel_rl.requests import parents
-from otel_rl.requests.parents import EVALUATION, Place, Purpose, Stages
+from otel_rl.requests.parents import EVALUATION, ForeignParent, Purpose, Stages
 from otel_rl.trace.stage import Stage
 
 fewer = settings(max_examples=50)
@@ -245,7 +245,7 @@ def test_a_purpose_is_that_of_any_stage_around(drawn: list[Any]) -> None:
     known = Stages()
     known.remember(reversed(stages))
     trace = Trace(1, 0)
-    places = [Place(trace, stage.span_id) for stage in stages]
+    places = [ForeignParent(trace, stage.span_id) for stage in stages]
     assert {parents: walk(parents.span_id) for parents in places} == known.purposes(places)
 
 
@@ -259,7 +259,7 @@ def test_so_many_stages_are_known_and_no_more_than_twice(monkeypatch: pytest.Mon
         known.remember([stage, "none of ours"])
         stage.attributes = {v.MODE: "eval"}
         known.remember([stage])
-        last = [Place(trace, one) for one in range(max(1, number - 9), number + 1)]
+        last = [ForeignParent(trace, one) for one in range(max(1, number - 9), number + 1)]
         assert dict.fromkeys(last, Purpose(EVALUATION, is_judging=False)) == known.purposes(last)
         assert len(known._known) + len(known._before) <= 20
 

@@ -20,6 +20,7 @@ from otel_rl import entry, guard, vocabulary
 from otel_rl.hooks.install import Attachment, Hook, Patches, find, wrap
 from otel_rl.hooks.overrides import Overrides
 from otel_rl.process.state import state
+from otel_rl.requests.memory import generation
 from tests.fixtures import Recording, Tree, trees
 
 SOURCE = """
@@ -327,7 +328,7 @@ def test_what_a_stage_says_may_depend_on_the_call(package: str, recording: Recor
 def test_a_mark_is_the_time_behind_the_call_while_somebody_wants_it(package: str, recording: Recording) -> None:
     """None where nobody does, where the call fails, and after the recording."""
     module = install(package, "work", marks=True)
-    work, generating = module.work, state.training.generating
+    work, generating = module.work, generation.thread
     assert 5 == work(2, y=3)
     marks = generating.marks = []
     recording.tick(5)
@@ -336,9 +337,9 @@ def test_a_mark_is_the_time_behind_the_call_while_somebody_wants_it(package: str
         work(2, y="3")
     assert [recording.clock.ns] == marks
     recording.stop()
-    state.training.generating.marks = marks
+    generation.thread.marks = marks
     assert (5, 1) == (work(2, y=3), len(marks))
-    state.training.generating.marks = None
+    generation.thread.marks = None
 
 
 @pytest.mark.guarded

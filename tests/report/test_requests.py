@@ -32,7 +32,7 @@ from otel_rl.report.terminal.requests import request_table
 from otel_rl.report.terminal.screen import render
 from otel_rl.report.verdict.verdict import verdict
 from otel_rl.requests import queue
-from otel_rl.requests.queue import note
+from otel_rl.requests.queue import record_requests
 from tests.fixtures import MS, Recording
 from tests.requests.test_queue import ending, given, request
 
@@ -46,8 +46,8 @@ def recorded(recording: Recording, **changes: Any) -> Report:
             with otel_rl.stage("sample"):
                 recording.tick(100)
                 rows = [ending(recording, one, 0 if one == 99 else 40, **changes) for one in range(100)]
-                note(given, rows)
-                queue.load("engine", "", recording.clock.ns, 1, 2, 0.5)
+                record_requests(given, rows)
+                queue.record_load("engine", "", recording.clock.ns, 1, 2, 0.5)
             with otel_rl.stage("reward"):
                 recording.tick(100)
     return build_report(recording.stop(), recording.clock.ns)
@@ -140,10 +140,10 @@ def test_what_became_of_them_and_what_is_wrong_is_said(recording: Recording) -> 
                 request(recording, 6, finish="abort", streamed=True, preemptions=2),
                 request(recording, 7, finish="length", streamed=True, input_tokens=0),
             ]
-            note(given, rows)
+            record_requests(given, rows)
         with otel_rl.stage("evaluate"):
             recording.tick(20)
-            note(given, [request(recording, 1)])
+            record_requests(given, [request(recording, 1)])
     report = build_report(recording.stop(), recording.clock.ns)
     assert [BadRequests(reason="tokens", count=1)] == report.requests.bad
     text = shown(report)
@@ -158,15 +158,15 @@ def test_preemptions_are_told_by_requests_or_by_their_engine(recording: Recordin
         with otel_rl.stage("sample"):
             recording.tick(20)
             for engine, preemptions in (("both", 0), ("engine", -1), ("zero", -1)):
-                note(given, [request(recording, 1, engine=engine, preemptions=preemptions)])
+                record_requests(given, [request(recording, 1, engine=engine, preemptions=preemptions)])
         with otel_rl.stage("evaluate"):
             recording.tick(20)
-            note(given, [request(recording, 1, engine="both", preemptions=2)])
-            note(given, [request(recording, 1, engine="engine")])
+            record_requests(given, [request(recording, 1, engine="both", preemptions=2)])
+            record_requests(given, [request(recording, 1, engine="engine")])
         for engine, told in (("both", (2,)), ("engine", (3, 0, 4)), ("zero", (0,))):
-            queue.load(engine, "", recording.clock.ns, 1, 2, 0.5)
+            queue.record_load(engine, "", recording.clock.ns, 1, 2, 0.5)
             for number in told:
-                queue.load(engine, "", recording.clock.ns, 1, 2, 0.5, preemptions=number)
+                queue.record_load(engine, "", recording.clock.ns, 1, 2, 0.5, preemptions=number)
     report = build_report(recording.stop(), recording.clock.ns)
     assert {
         ("both", False): 0, ("both", True): 2, ("engine", False): None, ("engine", True): None,
@@ -273,7 +273,7 @@ def test_what_a_rollout_keeps_is_open_while_it_goes_on(recording: Recording) -> 
     """Which of its requests become spans is known at its end: until then none of them is said to be one."""
     with otel_rl.step(0), otel_rl.stage("sample"):
         recording.tick(100)
-        note(given, [ending(recording, one, 40) for one in range(100)])
+        record_requests(given, [ending(recording, one, 40) for one in range(100)])
         assert otel_rl.flush()
         report = build_report(recording.run(), recording.clock.ns)
         assert "0 of 100 requests are spans; of 100 it is open until their rollouts are over" in shown(report)

@@ -27,7 +27,7 @@ from otel_rl.integrations.transformers.hooks import _trainer_made as trainer_mad
 from otel_rl.process.identity import Identity
 from otel_rl.process.state import state
 from otel_rl.records import Point
-from otel_rl.requests.queue import note
+from otel_rl.requests.queue import record_requests
 from otel_rl.trace.child_process import KEY, join_worker, leave_place, take_place
 from otel_rl.trace.stage import current_stage
 from otel_rl.trace.steps import know_attempt
@@ -100,7 +100,7 @@ def test_requests_of_a_worker_are_below_that_step(recording: Recording, become_w
         assert step is not None
         values = told()
     become_worker(values)
-    note(given, [request(recording, 1)])
+    record_requests(given, [request(recording, 1)])
     run = recording.stop()
     assert ({"forked": 1}, ["r1"]) == (bad(run), ids_of(run))
     (span,) = (span for span in run.spans(None) if vocabulary.SUBMISSION in span.attributes)

@@ -21,6 +21,7 @@ from otel_rl.probes import deferred
 from otel_rl.process.identity import training_of
 from otel_rl.process.state import state
 from otel_rl.records import Count, Late, Point, Value
+from otel_rl.requests.memory import generation
 from otel_rl.trace.gap import begin_between, end_between
 from otel_rl.trace.stage import Stage, current_stage
 
@@ -61,14 +62,16 @@ def _begin_rollout(args: Args, kwargs: Kwargs) -> None:
     trainer, prompts = args[0], args[1]
     state.training.mode = ""
     mode = state.training.mode = mode_of(trainer)
-    state.training.sampling = Sampling(
+    generation.sampling = Sampling(
         trainer, prompts, mode=mode, policy=policy_version(trainer), size=_group_size(trainer, mode)
     )
 
 
 def _say_rollout(args: Args, kwargs: Kwargs) -> dict[str, Value]:
     """Say what is known before; requests may be counted before their rollout ends, as training or as evaluation."""
-    sampling = state.training.sampling
+    sampling = generation.sampling
+    if sampling is None:
+        return {}
     said: dict[str, Value] = {
         vocabulary.MODE: sampling.mode,
         vocabulary.POLICY_VERSION: sampling.policy,
@@ -118,7 +121,7 @@ def _group_size(trainer: Any, mode: str) -> int:
 
 
 def _end_rollout(args: Args, kwargs: Kwargs, result: Any) -> None:
-    state.training.sampling = None
+    generation.sampling = None
     _begin_processing(args, kwargs, result)
 
 
@@ -134,7 +137,7 @@ def _scored(args: Args, kwargs: Kwargs, result: Any) -> None:
 
 
 def _rollout_failed(args: Args, kwargs: Kwargs, error: BaseException) -> None:
-    state.training.rewarding = state.training.sampling = None
+    state.training.rewarding = generation.sampling = None
     state.training.mode = ""
     end_between(error)
 
