@@ -21,9 +21,9 @@ from otel_rl.sidecar.follow import Stream, find_streams, identity_of
 from otel_rl.sidecar.settings import SIGNALS, Target
 from otel_rl.sidecar.ship.client import connect
 from otel_rl.sidecar.ship.progress import Progress, load, save
-from otel_rl.sidecar.ship.shipper import Followed, Outgoing, Shipper
+from otel_rl.sidecar.ship.shipper import Batch, Followed, Shipper
 from otel_rl.sidecar.ship.split import records
-from otel_rl.sidecar.ship.trace_budget import Share
+from otel_rl.sidecar.ship.trace_budget import TraceBudget
 
 SCAN_S: Final = 0.5
 SAVE_S: Final = 1.0
@@ -53,7 +53,7 @@ class Node:
         self.directory = directory
         self._stop = threading.Event()
         self.shippers: dict[Signal, Shipper] = {
-            target.signal: Shipper(target.signal, connect(target), Share(), say, self._stop) for target in targets
+            target.signal: Shipper(target.signal, connect(target), TraceBudget(), say, self._stop) for target in targets
         }
         self.writers: dict[str, WriterIdentity] = {}
         self.progress: dict[str, dict[Signal, Progress]] = {}
@@ -73,7 +73,7 @@ class Node:
         self._touched: dict[str, tuple[float, float]] = {}
         """When a writer's files were modified by their own clock, s since 1970, and by our monotonic one."""
         self._followed: dict[Signal, list[Followed]] = {signal: [] for signal in SIGNALS}
-        self._left_open: dict[str, tuple[int, list[Outgoing]]] = {}
+        self._left_open: dict[str, tuple[int, list[tuple[bytes, Batch]]]] = {}
         """What the dead left open, as long as it is not sent, and ``Progress.lives`` when it was looked for."""
         self._saved: dict[str, Rows] = {}
         self._saved_at = 0.0
@@ -230,13 +230,14 @@ class Node:
         if at != lives:  # a journal of gigabytes is read once, however often the other side says no
             identity, closed = self.writers[writer], progress.closed_ids
             made = close_left_open(self.directory, identity, list(streams.values()), closed)
-            requests = [Outgoing(request.payload, request.count) for request in made]
+            requests = [(request.payload, Batch([[(request.payload, request.count)]])) for request in made]
             self._left_open[writer] = lives, requests
         while requests:
-            if not shipper.send(progress, requests[0]):
+            payload, batch = requests[0]
+            if not shipper.send(progress, batch):
                 return False
-            sent = requests.pop(0)
-            progress.close_some((record[2].span_id for record in records("traces", sent.payload)), sent.counts)
+            del requests[0]
+            progress.close_some((record[2].span_id for record in records("traces", payload)), batch.counts)
         progress.close(lives)
         self._left_open.pop(writer, None)
         return True

@@ -14,6 +14,8 @@ from contextlib import suppress
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
 from pathlib import Path
+from queue import Empty, SimpleQueue
+from threading import Thread
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
 from google.protobuf import json_format
@@ -22,6 +24,7 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceResponse
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
+from otel_rl.guard import guard
 from otel_rl.journal.frame import Signal
 from otel_rl.sidecar.settings import Target
 from otel_rl.version import __version__
@@ -57,13 +60,17 @@ TOO_LARGE_GRPC: Final = re.compile(
 rate limit."""
 TLS_GRPC: Final = re.compile(r"failed to connect to all addresses.*\b(ssl|tls|handshak|certificate)", re.I | re.S)
 """The same of a call that found no way to speak TLS with the other side: so gRPC itself begins, and names no host."""
+NO_HOST_GRPC: Final = re.compile(r"to remote host: (\w[\w ]{,40})|address lookup failed|DNS resolution failed")
 UNUSABLE: Final = (
     "the endpoint or the proxy of the environment is no address to call, or SOCKS lacks the package PySocks"
 )
 TOO_LATE: Final = "ReadTimeout"
 """What ``requests`` calls an answer that did not come in time."""
+FOR_ADDRESS: Final = 1 / 3
+"""Part of the time limit for the connection to each address of a host: two may be dead before one that answers."""
 LATER_HTTP: Final = frozenset({429, 502, 503, 504})
 BLOCKED_HTTP: Final = frozenset({301, 302, 303, 307, 308, 401, 403, 404, 405, 407, 415})
+CREDENTIALS: Final = frozenset({"gRPC UNAUTHENTICATED", "gRPC PERMISSION_DENIED", "HTTP 401", "HTTP 403", "HTTP 407"})
 TOO_LARGE_HTTP: Final = 413
 JSON: Final = "application/json"
 HTML: Final = "text/html"
@@ -98,6 +105,18 @@ class Client(Protocol):
 
     def close(self) -> None:
         """Let go of the connection."""
+
+
+def explain(outcome: Outcome, signal: Signal) -> str:
+    """Return why a request waits, and what a person can do."""
+    if outcome.reason in CREDENTIALS:
+        what = f"The server rejected our credentials for {signal} ({outcome.reason})"
+        return f"{what}; check endpoint, headers and certificates"
+    if outcome.kind == "blocked":
+        return f"The server accepts no {signal} at this address ({outcome.reason}); check the endpoint"
+    if outcome.advice:
+        return f"The {signal} cannot be sent: {outcome.advice}; check endpoint and certificates"
+    return f"No server accepts {signal} at present ({outcome.reason})"
 
 
 def connect(target: Target) -> Client:
@@ -164,50 +183,67 @@ class HttpClient:
     def __init__(self, target: Target) -> None:
         import requests
 
-        from otel_rl.sidecar.deadline import Deadline
-
         self._target = target
         self.timeout_s = target.timeout_s
         self._error: type[Exception] = requests.RequestException
-        self._timeout: type[Exception] = requests.Timeout
-        self._session = requests.Session()
-        self._deadline = Deadline(self.timeout_s)
-        for scheme in ("http://", "https://"):
-            self._session.mount(scheme, self._deadline)
-        self._session.headers.update(dict(target.headers))
-        self._session.headers.update({"Content-Type": "application/x-protobuf", "User-Agent": AGENT})
-        if target.gzip:
-            self._session.headers["Content-Encoding"] = "gzip"
         key, certificate = target.client_key, target.client_certificate
         self._certificate = (str(certificate), str(key)) if key else str(certificate) if certificate else None
         self._auth = _keep_headers if "authorization" in dict(target.headers) else None
         self._verify = str(target.certificate) if target.certificate else None
+        self._session = self._new_session()
 
     def send(self, payload: bytes) -> Outcome:
-        """Send one request."""
-        data = gzip.compress(payload, 1) if self._target.gzip else payload
+        """Send one request on a thread that is given up after the time limit.
+
+        ``requests`` limits each wait for the server, and not all of them together.
+        """
+        answers: SimpleQueue[Outcome] = SimpleQueue()
+
+        def post(session: Any) -> None:
+            with guard("send by HTTP"):
+                answers.put(self._post(session, payload))
+
+        Thread(target=post, args=(self._session,), name="otel_rl-http", daemon=True).start()
         try:
-            with self._deadline.running():
-                response = self._session.post(
-                    self._target.endpoint,
-                    data=data,
-                    timeout=self.timeout_s,
-                    allow_redirects=False,
-                    verify=self._verify,  # of the session it would count less than REQUESTS_CA_BUNDLE
-                    cert=self._certificate,
-                    auth=self._auth,
-                )
-        except (self._error, ValueError) as error:  # the latter of a proxy's host, or of its password
-            return self._unanswered(error)
-        except OSError as error:  # a certificate or key that was there is gone: somebody may be replacing it
-            return Outcome("later", reason=f"{type(error).__name__}", advice=str(error)[:300])
-        if self._deadline.is_over:  # cut in the middle, an answer without a length seems whole
+            return answers.get(timeout=self.timeout_s)
+        except Empty:
+            self._session.close()
+            self._session = self._new_session()
             return Outcome("later", reason=TOO_LATE)
-        return self._answered(response)
 
     def close(self) -> None:
         """Close the connection."""
         self._session.close()
+
+    def _new_session(self) -> Any:
+        import requests
+
+        session = requests.Session()
+        session.headers.update(dict(self._target.headers))
+        session.headers.update({"Content-Type": "application/x-protobuf", "User-Agent": AGENT})
+        if self._target.gzip:
+            session.headers["Content-Encoding"] = "gzip"
+        return session
+
+    def _post(self, session: Any, payload: bytes) -> Outcome:
+        data = gzip.compress(payload, 1) if self._target.gzip else payload
+        try:
+            response = session.post(
+                self._target.endpoint,
+                data=data,
+                timeout=(self.timeout_s * FOR_ADDRESS, self.timeout_s),
+                allow_redirects=False,
+                verify=self._verify,  # of the session it would count less than REQUESTS_CA_BUNDLE
+                cert=self._certificate,
+                auth=self._auth,
+            )
+        except (self._error, ValueError) as error:  # the latter of a proxy's host, or of its password
+            advice = UNUSABLE if isinstance(error, ValueError) else _tls_fault(error)  # its text may hold a password
+            why = "" if advice else _os_error(error)
+            return Outcome("later", reason=type(error).__name__ + (f", {why}" if why else ""), advice=advice)
+        except OSError as error:  # a certificate or key that was there is gone: somebody may be replacing it
+            return Outcome("later", reason=type(error).__name__, advice=str(error)[:300])
+        return self._answered(response)
 
     def _answered(self, response: Any) -> Outcome:
         status = response.status_code
@@ -220,20 +256,21 @@ class HttpClient:
             return Outcome("too_large", reason=reason)
         return Outcome("blocked" if status in BLOCKED_HTTP else "refused", reason=reason)
 
-    def _unanswered(self, error: Exception) -> Outcome:
-        if self._deadline.is_over and not isinstance(error, self._timeout):  # whatever it waited for when it was cut
-            return Outcome("later", reason=TOO_LATE)
-        advice = UNUSABLE if isinstance(error, ValueError) else _tls_fault(error)  # its text may hold a password
-        return Outcome("later", reason=type(error).__name__, advice=advice)
-
 
 def _keep_headers(request: Any) -> Any:
     """Stands in for authentication, so that a .netrc does not replace the header that was asked for."""
     return request
 
 
+def _os_error(error: BaseException | None) -> str:
+    """Return what the operating system says of a connection that failed; the other texts may hold a password."""
+    while error is not None and not (isinstance(error, OSError) and error.strerror):
+        error = error.__cause__ or error.__context__
+    return error.strerror if isinstance(error, OSError) and error.strerror else ""
+
+
 def _tls_fault(error: BaseException | None) -> str:
-    """Give what is wrong with TLS, if it is that; what is around it shows the URL, which may hold a token."""
+    """Return what is wrong with TLS, if it is that; the outer errors show the URL, which may hold a token."""
     from ssl import SSLEOFError, SSLError
 
     while error is not None and not isinstance(error, SSLError):
@@ -281,12 +318,14 @@ def _grpc_outcome(error: Any, *, is_secure: bool) -> Outcome:
     if code in TOO_LARGE_CODES and TOO_LARGE_GRPC.search(details):
         return Outcome("too_large", reason=reason)
     if code in LATER_GRPC or any(text in details for text in BROKEN_GRPC):
-        return Outcome("later", after_s=_retry_delay(error) or 0.0, reason=reason)
+        found = NO_HOST_GRPC.search(details)
+        why = f", {found[1] or 'the host is not known'}" if found else ""
+        return Outcome("later", after_s=_retry_delay(error), reason=reason + why)
     return Outcome("blocked" if code in BLOCKED_GRPC else "refused", reason=reason)
 
 
-def _retry_delay(error: Any) -> float | None:
-    """Read ``google.rpc.RetryInfo`` of an error, s; None where there is none."""
+def _retry_delay(error: Any) -> float:
+    """Read ``google.rpc.RetryInfo`` of an error, s; 0 if there is none."""
     from google.rpc.error_details_pb2 import RetryInfo
     from google.rpc.status_pb2 import Status
 
@@ -296,7 +335,7 @@ def _retry_delay(error: Any) -> float | None:
             if key == RETRY_INFO and any(detail.Unpack(info) for detail in Status.FromString(value).details):
                 delay: float = info.retry_delay.seconds + info.retry_delay.nanos / 1e9
                 return max(delay, 0.0)
-    return None
+    return 0.0
 
 
 def _seconds(text: str) -> float:
