@@ -1,4 +1,4 @@
-"""Sending one OTLP request, and what its answer means: accepted, later, smaller, or never.
+"""Send one OTLP request, and say what its answer means: accepted, later, smaller, or never.
 
 The requests are bytes as they were journaled; nothing is decoded or encoded here. Source: the OTLP specification 1.9,
 sections "OTLP/gRPC Response" and "OTLP/HTTP Response".
@@ -18,7 +18,6 @@ from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
-from google.protobuf import json_format
 from google.protobuf.message import DecodeError
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceResponse
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceResponse
@@ -47,19 +46,18 @@ REJECTED: Final[dict[Signal, str]] = {
 }
 LATER_GRPC: Final = frozenset({
     "CANCELLED", "DEADLINE_EXCEEDED", "ABORTED", "OUT_OF_RANGE", "UNAVAILABLE", "DATA_LOSS",
-    "RESOURCE_EXHAUSTED",  # final without RetryInfo, says the specification; rate limiters send none
+    "RESOURCE_EXHAUSTED",  # final without RetryInfo in the specification, but rate limiters send none
 })  # fmt: skip
 TOO_LARGE_CODES: Final = frozenset({"RESOURCE_EXHAUSTED", "OUT_OF_RANGE"})
 BLOCKED_GRPC: Final = frozenset({"UNAUTHENTICATED", "PERMISSION_DENIED", "UNIMPLEMENTED", "NOT_FOUND"})
 BROKEN_GRPC: Final = ("RST_STREAM", "Stream removed", "GOAWAY", "Socket closed")
-"""What the details of a call say whose connection broke, whatever its code: nobody has answered."""
+"""In the details of a call whose connection broke, whatever its code: there was no answer."""
 TOO_LARGE_GRPC: Final = re.compile(
     r"larger than max|message exceeds|(message|request|payload|body)( length| size)?( is)? too (large|big|long)", re.I
 )
-"""What the details of a call say that was too large (Go, C++ and Python, Java, .NET, Rust): no code tells it from a
-rate limit."""
+"""In the details of a call that was too large (Go, C++, Python, Java, Rust): no code tells it from a rate limit."""
 TLS_GRPC: Final = re.compile(r"failed to connect to all addresses.*\b(ssl|tls|handshak|certificate)", re.I | re.S)
-"""The same of a call that found no way to speak TLS with the other side: so gRPC itself begins, and names no host."""
+"""In the details of a call that could not speak TLS with the server."""
 NO_HOST_GRPC: Final = re.compile(r"to remote host: (\w[\w ]{,40})|address lookup failed|DNS resolution failed")
 UNUSABLE: Final = (
     "the endpoint or the proxy of the environment is no address to call, or SOCKS lacks the package PySocks"
@@ -72,39 +70,37 @@ LATER_HTTP: Final = frozenset({429, 502, 503, 504})
 BLOCKED_HTTP: Final = frozenset({301, 302, 303, 307, 308, 401, 403, 404, 405, 407, 415})
 CREDENTIALS: Final = frozenset({"gRPC UNAUTHENTICATED", "gRPC PERMISSION_DENIED", "HTTP 401", "HTTP 403", "HTTP 407"})
 TOO_LARGE_HTTP: Final = 413
-JSON: Final = "application/json"
 HTML: Final = "text/html"
 RETRY_INFO: Final = "grpc-status-details-bin"
 RECONNECT_MS: Final = 5_000
-"""How long a gRPC channel waits at most before it tries to connect again; 120,000 unless it is told otherwise."""
+"""How long a gRPC channel waits at most before it connects again; gRPC's default is 120,000."""
 
 
 class Outcome(NamedTuple):
     """What became of a request."""
 
     kind: Literal["accepted", "later", "blocked", "too_large", "refused"]
-    """``later``: try again; ``blocked``: nobody like us is let in, so everything waits until somebody mends the
-    settings; ``too_large``: try smaller ones; ``refused``: this request can never be taken."""
+    """``later``: try again; ``blocked``: the server accepts nothing until the settings are fixed; ``too_large``: try
+    smaller ones; ``refused``: this request is never accepted."""
     rejected: int = 0
-    """Records of an accepted request that were not taken (partial success)."""
+    """Records of an accepted request that were not accepted (partial success)."""
     after_s: float = 0.0
-    """How long the other side asks us to wait."""
+    """How long the server asks us to wait."""
     reason: str = ""
     advice: str = ""
-    """What a person has to look at, where only a person can mend it."""
+    """What is wrong, if only a person can fix it."""
 
 
 class Client(Protocol):
     """Sends the requests of one signal."""
 
     timeout_s: float
-    """How long a request may last."""
 
     def send(self, payload: bytes) -> Outcome:
         """Send one request and wait for its answer, at most for the timeout; never raises."""
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
 
 
 def explain(outcome: Outcome, signal: Signal) -> str:
@@ -128,7 +124,7 @@ class GrpcClient:
     """OTLP over gRPC; the channel connects, and connects again, by itself."""
 
     def __init__(self, target: Target) -> None:
-        os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # read once; what a server says as it leaves is no news to us
+        os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # read once
         import grpc
 
         self._target = target
@@ -258,7 +254,7 @@ class HttpClient:
 
 
 def _keep_headers(request: Any) -> Any:
-    """Stands in for authentication, so that a .netrc does not replace the header that was asked for."""
+    """Authenticate with nothing, so that a .netrc does not replace the header of the settings."""
     return request
 
 
@@ -284,24 +280,19 @@ def _content(path: Path | None) -> bytes | None:
 
 
 def _decoded(signal: Signal, content: bytes, kind: str) -> Outcome:
-    """Read the answer to a request that was taken; the page of a proxy or a login, with status 200, takes nothing.
+    """Read the answer to a request that was accepted; the page of a proxy or a login, with status 200, accepts nothing.
 
-    The specification wants a message of protobuf, empty where all is well. Some answer with JSON, of whatever type and
-    with fields of their own, or with a word: what is no page has taken the request, and sent again it would be double.
+    Some servers answer with JSON or a word. They have taken the request, and sent again it would be double.
     """
     shown = kind.partition(";")[0][:80] or "of no type"
     advice = f"the answer is {shown} and not OTLP"
-    response = RESPONSES[signal]()
-    if not content or not kind.lower().startswith(HTML):
-        with suppress(DecodeError, json_format.ParseError, UnicodeDecodeError):
-            if content and (kind.startswith(JSON) or content.startswith(b"{")):  # no message of protobuf begins so
-                json_format.Parse(content, response, ignore_unknown_fields=True)
-            else:
-                response.ParseFromString(content)
-            return _accepted(signal, response)
-        if not content.lstrip().startswith(b"<"):
-            return Outcome("accepted", advice=advice)
-    return Outcome("later", reason=f"HTTP 200, {shown}", advice=advice)
+    is_page = bool(content) and kind.lower().startswith(HTML)
+    with suppress(DecodeError):
+        if not is_page:
+            return _accepted(signal, RESPONSES[signal].FromString(content))
+    if is_page or content.lstrip().startswith(b"<"):
+        return Outcome("later", reason=f"HTTP 200, {shown}", advice=advice)
+    return Outcome("accepted", advice=advice)
 
 
 def _accepted(signal: Signal, response: Any) -> Outcome:
