@@ -212,7 +212,7 @@ class Flusher:
         self._care_for(writer)
         if self._keeper is not None and self._identity.known and writer.stats.frames and not self._stopping:
             with guard("keep the sidecar alive"):
-                self._keeper.look(writer.stats.directory.absolute(), writer.identity)
+                self._keeper.check(writer.stats.directory.absolute(), writer.identity)
 
     def _drain(self) -> tuple[set[Any], list[Any]]:
         """Take the open stages and the finished ones so that the parent of a finished one is in either.
@@ -348,7 +348,7 @@ class Flusher:
         self._held.settle(writer, self._resource)
         writer.close()
         if self._keeper is not None and writer.stats.frames:
-            self._keeper.last_look(writer.stats.directory.absolute(), writer.identity)
+            self._keeper.check_at_end(writer.stats.directory.absolute(), writer.identity)
         lost = sum(number for (_, reason), number in writer.stats.dropped.items() if reason == "unwritten")
         if lost:
             say("otel_rl: %d records could not be written anywhere and are lost; see OTEL_RL_DIR", lost)
