@@ -83,7 +83,7 @@ def ship(
     goes_on = sent_all = True
     while goes_on:
         with _node(directory, wanted) as (node, claims):
-            node.look()
+            node.update()
             node.start()
             sent_all = _wait(node, claims, give_up_s)
         counts += node.counts()
@@ -163,7 +163,7 @@ def _wait(node: Node, claims: Claims, give_up_s: float) -> bool:
         task = progress.add_task("send", total=total)
         while node.waiting or node.unclosed:
             sleep(0.2)
-            node.look()
+            node.update()
             if monotonic() - touched > TOUCH_S:
                 touched = monotonic()
                 if not _are_ours(claims):

@@ -246,7 +246,7 @@ class Shipper:
         else:
             self.failure, self._wait_s = "", FIRST_WAIT_S
             if outcome.kind == "accepted":
-                progress.taken()
+                progress.accepted()
             if outcome.advice:
                 self._tell("unread", f"the {self.signal} count as sent, but {outcome.advice}; check the endpoint")
         return outcome
