@@ -50,7 +50,7 @@ class Watched:
         """Look, so many seconds later."""
         self.clock.seconds += seconds
         self.node._scan_at = 0.0
-        self.node.look()
+        self.node.update()
         made = self.deriver.work(self.node)
         self.requests += made
         return made

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from time import time_ns
 from typing import Final
 
 from otel_rl.cli.checks import Finding
-from otel_rl.cli.reachability import proxy, trouble
 from otel_rl.config import ConfigurationError
 from otel_rl.journal.frame import Signal
 from otel_rl.journal.read import Run
@@ -19,8 +19,10 @@ from otel_rl.report.format import count, seconds, size
 from otel_rl.sidecar import owner
 from otel_rl.sidecar.follow import find_streams
 from otel_rl.sidecar.settings import PREFIX, SIGNALS, Target, is_sent, targets
+from otel_rl.sidecar.ship.client import connect, explain
 from otel_rl.sidecar.ship.progress import load
 
+ANSWER_S = 5.0
 LOST: Final = frozenset({"rejected", "refused", "damaged"})
 SUFFIXES: Final = (
     "ENDPOINT", "PROTOCOL", "HEADERS", "TIMEOUT", "COMPRESSION", "CERTIFICATE", "CLIENT_KEY", "CLIENT_CERTIFICATE",
@@ -40,8 +42,8 @@ def sending(environ: Mapping[str, str] = os.environ) -> list[Finding]:
         return [Finding("wrong", "sending", str(error))]
     if not found:
         return [Finding("note", "sending", f"nothing: {PREFIX}ENDPOINT is not set, records stay in the journal")]
-    troubles: dict[Target, str] = {}
-    return [_target(target, troubles) for target in found]
+    with ThreadPoolExecutor() as pool:
+        return list(pool.map(_target, found))
 
 
 def sent(run: Run) -> list[Finding]:
@@ -121,17 +123,16 @@ def _expected(environ: Mapping[str, str] = os.environ) -> frozenset[Signal]:
     return frozenset(target.signal for target in found) if is_sent(environ) else frozenset(SIGNALS)
 
 
-def _target(target: Target, troubles: dict[Target, str]) -> Finding:
-    """Judge one target; ``troubles`` keeps what was found of a place, since it is mostly one for all signals."""
+def _target(target: Target) -> Finding:
+    """Judge one target by an empty export."""
     how = f"{target.shown} by {target.protocol}{', TLS' if target.secure else ''}"
-    place = replace(target, signal="traces", endpoint=target.endpoint.replace(f"/v1/{target.signal}", ""))
-    if place not in troubles:
-        troubles[place] = trouble(place)
-    if troubles[place]:
-        return Finding("wrong", target.signal, f"{how}: {troubles[place]}; records wait in the journal")
-    by = proxy(place)
-    if by:
-        return Finding(
-            "note", target.signal, f"{how}; its proxy {by.hostname} answers, what is behind that was not tried"
-        )
-    return Finding("ok", target.signal, how)
+    client = connect(replace(target, timeout_s=min(target.timeout_s, ANSWER_S)))
+    outcome = client.send(b"")
+    client.close()
+    if outcome.kind == "accepted":
+        return Finding("ok", target.signal, how)
+    if outcome.kind in ("later", "blocked"):
+        hint = "; check the certificates, too" if target.secure and outcome.kind == "later" else ""
+        why = explain(outcome, target.signal) + hint * (not outcome.advice)
+        return Finding("wrong", target.signal, f"{how}: {why}; records wait in the journal")
+    return Finding("note", target.signal, f"{how}: the server answers, but refused an empty request ({outcome.reason})")

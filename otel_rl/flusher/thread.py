@@ -212,7 +212,7 @@ class Flusher:
         self._care_for(writer)
         if self._keeper is not None and self._identity.known and writer.frames and not self._stopping:
             with guard("keep the sidecar alive"):
-                self._keeper.look(writer.directory.absolute(), writer.identity)
+                self._keeper.check(writer.directory.absolute(), writer.identity)
 
     def _drain(self) -> tuple[set[Any], list[Any]]:
         """Take the open stages and the finished ones so that the parent of a finished one is in either.
@@ -346,7 +346,7 @@ class Flusher:
         self._spool.update(writer, self._resource)
         writer.close()
         if self._keeper is not None and writer.frames:
-            self._keeper.last_look(writer.directory.absolute(), writer.identity)
+            self._keeper.check_at_end(writer.directory.absolute(), writer.identity)
         lost = sum(number for (_, reason), number in writer.dropped.items() if reason == "unwritten")
         if lost:
             say("otel_rl: %d records could not be written anywhere and are lost; see OTEL_RL_DIR", lost)

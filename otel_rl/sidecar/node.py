@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from math import inf
 from pathlib import Path
@@ -21,14 +21,14 @@ from otel_rl.sidecar.follow import Stream, find_streams, identity_of
 from otel_rl.sidecar.settings import SIGNALS, Target
 from otel_rl.sidecar.ship.client import connect
 from otel_rl.sidecar.ship.progress import Progress, load, save
-from otel_rl.sidecar.ship.shipper import Followed, Outgoing, Shipper
+from otel_rl.sidecar.ship.shipper import Batch, Followed, Shipper
 from otel_rl.sidecar.ship.split import records
-from otel_rl.sidecar.ship.trace_budget import Share
+from otel_rl.sidecar.ship.trace_budget import TraceBudget
 
 SCAN_S: Final = 0.5
 SAVE_S: Final = 1.0
 SCAN_COST: Final = 20.0
-"""So many times as long as a look took comes the next one at the earliest."""
+"""After a scan follow so many times its duration without one."""
 Rows = dict[Signal, dict[str, Any]]
 
 
@@ -53,28 +53,22 @@ class Node:
         self.directory = directory
         self._stop = threading.Event()
         self.shippers: dict[Signal, Shipper] = {
-            target.signal: Shipper(target.signal, connect(target), Share(), say, self._stop) for target in targets
+            target.signal: Shipper(target.signal, connect(target), TraceBudget(), say, self._stop) for target in targets
         }
         self.writers: dict[str, WriterIdentity] = {}
+        self.strangers: dict[str, WriterIdentity] = {}
+        """Writers whose journals are here, but are another process's to ship."""
         self.progress: dict[str, dict[Signal, Progress]] = {}
+        self.found: dict[tuple[str, Signal], Stream] = {}
+        """Every stream of the directory, as it was listed last."""
         self.say = say
         self._mine = mine
         self._streams: dict[str, dict[Signal, Stream]] = {}
         """Of our writers."""
-        self.strangers: dict[str, WriterIdentity] = {}
-        """Whose journals are here and are another process's to ship."""
-        self.found: dict[tuple[str, Signal], Stream] = {}
-        """Every stream of the directory, as it was listed last."""
-        self._before: Counter[tuple[Signal, str]] = Counter()
-        """What others had sent before,"""
-        self._retried_before: Counter[tuple[Signal, str, str]] = Counter()
-        """and what was put off."""
         self._dead: frozenset[str] = frozenset()
-        self._touched: dict[str, tuple[float, float]] = {}
-        """When a writer's files were modified by their own clock, s since 1970, and by our monotonic one."""
         self._followed: dict[Signal, list[Followed]] = {signal: [] for signal in SIGNALS}
-        self._left_open: dict[str, tuple[int, list[Outgoing]]] = {}
-        """What the dead left open, as long as it is not sent, and ``Progress.lives`` when it was looked for."""
+        self._left_open: dict[str, list[tuple[bytes, Batch]]] = {}
+        """What the dead left open, as long as it is not sent: a journal of gigabytes is read once."""
         self._saved: dict[str, Rows] = {}
         self._saved_at = 0.0
         self._scan_at = 0.0
@@ -83,14 +77,14 @@ class Node:
     # --- life ---------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin to ship, a thread for each signal."""
+        """Begin to ship, with a thread for each signal."""
         for signal, shipper in self.shippers.items():
             thread = threading.Thread(target=self._work, args=(signal, shipper), name=f"ship {signal}", daemon=True)
             thread.start()
             self._threads.append(thread)
 
     def stop(self, timeout_s: float = 12.0, *, is_ours: bool = True) -> None:
-        """Let requests that are under way end, and note what was sent, unless the run is somebody else's by now."""
+        """Let requests that are under way end, and save the progress unless another process ships the run now."""
         self._stop.set()
         deadline = monotonic() + timeout_s
         for thread in self._threads:
@@ -99,6 +93,16 @@ class Node:
             self.save()
         for shipper in self.shippers.values():
             shipper.close()
+
+    def save(self) -> None:
+        """Save what was sent; if that fails, the next sidecar sends it again."""
+        self._saved_at = monotonic()
+        for writer, progress in self.progress.items():
+            rows: Rows = {signal: row.row() for signal, row in progress.items()}
+            if rows != self._saved.get(writer):
+                with suppress(OSError):  # the disk is full, or the run was removed
+                    save(self.directory, writer, rows)
+                    self._saved[writer] = rows
 
     def _work(self, signal: Signal, shipper: Shipper) -> None:
         while not self._stop.is_set():
@@ -110,12 +114,34 @@ class Node:
             if not sent:
                 self._stop.wait(SCAN_S / 2)
 
-    # --- looking ------------------------------------------------------------------------------------------------------
+    def _close(self, writer: str, shipper: Shipper) -> bool:
+        """Send what a dead writer left open, once its own spans are sent; return whether that was done now."""
+        progress, streams = self.progress[writer]["traces"], self._streams[writer]
+        if progress.closed or ("traces" in streams and progress.waiting(streams["traces"])):
+            return False
+        if writer not in self._left_open:
+            identity, closed = self.writers[writer], progress.closed_ids
+            self._left_open[writer] = [
+                (request.payload, Batch([[(request.payload, request.count)]]))
+                for request in close_left_open(self.directory, identity, list(streams.values()), closed)
+            ]
+        requests = self._left_open[writer]
+        while requests:
+            payload, batch = requests[0]
+            if not shipper.send(progress, batch):
+                return False
+            del requests[0]
+            progress.close_some((record[2].span_id for record in records("traces", payload)), batch.counts)
+        progress.close()
+        self._left_open.pop(writer, None)
+        return True
 
-    def look(self) -> None:
-        """Find new journals and segments, see who died, and note now and then what was sent.
+    # --- scanning -----------------------------------------------------------------------------------------------------
 
-        Cost: 10 us a segment; where they are many it looks more rarely, for a twentieth of the time.
+    def update(self) -> None:
+        """Find new journals and segments, see who died, and save the progress now and then.
+
+        Cost: 10 us a segment; at most a twentieth of the time.
 
         Raises:
             OSError: the directory cannot be listed.
@@ -127,12 +153,12 @@ class Node:
         if now - self._saved_at > SAVE_S:
             self.save()
 
-    def look_soon(self) -> None:
-        """Have the next look list the directory, whatever that costs."""
+    def scan_soon(self) -> None:
+        """Have the next update list the directory, whatever that costs."""
         self._scan_at = 0.0
 
     def newcomers(self) -> list[WriterIdentity]:
-        """List who began to write behind the last look; nobody where the directory cannot be listed."""
+        """Return who began to write after the last scan; nothing if the directory cannot be listed."""
         found: dict[str, Stream] = {}
         with suppress(OSError):
             found = {name: stream for (name, _), stream in find_streams(self.directory).items()}
@@ -141,12 +167,13 @@ class Node:
 
     def _scan(self) -> None:
         found = self._list()
-        dead = frozenset(writer for writer in self.writers if not self._is_alive(writer))
-        for writer in set(self.writers) - dead:
-            self._revive(writer)
+        dead = frozenset(writer for writer in self.writers if not self._lives(writer))
+        for writer in set(self.writers) - dead:  # what a living one leaves open one day has to be closed
+            self.progress[writer]["traces"].reopen()
+            self._left_open.pop(writer, None)
         if not dead <= self._dead:
             self._adopt(dead - self._dead)
-            found = self._list()  # what they wrote between the two looks
+            found = self._list()  # what they wrote between the two lists
         for writer, streams in self._streams.items():
             for signal, known in streams.items():
                 listed = found.get((writer, signal))
@@ -163,20 +190,20 @@ class Node:
         """Make the spool of dead writers a part of their journals."""
         for (writer, _), stream in find_streams(self.directory).items():
             if writer in dead:
-                with suppress(OSError):  # a disk that can only be read: a report of the run shows it
+                with suppress(OSError):  # a read-only disk: a report of the run shows it
                     stream.adopt()
 
     def _list(self) -> dict[tuple[str, Signal], Stream]:
-        """List the directory and meet who is new in it."""
+        """List the directory and add who is new in it."""
         found = self.found = find_streams(self.directory)
         for (writer, signal), stream in found.items():
             if writer not in self.writers and writer not in self.strangers:
-                self._meet(writer, stream)
+                self._add(writer, stream)
             if writer in self.writers:
                 self._streams[writer].setdefault(signal, stream)
         return found
 
-    def _meet(self, writer: str, stream: Stream) -> None:
+    def _add(self, writer: str, stream: Stream) -> None:
         identity = identity_of(stream)
         if identity is None:
             return  # its first frame is not there yet
@@ -184,84 +211,29 @@ class Node:
             self.strangers[writer] = identity
             return
         self.progress[writer] = load(self.directory, writer)
-        self._before.update(_counts(self.progress[writer]))
-        self._retried_before.update(_retries(self.progress[writer]))
         self._streams[writer] = {}
         self.writers[writer] = identity
 
-    def _is_alive(self, writer: str) -> bool:
-        """Whether a writer lives; how long its files were not touched is taken by a clock that does not jump."""
-        newest = [stream.newest for stream in self._streams[writer].values()]
-        modified = max((_modified(path) for path in newest if path), default=0.0)
-        clock = monotonic()
-        before = self._touched.get(writer)
-        if writer in self._dead and before is not None and before[0] == modified:
-            return False  # one that was only stopped writes again
-        if before is None:
-            self._touched[writer] = modified, clock - max(min(map(_silent_s, filter(None, newest)), default=inf), 0.0)
-        elif before[0] != modified:
-            self._touched[writer] = modified, clock
-        ends = [path for path in newest if path]
-        touched = self._touched[writer][1]
-        return self.writers[writer].is_alive(lambda: clock - touched, lambda: any(map(ends_closed, ends)))
-
-    def _revive(self, writer: str) -> None:
-        """See to it that what a living writer leaves open one day is closed, also where we took it for dead before."""
-        self.progress[writer]["traces"].reopen()
-        self._left_open.pop(writer, None)
-
-    def save(self) -> None:
-        """Note what was sent; where that fails it is sent again by the next sidecar."""
-        self._saved_at = monotonic()
-        for writer, progress in self.progress.items():
-            rows: Rows = {signal: row.row() for signal, row in progress.items()}
-            if rows != self._saved.get(writer):
-                with suppress(OSError):  # the disk is full, or somebody removed the run
-                    save(self.directory, writer, rows)
-                    self._saved[writer] = rows
-
-    def _close(self, writer: str, shipper: Shipper) -> bool:
-        """Send what a dead writer left open, once its own spans are sent; say whether that was done now."""
-        progress, streams = self.progress[writer]["traces"], self._streams[writer]
-        lives = progress.lives  # before its journal is read, which may take minutes: it may live again, and die
-        if progress.closed or ("traces" in streams and progress.waiting(streams["traces"])):
-            return False
-        at, requests = self._left_open.get(writer, (-1, []))
-        if at != lives:  # a journal of gigabytes is read once, however often the other side says no
-            identity, closed = self.writers[writer], progress.closed_ids
-            made = close_left_open(self.directory, identity, list(streams.values()), closed)
-            requests = [Outgoing(request.payload, request.count) for request in made]
-            self._left_open[writer] = lives, requests
-        while requests:
-            if not shipper.send(progress, requests[0]):
-                return False
-            sent = requests.pop(0)
-            progress.close_some((record[2].span_id for record in records("traces", sent.payload)), sent.counts)
-        progress.close(lives)
-        self._left_open.pop(writer, None)
-        return True
-
-    # --- how it stands ------------------------------------------------------------------------------------------------
-
-    def _waiting(self, writer: str) -> int:
-        return sum(
-            self.progress[writer][signal].waiting(stream)
-            for signal, stream in self._streams[writer].items()
-            if signal in self.shippers
+    def _lives(self, writer: str) -> bool:
+        files = [stream.newest for stream in self._streams[writer].values() if stream.newest]
+        return self.writers[writer].is_alive(
+            lambda: min(map(_silent_s, files), default=inf), lambda: any(map(ends_closed, files))
         )
+
+    # --- state --------------------------------------------------------------------------------------------------------
 
     @property
     def living(self) -> set[str]:
-        """Who still writes."""
+        """The writers that still write."""
         return set(self.writers) - self._dead
 
     @property
     def trainers(self) -> set[str]:
-        """Who wrote here on this node, other than sidecars."""
+        """The writers on this node other than sidecars."""
         return {writer for writer, identity in self.writers.items() if not identity.is_sidecar}
 
     def is_alive(self, writer: str) -> bool:
-        """Whether somebody whose journal is here, of this node or another, still writes."""
+        """Return whether a writer whose journal is here, of this node or another, still writes."""
         if writer in self.writers:
             return writer not in self._dead
         newest = self.found[writer, "traces"].newest if (writer, "traces") in self.found else None
@@ -272,10 +244,15 @@ class Node:
     @property
     def waiting(self) -> int:
         """Bytes that are still to be sent."""
-        return sum(map(self._waiting, self.writers))
+        return sum(
+            self.progress[writer][signal].waiting(stream)
+            for writer, streams in self._streams.items()
+            for signal, stream in streams.items()
+            if signal in self.shippers
+        )
 
     def moved_at(self, writers: Iterable[str]) -> float:
-        """When something of these was taken or came to its end last, s of the monotonic clock; 0 where nothing did."""
+        """Return when something of these was accepted last, s of the monotonic clock; 0 if nothing was."""
         return max((row.moved_at for writer in writers for row in self.progress[writer].values()), default=0.0)
 
     @property
@@ -285,40 +262,37 @@ class Node:
 
     @property
     def failure(self) -> str:
-        """Why nothing is sent at present; empty where it goes well."""
+        """Why nothing is sent at present; empty if all is well."""
         reasons = {signal: shipper.failure for signal, shipper in self.shippers.items()}  # its thread changes it
         return "; ".join(f"{signal}: {reason}" for signal, reason in reasons.items() if reason)
 
     def counts(self) -> Counter[tuple[Signal, str]]:
-        """Records by signal and by what became of them, since this process began."""
+        """Return the records by signal and by what became of them, since this process began."""
         counts: Counter[tuple[Signal, str]] = Counter()
         for progress in list(self.progress.values()):
-            counts.update(_counts(progress))
-        return counts - self._before
+            for signal, row in progress.items():
+                found = Counter(row.row()["counts"]) - row.counts_before
+                counts.update({(signal, name): number for name, number in found.items()})
+        return counts
 
     def retries(self) -> Counter[tuple[Signal, str, str]]:
-        """Requests that were put off since this process began, by signal, ``later`` or ``blocked`` and answer."""
+        """Return the requests that were put off since this process began, by signal, kind and answer."""
         retries: Counter[tuple[Signal, str, str]] = Counter()
         for progress in list(self.progress.values()):
-            retries.update(_retries(progress))
-        return retries - self._retried_before
+            for signal, row in progress.items():
+                found = Counter({(kind, why): number for kind, why, number in row.row()["retries"]})
+                retries.update({(signal, *key): number for key, number in (found - row.retries_before).items()})
+        return retries
 
     def oldest_s(self) -> float:
-        """Age of the oldest record that waits, s; 0 where nothing does."""
+        """Return the age of the oldest record that waits, s; 0 if nothing does."""
         times = [
-            oldest_ns  # looked up once: the thread that ships sets it to 0
+            oldest_ns  # read once: the thread that ships sets it to 0
             for writer, streams in self._streams.items()
             for signal, stream in streams.items()
             if (oldest_ns := (progress := self.progress[writer][signal]).oldest_ns) and progress.waiting(stream)
-        ]  # what was sent a moment ago keeps its time until the stream's next turn
+        ]
         return max(time_ns() - min(times), 0) / 1e9 if times else 0.0
-
-
-def _modified(path: Path) -> float:
-    try:
-        return path.stat().st_mtime
-    except OSError:
-        return 0.0
 
 
 def _silent_s(path: Path) -> float:
@@ -326,15 +300,3 @@ def _silent_s(path: Path) -> float:
         return silent_s(path)
     except OSError:
         return inf
-
-
-def _counts(progress: Mapping[Signal, Progress]) -> Counter[tuple[Signal, str]]:
-    """Records of one writer by signal and by what became of them."""
-    rows = {signal: row.row()["counts"] for signal, row in progress.items()}
-    return Counter({(signal, name): number for signal, counts in rows.items() for name, number in counts.items()})
-
-
-def _retries(progress: Mapping[Signal, Progress]) -> Counter[tuple[Signal, str, str]]:
-    """Requests of one writer that were put off, by signal, ``later`` or ``blocked`` and answer."""
-    rows = {signal: row.row()["retries"] for signal, row in progress.items()}
-    return Counter({(signal, kind, why): number for signal, found in rows.items() for kind, why, number in found})

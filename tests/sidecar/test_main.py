@@ -118,7 +118,7 @@ def test_one_that_a_person_started_needs_no_note(run: Path, monkeypatch: pytest.
     claim = Sidecar(run, (), stays=stays, is_by_hand=True, say=said.append)._claim()
     assert isinstance(claim, owner.Owner)
     assert claim.touch()
-    expected = f"{run} takes no note of what is sent (No space left on device): whoever ships it next sends it again"
+    expected = f"progress cannot be saved in {run} (No space left on device): what is sent now may be sent again later"
     assert [expected] == said
     with pytest.raises(OSError, match="No space left"):
         Sidecar(run, ())._claim()
@@ -135,11 +135,11 @@ def test_it_says_why_it_leaves_before_all_is_sent(
     if why == "taken over":
         monkeypatch.setattr(owner.Owner, "touch", lambda self: False)
     elif why == "gone unseen":  # a directory that takes long to list is listed rarely
-        monkeypatch.setattr(node.Node, "look", lambda self: None)
+        monkeypatch.setattr(node.Node, "update", lambda self: None)
     sleeps(lambda: shutil.rmtree(run))
     assert code == Sidecar(run, (), say=said.append).run()
-    taken = "another sidecar took this one for dead and ships in its place"
-    assert [taken if why == "taken over" else f"{run} is gone: somebody removed the run"] == said
+    taken = "another sidecar considered this one dead and ships in its place"
+    assert [taken if why == "taken over" else f"{run} is gone: the run was removed"] == said
 
 
 def test_it_says_that_nobody_wrote(run: Path, sleeps: Sleeps, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,7 +151,7 @@ def test_it_says_that_nobody_wrote(run: Path, sleeps: Sleeps, monkeypatch: pytes
     monkeypatch.setattr(main, "PERIOD_S", 3600.0)
     sleeps(*[lambda: None] * 100)
     assert 0 == Sidecar(run, (), say=said.append).run()
-    expected = [f"nobody on this node has written in {run}"]
+    expected = [f"no process on this node has written in {run}"]
     assert expected == said == [line.partition(" ")[2] for line in (run / "sidecar.log").read_text().splitlines()]
 
 
@@ -192,7 +192,7 @@ def test_its_own_metrics_are_no_reason_to_go_on(run: Path, monkeypatch: pytest.M
         sidecar = Sidecar(run, targets_of(server, "traces", "metrics"), grace_s=60.0, say=said.append)
 
         def sleep(seconds: float) -> None:
-            sidecar._node.look()
+            sidecar._node.update()
             assert server.wait_for(lambda: not waiting_of(sidecar._node, "metrics"))
             clock["s"] += main.PERIOD_S + 1
             assert clock["s"] < 1200, "it does not end"

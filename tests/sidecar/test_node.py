@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -86,7 +85,7 @@ def make(directory: Path, server: Sink, said: list[str] | None = None, **variabl
 def running(directory: Path, server: Sink, **variables: str) -> Iterator[Node]:
     """Ship while the block runs."""
     node = make(directory, server, **variables)
-    node.look()
+    node.update()
     node.start()
     try:
         yield node
@@ -100,7 +99,7 @@ def wait(node: Node, timeout_s: float = 120.0) -> None:
     while node.waiting or node.unclosed:
         assert time.monotonic() < deadline, (node.waiting, node.unclosed, node.failure)
         time.sleep(0.02)
-        node.look()
+        node.update()
 
 
 def recorded(directory: Path) -> set[bytes]:
@@ -124,12 +123,12 @@ def killed(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
 def test_a_killed_writer(tmp_path: Path, killed: subprocess.Popen[bytes]) -> None:
     """It is shipped while it lives; what it left open is closed once, with its parent, and sent once."""
     with sink("grpc") as server, running(tmp_path, server) as node:
-        assert server.wait_for(lambda: node.look() or len(server.ids()) > 100)  # type: ignore[func-returns-value]
+        assert server.wait_for(lambda: node.update() or len(server.ids()) > 100)  # type: ignore[func-returns-value]
         assert {killed.pid} == {node.writers[writer].pid for writer in node.living}
         assert not node.unclosed
         os.kill(killed.pid, signal.SIGKILL)
         killed.wait()
-        node.look()
+        node.update()
         assert not node.living
         wait(node)
         time.sleep(0.3)
@@ -151,11 +150,11 @@ def test_sidecars_come_and_go(tmp_path: Path, killed: subprocess.Popen[bytes]) -
         for number in range(4):
             with running(tmp_path, server) as node:
                 begun = len(server.ids())
-                assert server.wait_for(lambda begun=begun: node.look() or len(server.ids()) > begun)  # type: ignore[func-returns-value, misc]
+                assert server.wait_for(lambda begun=begun: node.update() or len(server.ids()) > begun)  # type: ignore[func-returns-value, misc]
                 if number % 2:  # as if it had been killed before it noted what was sent
                     node.save = lambda: None  # type: ignore[method-assign]
                     begun = len(server.ids())
-                    assert server.wait_for(lambda begun=begun: node.look() or len(server.ids()) > begun)  # type: ignore[func-returns-value, misc]
+                    assert server.wait_for(lambda begun=begun: node.update() or len(server.ids()) > begun)  # type: ignore[func-returns-value, misc]
         killed.kill()
         killed.wait()
         with running(tmp_path, server) as node:
@@ -198,7 +197,7 @@ def test_what_is_left_open_is_sent_once_the_server_takes_it(tmp_path: Path, monk
     with sink("grpc") as server:
         server.answer = answer
         with running(tmp_path, server) as node:
-            assert server.wait_for(lambda: not (node.look() or node.unclosed))  # type: ignore[func-returns-value]
+            assert server.wait_for(lambda: not (node.update() or node.unclosed))  # type: ignore[func-returns-value]
             assert 1 == len(server.ids())
             assert server.wait_for(lambda: "UNIMPLEMENTED" in node.failure)
             assert node.waiting > 0
@@ -244,7 +243,7 @@ def test_a_writer_that_begins_and_ends_between_two_looks(tmp_path: Path) -> None
     rank.append(rank.encoder.encode_logs([open_log("work", 10**6, 0)]))
     with sink("grpc") as server:
         node = make(tmp_path, server)
-        node.look()
+        node.update()
         listed = node._list
 
         def list_and_write() -> object:
@@ -256,7 +255,7 @@ def test_a_writer_that_begins_and_ends_between_two_looks(tmp_path: Path) -> None
             return found
 
         node._list = list_and_write  # type: ignore[method-assign, assignment]
-        node.look()
+        node.update()
         stream = find_streams(tmp_path)[rank.identity.writer, "traces"]
         assert set(stream.files) == set(node._streams[rank.identity.writer]["traces"].files)
         node.stop()
@@ -280,7 +279,7 @@ def test_a_removed_run(tmp_path: Path) -> None:
         wait(node)
         shutil.rmtree(run)
         with pytest.raises(FileNotFoundError):
-            node.look()
+            node.update()
     assert {} == dict(errors)
 
 
@@ -291,11 +290,11 @@ def test_a_removed_journal_waits_for_nobody(tmp_path: Path) -> None:
     expected = other.write(10)
     with sink("grpc") as server:
         node = make(tmp_path, server)
-        node.look()
+        node.update()
         before = node.waiting
         for path in tmp_path.glob(f"{rank.identity.writer}.*"):
             path.unlink()
-        node.look()
+        node.update()
         assert 0 < node.waiting < before
         node.start()
         wait(node)
@@ -303,29 +302,24 @@ def test_a_removed_journal_waits_for_nobody(tmp_path: Path) -> None:
         assert expected == server.ids()
 
 
-@pytest.mark.parametrize("jump_s", [100.0, -100.0])
-def test_a_clock_that_jumps_kills_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jump_s: float) -> None:
-    """A writer of another pid namespace lives as long as it touches its files, whatever the clock says."""
+def be_silent(directory: Path, seconds: float = 61.0) -> None:
+    """Let the files of a run be as old as that."""
+    for path in directory.glob("*.otlp"):
+        os.utime(path, (0, time.time() - seconds))
+
+
+def test_a_writer_that_cannot_be_looked_up_lives_while_it_touches_its_files(tmp_path: Path) -> None:
+    """One of another pid namespace, also after it was only stopped for a while."""
     rank = Rank(tmp_path, replace(ALIVE, pid_namespace="pid:[1]"))
     rank.write(1)
     with sink("grpc") as server:
         node = make(tmp_path, server)
-        node._scan()
-        now = time.time
-        monkeypatch.setattr(time, "time", lambda: now() + jump_s)
-        node._scan()
-        assert {rank.identity.writer} == node.living
-        clock = time.monotonic
-        monkeypatch.setattr(module, "monotonic", lambda: clock() + 50)
-        node._scan()
-        assert {rank.identity.writer} == node.living
-        monkeypatch.setattr(module, "monotonic", lambda: clock() + 61)
-        node._scan()
-        assert set() == node.living
-        path = next(iter(tmp_path.glob("*.traces.*")))
-        os.utime(path, (0, path.stat().st_mtime + 5))
-        node._scan()
-        assert {rank.identity.writer} == node.living, "it was only stopped for a while"
+        seen = []
+        for seconds in (0, 50, 61, 0):
+            be_silent(tmp_path, seconds)
+            node._scan()
+            seen.append(node.living)
+        assert [{rank.identity.writer}, {rank.identity.writer}, set(), {rank.identity.writer}] == seen
         node.stop()
 
 
@@ -348,19 +342,17 @@ def test_a_writer_that_cannot_be_looked_up_says_that_it_ended(tmp_path: Path) ->
         node.stop()
 
 
-def test_a_writer_that_was_only_paused_is_not_harmed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_writer_that_was_only_paused_is_not_harmed(tmp_path: Path) -> None:
     """A container that stood still for a minute: what was closed stays so, all else arrives, its next end is closed."""
     rank = Rank(tmp_path, replace(ALIVE, pid_namespace="pid:[1]"))
     rank.append(rank.encoder.encode_logs([open_log("rl.rollout", 10**6, 0), open_log("rl.reward", 10**6 + 1, 10**6)]))
     before = rank.write(10)
-    clock, paused = time.monotonic, {"s": 0.0}
-    monkeypatch.setattr(module, "monotonic", lambda: clock() + paused["s"])
     with sink("grpc") as server:
         with running(tmp_path, server) as node:
             wait(node)
             assert not node._dead
-            paused["s"] = 61
-            assert server.wait_for(lambda: node.look() or node.progress[rank.identity.writer]["traces"].closed)  # type: ignore[func-returns-value]
+            be_silent(tmp_path)
+            assert server.wait_for(lambda: node.update() or node.progress[rank.identity.writer]["traces"].closed)  # type: ignore[func-returns-value]
             assert set(before) | ids(10**6, 10**6 + 1) == set(server.ids())
         real = FakeSpan("rl.rollout", 7, 10**6, 0, time.time_ns() - 5000, time.time_ns())
         rank.append(rank.encoder.encode([real]))  # it goes on
@@ -375,8 +367,8 @@ def test_a_writer_that_was_only_paused_is_not_harmed(tmp_path: Path, monkeypatch
             assert {("traces", "shipped"): 10, ("traces", "left_out"): 1} == {
                 key: number for key, number in node.counts().items() if key[0] == "traces"
             }
-            paused["s"] = 200
-            assert server.wait_for(lambda: node.look() or node.progress[writer]["traces"].closed)  # type: ignore[func-returns-value]
+            be_silent(tmp_path)
+            assert server.wait_for(lambda: node.update() or node.progress[writer]["traces"].closed)  # type: ignore[func-returns-value]
         assert Counter([*before, *behind, *ids(10**6, 10**6 + 1, 10**6 + 2)]) == Counter(server.ids())
         assert 23 == len(server.spans()), "two contents under one id"
 
@@ -406,38 +398,6 @@ def test_what_ended_elsewhere_is_not_closed(tmp_path: Path, monkeypatch: pytest.
         assert directories.redirected(tmp_path / "run") is None
 
 
-def test_who_lives_and_dies_again_while_it_is_closed_is_closed_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A container stood still for a minute, and its journal takes minutes to read: what it leaves open later counts."""
-    rank = Rank(tmp_path, replace(ALIVE, pid_namespace="pid:[1]"))
-    rank.append(rank.encoder.encode_logs([open_log("rl.rollout", 10**6, 0)]))
-    is_read, goes_on = threading.Event(), threading.Event()
-
-    def close(*arguments: Any) -> Any:
-        found = close_left_open(*arguments)
-        is_read.set()
-        assert goes_on.wait(60)
-        return found
-
-    monkeypatch.setattr(module, "close_left_open", close)
-    clock, paused = time.monotonic, {"s": 0.0}
-    monkeypatch.setattr(module, "monotonic", lambda: clock() + paused["s"])
-    with sink("grpc") as server, running(tmp_path, server) as node:
-        wait(node)
-        paused["s"] = 61
-        node.look()
-        assert (set(), True) == (node.living, is_read.wait(60))
-        rank.append(rank.encoder.encode_logs([open_log("rl.update", 10**6 + 2, 0)]))
-        node.look()
-        assert {rank.identity.writer} == node.living
-        paused["s"] = 200
-        node.look()
-        assert set() == node.living
-        goes_on.set()
-        assert server.wait_for(lambda: ids(10**6, 10**6 + 2) == set(server.ids()))
-
-
 def test_how_it_stands_can_be_asked_while_it_ships(tmp_path: Path) -> None:
     """Counts, what waits and its age, from another thread, while the shipping threads change them."""
     rank = Rank(tmp_path, segment_bytes=20_000)
@@ -448,7 +408,7 @@ def test_how_it_stands_can_be_asked_while_it_ships(tmp_path: Path) -> None:
             seen.append(sum(node.counts().values()))
             assert node.oldest_s() < 60
             node.save()
-            node.look()
+            node.update()
         assert seen == sorted(seen)
         assert 1500 == sum(node.counts().values())
         for row in node.progress[rank.identity.writer].values():
@@ -467,7 +427,7 @@ def test_what_is_sent_while_its_age_is_asked_still_has_one(tmp_path: Path, monke
     rank.write(1)
     with sink("grpc") as server:
         node = make(tmp_path, server)
-    node.look()
+    node.update()
     began = time.time_ns()
     for row in node.progress[rank.identity.writer].values():
         row.oldest_ns = began
@@ -519,7 +479,7 @@ def test_ten_thousand_segments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.setattr(module, "monotonic", clock)
         monkeypatch.setattr(node, "_scan", slow_scan)
         while clock() < 100:
-            node.look()
+            node.update()
             assert node.waiting
             clock.seconds += 0.05
         assert pytest.approx([4.2 * number for number in range(len(begun))], abs=0.05 * len(begun)) == begun
@@ -537,10 +497,10 @@ def test_the_identity_of_a_writer_may_come_later(tmp_path: Path) -> None:
     with sink("grpc") as server, running(tmp_path, server) as node:
         assert {} == node.writers
         target.write_bytes(source.read_bytes()[:50])
-        node.look()
+        node.update()
         assert {} == node.writers
         target.write_bytes(source.read_bytes())
-        assert server.wait_for(lambda: node.look() or len(server.ids()) == 10)  # type: ignore[func-returns-value]
+        assert server.wait_for(lambda: node.update() or len(server.ids()) == 10)  # type: ignore[func-returns-value]
         assert isinstance(node.writers[rank.identity.writer], WriterIdentity)
 
 

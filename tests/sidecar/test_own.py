@@ -45,7 +45,7 @@ def test_retries_are_a_metric(tmp_path: Path) -> None:
     writer.append("traces", b"", 5, 1, 1)
     own = OwnJournal(tmp_path, WriterIdentity.current("sidecar", 0))
     node = Node(tmp_path, (), lambda writer: True, print)
-    node.look()
+    node.update()
     (progress,) = [rows["traces"] for name, rows in node.progress.items() if name.startswith("trainer")]
     for _ in range(3):
         progress.put_off("later", "HTTP 503")
@@ -70,7 +70,7 @@ def test_living_processes_are_a_metric(tmp_path: Path) -> None:
         writer = Writer(tmp_path, identity, 1 << 20)
         writer.append("traces", b"", 5, 1, 1)
         writer.close()
-    node.look()
+    node.update()
     own.write(node)
     own.close()
     assert [0, 1] == [point.value for point in open_run(tmp_path).points() if point.name == v.SELF_WRITERS]
@@ -102,6 +102,6 @@ def test_what_another_sidecar_sent_is_not_counted_again(tmp_path: Path) -> None:
     sent = '{"traces": {"ranges": [[[0, 0], null]], "counts": {"shipped": 5}, "closed": false}}'
     shipped_path(tmp_path, identity.writer).write_text(sent)
     node = Node(tmp_path, (), lambda writer: True, print)
-    node.look()
+    node.update()
     assert {identity.writer} == set(node.writers)
     assert {} == node.counts()

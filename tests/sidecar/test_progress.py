@@ -34,7 +34,7 @@ def advanced() -> dict[str, Progress]:
     traces.split(Position(3, 50))
     traces.advance(traces.live, Position(4, 0), {"shipped": 5, "damaged": 1})
     traces.close_some([b"12345678", b"abcdefgh"], {"shipped": 2})
-    traces.close(traces.lives)
+    traces.close()
     for kind, reason in (("later", "HTTP 503"), ("blocked", "HTTP 401"), ("later", "HTTP 503")):
         traces.put_off(kind, reason)
     found["logs"].advance(found["logs"].live, Position(0, 7), {"shipped": 1})
@@ -80,7 +80,7 @@ def test_what_is_put_off_is_over_once_something_is_taken() -> None:
     progress.close_some([b"12345678"], {"shipped": 1})
     assert ({("later", "HTTP 200"): 2, ("blocked", "HTTP 401"): 1}, "") == (progress.retries, progress.failure)
     progress.put_off("later", "HTTP 503")
-    progress.taken()  # a piece of a request
+    progress.accepted()  # a piece of a request
     assert "" == progress.failure
 
 
@@ -91,11 +91,11 @@ def test_every_step_forward_has_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     progress, seen = Progress(), []
     steps: list[Callable[[], None]] = [
         lambda: progress.put_off("later", "HTTP 503"),
-        progress.taken,
+        progress.accepted,
         lambda: progress.advance(progress.live, Position(0, 7)),
         lambda: progress.put_off("later", "HTTP 503"),
         lambda: progress.close_some([b"12345678"], {"shipped": 1}),
-        lambda: progress.close(progress.lives),
+        progress.close,
     ]
     for step in steps:
         now += 1

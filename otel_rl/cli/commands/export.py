@@ -12,8 +12,7 @@ from typing import Annotated
 import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-from otel_rl.cli import streams
-from otel_rl.cli.console import FAILED, RunName, complain, leave, opened, stderr
+from otel_rl.cli.console import FAILED, RunName, complain, drop, leave, opened, stderr
 from otel_rl.cli.orphans import Orphans
 from otel_rl.config import expanded_path
 from otel_rl.journal.read import Run
@@ -91,7 +90,7 @@ def _to_stdout(texts: Iterable[str]) -> bool:
             sys.stdout.write(f"{text}\n")
         sys.stdout.flush()
     except BrokenPipeError:
-        streams.drop(sys.stdout.fileno())
+        drop(sys.stdout.fileno())
         return False
     return True
 

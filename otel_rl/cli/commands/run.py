@@ -12,10 +12,10 @@ from typing import Annotated
 
 import typer
 
-from otel_rl.cli.beside import send_rest, sending
 from otel_rl.cli.child import run_child
 from otel_rl.cli.conclusion import conclude
-from otel_rl.cli.console import Directory, absolute, complain, leave, settings_to_train
+from otel_rl.cli.console import Directory, complain, leave, settings_to_train
+from otel_rl.cli.sending import send_rest, sending
 from otel_rl.config import LAUNCH
 from otel_rl.guard import guard
 from otel_rl.journal.identity import WriterIdentity
@@ -72,7 +72,7 @@ def run(
     options = {"OTEL_RL_RUN_ID": run_id, "OTEL_RL_INTEGRATIONS": integrations}
     environ = {**os.environ, **{name: value for name, value in options.items() if value}}
     config = settings_to_train(environ)
-    root = absolute(directory or config.directory)
+    root = (directory or config.directory).absolute()
     launch = new_launch(environ)
     environ = {**child_environment(environ, root), LAUNCH: launch}
     started_ns = time.time_ns()

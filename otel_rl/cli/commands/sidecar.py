@@ -13,7 +13,7 @@ from typing import Annotated, Final, NoReturn
 import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-from otel_rl.cli.console import FAILED, RUN, WRONG_USAGE, RunName, absolute, complain, leave, opened, stderr
+from otel_rl.cli.console import FAILED, RUN, WRONG_USAGE, RunName, complain, leave, opened, stderr
 from otel_rl.config import ConfigurationError, root
 from otel_rl.guard import errors
 from otel_rl.journal.filesystem import make_directory
@@ -83,7 +83,7 @@ def ship(
     goes_on = sent_all = True
     while goes_on:
         with _node(directory, wanted) as (node, claims):
-            node.look()
+            node.update()
             node.start()
             sent_all = _wait(node, claims, give_up_s)
         counts += node.counts()
@@ -112,7 +112,7 @@ def _written_to(run: str) -> Path:
         leave(f"RUN is {given}: it takes the path of a run's directory", WRONG_USAGE)
     if not is_name and os.path.isdir(given):
         return given
-    place = absolute(root()) if is_name else given.parent
+    place = root().absolute() if is_name else given.parent
     directory = place / folder_name(given.name)
     return given if any(given.glob("*.otlp")) and not any(directory.glob("*.otlp")) else directory
 
@@ -163,7 +163,7 @@ def _wait(node: Node, claims: Claims, give_up_s: float) -> bool:
         task = progress.add_task("send", total=total)
         while node.waiting or node.unclosed:
             sleep(0.2)
-            node.look()
+            node.update()
             if monotonic() - touched > TOUCH_S:
                 touched = monotonic()
                 if not _are_ours(claims):

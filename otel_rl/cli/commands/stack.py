@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 from rich.text import Text
 
-from otel_rl.cli.console import FAILED, Directory, absolute, complain, stderr, stdout
+from otel_rl.cli.console import FAILED, Directory, complain, stderr, stdout
 from otel_rl.config import root
 from otel_rl.report.format import printable, seconds
 from otel_rl.report.terminal.style import GOOD, NOTE, WARNING, plain_table
@@ -117,7 +117,7 @@ def status(directory: Directory = None) -> None:
 
 
 def _root(directory: Path | None) -> Path:
-    return absolute(directory or root())
+    return (directory or root()).absolute()
 
 
 def _print(rows: list[ProgramStatus]) -> None:

@@ -1,7 +1,7 @@
 """Sending while a command runs: `otel-rl run` keeps a sidecar alive as every training process does.
 
-It is there for trainers that may not start processes, or are killed before they do. It begins with the run's directory,
-which is known where the run has a name; otherwise what is left is seen to at the end.
+It helps trainers that may not start processes, or are killed before they do. It begins with the run's directory, which
+is known if the run has a name; otherwise what is left is sent at the end.
 """
 
 from __future__ import annotations
@@ -21,26 +21,28 @@ from otel_rl.sidecar.settings import targets
 from otel_rl.sidecar.start import Keeper
 from otel_rl.version import __version__
 
-LOOK_S: Final = 1.0
+CHECK_S: Final = 1.0
 JOIN_S: Final = 2.0
-"""How long the end waits for a look that hangs, on a file server that is gone; the thread dies with the process."""
+"""How long the end waits for a look that hangs, on a file server that is gone."""
 
 
 @contextmanager
 def sending(root: Path, run_id: str, config: Config) -> Iterator[Keeper | None]:
-    """Keep a sidecar of a run alive within the block; gives who does it, None where nothing is to be sent.
+    """Keep a sidecar of a run alive within the block; yields who does it, None if nothing is to be sent.
 
     Args:
         root: of the runs.
-        run_id: the run's name, or nothing where it is not known.
+        run_id: the run's name, empty if it is not known.
         config: may forbid it.
     """
-    keeper = _keeper() if config.active and config.sidecar else None
+    keeper = None
+    if config.active and config.sidecar:
+        with suppress(ConfigurationError), guard("see where to send"):  # the trainer and the doctor say what is wrong
+            keeper = Keeper() if targets() else None
     over = Event()
-    directory = root / folder_name(run_id)
-    thread = Thread(target=_keep, args=(keeper, directory, over), name="otel_rl-sidecar", daemon=True)
+    thread = Thread(target=_keep, args=(keeper, root / folder_name(run_id), over), name="otel_rl-sidecar", daemon=True)
     if keeper is not None and run_id:
-        with guard("start the thread that keeps the sidecar alive"):  # out of threads: what is left goes at the end
+        with guard("start the thread that keeps the sidecar alive"):
             start_without_signals(thread)
     try:
         yield keeper
@@ -50,27 +52,20 @@ def sending(root: Path, run_id: str, config: Config) -> Iterator[Keeper | None]:
             thread.join(JOIN_S)
 
 
-def _keeper() -> Keeper | None:
-    """Return what keeps a sidecar alive; a setting with which nothing can be sent is the command's to say."""
-    with suppress(ConfigurationError), guard("see where to send"):
-        return Keeper() if targets() else None
-    return None
-
-
 def send_rest(keeper: Keeper | None, directories: Iterable[Path]) -> None:
-    """See to it, once all is recorded, that somebody sends what is left of these runs."""
+    """Start a sidecar for what is left of these runs, once all is recorded."""
     if keeper is not None:
         for directory in directories:
             with guard("start the sidecar"):
-                keeper.last_look(directory, _me())
+                keeper.check_at_end(directory, _me())
 
 
 def _keep(keeper: Keeper, directory: Path, over: Event) -> None:
     me = _me()
-    while not over.wait(LOOK_S):
+    while not over.wait(CHECK_S):
         if directory.is_dir():
             with guard("keep the sidecar alive"):
-                keeper.look(directory, me)
+                keeper.check(directory, me)
 
 
 def _me() -> WriterIdentity:
