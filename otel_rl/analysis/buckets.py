@@ -25,7 +25,7 @@ BOUNDS: Final = tuple(2.0 ** (step / _PARTS) for step in range(LOWEST * _PARTS, 
 """The greatest value of the zero bucket, then of each bucket; one more holds what is above."""
 
 
-class Layout(NamedTuple):
+class PointBuckets(NamedTuple):
     """The buckets of a point: bucket i has the values above ``2 ** ((offset + i) / 2 ** scale)``."""
 
     scale: int
@@ -33,7 +33,7 @@ class Layout(NamedTuple):
     counts: list[int]
 
 
-def layout(counts: Sequence[int], low: float, high: float) -> Layout:
+def layout(counts: Sequence[int], low: float, high: float) -> PointBuckets:
     """Lay out what was counted above zero.
 
     Args:
@@ -51,4 +51,4 @@ def layout(counts: Sequence[int], low: float, high: float) -> Layout:
         kept = [0] * (offset & 1) + kept
         kept = [one + other for one, other in zip_longest(kept[::2], kept[1::2], fillvalue=0)]
         scale, offset = scale - 1, offset >> 1
-    return Layout(scale, offset, kept)
+    return PointBuckets(scale, offset, kept)

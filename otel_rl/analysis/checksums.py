@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 LAGS: Final = (-1, 0, 1)
@@ -20,7 +20,8 @@ HASH: Final = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
 ZERO_GAP: Final = 0.1
 """A zero logprob is a missing one where training says that the token was less likely than exp(-0.1) = 0.9."""
 
-Mask = Sequence[Sequence[bool]]
+ROUNDING = 1e-28
+"""A variance below this part of the squared mean is what rounding makes of equal values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,102 +113,85 @@ def shape_checksum(shape: Sequence[int], dtype: str) -> int:
     return zlib.crc32(repr((tuple(shape), dtype)).encode())
 
 
-def token_sums(
-    ids: Sequence[Sequence[int]], mask: Mask | None = None, numbers: Sequence[int] | None = None
-) -> TokenSums:
-    """Add up token ids.
-
-    Args:
-        ids: (B, T).
-        mask: which of them count.
-        numbers: of the samples, (B,); by default rows count from 1. With them the sums do not change where rows do.
-    """
-    plain = weighted = tail = ordered = 0
-    for index, row in enumerate(ids):
-        number = index + 1 if numbers is None else numbers[index]
-        columns = [column for column in range(len(row)) if mask is None or mask[index][column]]
-        true = [(column - columns[0] + 1, row[column]) for column in columns]
-        in_row = sum(column * token for column, token in true)
-        plain += sum(token for _, token in true)
-        weighted += in_row
-        ordered += number * in_row
-        tail += math.prod(true[-1]) if true else 0
-    return TokenSums(wrap(plain), wrap(weighted), wrap(tail), wrap(ordered))
-
-
-def sample_sums(numbers: Sequence[int]) -> tuple[int, int]:
-    """Add up numbers of samples, and a hash of each: both are the same in any order, and of the same samples only."""
-    hashes = []
-    for number in numbers:
-        mixed = number % (1 << 64)
-        for shift, factor in HASH:
-            mixed = (mixed ^ (mixed >> shift)) * factor % (1 << 64)
-        hashes.append(mixed ^ (mixed >> 31))
-    return wrap(sum(numbers)), wrap(sum(hashes))
-
-
 def wrap(value: int) -> int:
     """Bring a number into the range of int64, as its sums do."""
     return (value + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
-def mask_sums(mask: Mask) -> MaskSums:
-    """Say where a mask is true."""
-    columns = [[column for column, is_true in enumerate(row) if is_true] for row in mask]
-    some = [row for row in columns if row]
-    return MaskSums(
-        size=sum(len(row) for row in mask),
-        true=sum(len(row) for row in some),
-        rows=len(some),
-        first=sum(row[0] for row in some),
-        last=sum(row[-1] for row in some),
-    )
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """Pairs of numbers: how many, their means, and their squares and products around them."""
+
+    count: int = 0
+    left: float = 0.0
+    right: float = 0.0
+    left_squares: float = 0.0
+    right_squares: float = 0.0
+    products: float = 0.0
+
+    def joined(self, other: Moments) -> Moments:
+        """Give the moments of both together (Chan, Golub and LeVeque's update)."""
+        count = self.count + other.count
+        if not self.count or not other.count:
+            return self if self.count else other
+        share = other.count / count
+        left, right = other.left - self.left, other.right - self.right
+        weight = self.count * share
+        return Moments(
+            count,
+            self.left + left * share,
+            self.right + right * share,
+            self.left_squares + other.left_squares + left * left * weight,
+            self.right_squares + other.right_squares + right * right * weight,
+            self.products + other.products + left * right * weight,
+        )
+
+    @property
+    def correlation(self) -> float | None:
+        """Pearson's; None below 16 pairs and without variance."""
+        if self.count < CORRELATED or not (
+            self.left_squares > ROUNDING * self.count * self.left**2
+            and self.right_squares > ROUNDING * self.count * self.right**2
+        ):
+            return None
+        scale = math.sqrt(self.left_squares) * math.sqrt(self.right_squares)
+        return self.products / scale if scale > 0 else None
 
 
-def nonfinite(values: Sequence[Sequence[float]], mask: Mask | None = None) -> int:
-    """Count what is NaN or infinite."""
-    return sum(
-        not math.isfinite(value) and (mask is None or mask[row][column])
-        for row, found in enumerate(values)
-        for column, value in enumerate(found)
-    )
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """What one part of a batch adds to the ``LogprobSums`` of the whole."""
 
+    count: int = 0
+    absolute: float = 0.0
+    """Sum of |training - rollout|."""
+    difference: float = 0.0
+    largest: float = 0.0
+    zeros: int = 0
+    moments: tuple[Moments, ...] = field(default_factory=lambda: (Moments(),) * len(LAGS))
+    """Of each lag."""
 
-def logprob_sums(rollout: Sequence[Sequence[float]], train: Sequence[Sequence[float]], mask: Mask) -> LogprobSums:
-    """Compare the logprobs of the rollout engine with those of training, both (B, T)."""
-    aligned = _pairs(rollout, train, mask, 0)
-    differences = [trained - rolled for rolled, trained in aligned]
-    count = max(1, len(aligned))
-    low, at, high = (_correlation([pair for pair in _pairs(rollout, train, mask, lag) if pair[0] != 0]) for lag in LAGS)
-    return LogprobSums(
-        count=len(aligned),
-        mean_abs=math.fsum(map(abs, differences)) / count,
-        mean=math.fsum(differences) / count,
-        max_abs=max(map(abs, differences), default=0.0),
-        zeros=sum(rolled == 0 and trained < -ZERO_GAP for rolled, trained in aligned),
-        correlations=(low, at, high),
-    )
+    def joined(self, other: Pairs) -> Pairs:
+        """Give both together."""
+        return Pairs(
+            self.count + other.count,
+            self.absolute + other.absolute,
+            self.difference + other.difference,
+            max(self.largest, other.largest),
+            self.zeros + other.zeros,
+            tuple(one.joined(another) for one, another in zip(self.moments, other.moments, strict=True)),
+        )
 
-
-def _pairs(
-    rollout: Sequence[Sequence[float]], train: Sequence[Sequence[float]], mask: Mask, lag: int
-) -> list[tuple[float, float]]:
-    """Pair rollout at t with training at t + lag, where both are masked in and finite."""
-    rows = (
-        (rolled[column], trained[column + lag])
-        for rolled, trained, true in zip(rollout, train, mask, strict=True)
-        for column in range(max(0, -lag), len(rolled) - max(0, lag))
-        if true[column] and true[column + lag]
-    )
-    return [pair for pair in rows if all(map(math.isfinite, pair))]
-
-
-def _correlation(pairs: Sequence[tuple[float, float]]) -> float | None:
-    """Give Pearson's correlation."""
-    if len(pairs) < CORRELATED:
-        return None
-    means = [math.fsum(values) / len(pairs) for values in zip(*pairs, strict=True)]
-    centred = [(left - means[0], right - means[1]) for left, right in pairs]
-    squares = [math.fsum(value * value for value in values) for values in zip(*centred, strict=True)]
-    scale = math.sqrt(squares[0]) * math.sqrt(squares[1])
-    return math.fsum(left * right for left, right in centred) / scale if scale > 0 else None
+    @property
+    def sums(self) -> LogprobSums:
+        """What the ledger keeps."""
+        count = max(1, self.count)
+        low, at, high = (moments.correlation for moments in self.moments)
+        return LogprobSums(
+            count=self.count,
+            mean_abs=self.absolute / count,
+            mean=self.difference / count,
+            max_abs=self.largest,
+            zeros=self.zeros,
+            correlations=(low, at, high),
+        )

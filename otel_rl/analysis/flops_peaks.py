@@ -12,7 +12,7 @@ from typing import Final
 
 
 @dataclass(frozen=True, slots=True)
-class Peak:
+class DevicePeak:
     """The peak of one device, and who says so."""
 
     flops: float
@@ -60,7 +60,7 @@ _TABLE: Final[tuple[tuple[str, float, str], ...]] = (
 """The card (a regular expression of all that is left of its name without `_ASIDE`), TFLOPS, source."""
 
 _KNOWN: Final = tuple(
-    (re.compile(pattern, re.IGNORECASE), Peak(tera * 1e12, source)) for pattern, tera, source in _TABLE
+    (re.compile(pattern, re.IGNORECASE), DevicePeak(tera * 1e12, source)) for pattern, tera, source in _TABLE
 )
 _ASIDE: Final = re.compile(
     r"NVIDIA|GeForce|AMD|Instinct|(?:40|80|94|96|120|144|480)GB?|HBM3e?|SXM\d?|OAM|AC", re.IGNORECASE
@@ -71,7 +71,7 @@ Sizes are those of the cards of the table: one with another size is another card
 """
 
 
-def peak(device: str, given: float | None = None) -> Peak | None:
+def peak(device: str, given: float | None = None) -> DevicePeak | None:
     """Look up a device's peak.
 
     Args:
@@ -82,6 +82,6 @@ def peak(device: str, given: float | None = None) -> Peak | None:
         None for a device without a row (a CPU, a variant, a slice by MIG or vGPU): no MFU then, only FLOP/s.
     """
     if given is not None:
-        return Peak(given, USER)
+        return DevicePeak(given, USER)
     card = " ".join(word for word in re.findall("[^ -]+", device) if not _ASIDE.fullmatch(word))
     return next((found for pattern, found in _KNOWN if pattern.fullmatch(card)), None)

@@ -21,8 +21,7 @@ from enum import Enum
 from typing import Final
 
 from otel_rl import vocabulary
-from otel_rl.analysis.intervals import Interval
-from otel_rl.analysis.partition import partition
+from otel_rl.analysis.intervals import Interval, partition
 from otel_rl.analysis.steps import Step
 
 

@@ -55,7 +55,7 @@ DEFAULTS: Final = Limits()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row(Generic[RankT]):
+class Passage(Generic[RankT]):
     """What one rank noted of one batch at one boundary; the numbers are defined in ``checksums``."""
 
     step: int
@@ -85,14 +85,14 @@ class Mismatch(Generic[RankT]):
     """Ranks that noted the step."""
 
 
-def check(rows: Iterable[Row[RankT]], limits: Limits = DEFAULTS) -> list[Mismatch[RankT]]:
+def check(rows: Iterable[Passage[RankT]], limits: Limits = DEFAULTS) -> list[Mismatch[RankT]]:
     """Find every mismatch, in the order of steps and rows.
 
     Args:
         rows: those of one rank and step in the order in which its batch passed the boundaries.
         limits: of what is a fault.
     """
-    batches: defaultdict[int, defaultdict[RankT, list[Row[RankT]]]] = defaultdict(lambda: defaultdict(list))
+    batches: defaultdict[int, defaultdict[RankT, list[Passage[RankT]]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
         batches[row.step][row.rank].append(row)
     found: list[Mismatch[RankT]] = []
@@ -105,14 +105,14 @@ def check(rows: Iterable[Row[RankT]], limits: Limits = DEFAULTS) -> list[Mismatc
     return found
 
 
-def inspect(row: Row[RankT], limits: Limits = DEFAULTS) -> list[Fault]:
+def inspect(row: Passage[RankT], limits: Limits = DEFAULTS) -> list[Fault]:
     """Say what is wrong with one row by itself."""
     faults = [Fault.SHAPE] if row.misfit else []
     faults += [Fault.NONFINITE] if row.nonfinite else []
     return faults + (_logprob_faults(row.logprobs, limits, row.is_updated) if row.logprobs else [])
 
 
-def _faults(batch: Sequence[Row[RankT]], limits: Limits) -> Iterator[tuple[str, Fault]]:
+def _faults(batch: Sequence[Passage[RankT]], limits: Limits) -> Iterator[tuple[str, Fault]]:
     for row in batch:
         for fault in inspect(row, limits):
             yield row.boundary, fault
@@ -125,7 +125,7 @@ def _faults(batch: Sequence[Row[RankT]], limits: Limits) -> Iterator[tuple[str, 
 
 
 def _between(
-    values: Iterable[tuple[Row[RankT], FieldT | None]], judge: Callable[[FieldT, FieldT], Fault | None]
+    values: Iterable[tuple[Passage[RankT], FieldT | None]], judge: Callable[[FieldT, FieldT], Fault | None]
 ) -> Iterator[tuple[str, Fault]]:
     """Compare each boundary that has the field with the one before it that has it."""
     known = [(row.boundary, value) for row, value in values if value is not None]

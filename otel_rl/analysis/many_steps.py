@@ -11,9 +11,8 @@ from statistics import median
 from typing import Final, Generic
 
 from otel_rl import vocabulary as v
-from otel_rl.analysis.balance import EXCESS_SHARE, held_against
 from otel_rl.analysis.stage_calls import RankT, StageCall, step_ns
-from otel_rl.analysis.stragglers import own_times, slow_in
+from otel_rl.analysis.stragglers import EXCESS_SHARE, compared_with, own_times, slow_in
 from otel_rl.analysis.waits import Waited, transfers
 
 PERSISTENT_SHARE: Final = 0.5
@@ -180,7 +179,7 @@ class ManySteps(Generic[RankT]):
             others = [times[number] for name, times in own.items() if name != rank and number < len(times)]
             present = [other_s for other_s in others if not isnan(other_s)]
             if present and not isnan(time_s):
-                pairs.append((time_s, held_against(time_s, present)))
+                pairs.append((time_s, compared_with(time_s, present)))
         found = Straggler(rank, stage, 0.0, slow_steps, self._num_steps(stage), 0.0, 0.0, len(self._steps_ns))
         excess_s = [time_s - others_s for time_s, others_s in pairs]
         if found.is_at_times:

@@ -44,7 +44,7 @@ class Composition:
 
 
 @dataclass(frozen=True, slots=True)
-class Peak:
+class MemoryPeak:
     """The highest value within a stage, bytes: exact, or the bounds that hold without a reset."""
 
     low: int
@@ -67,7 +67,7 @@ def composition(reading: DeviceBytes) -> Composition:
     )
 
 
-def stage_peak(peak_before: int, peak_after: int, before: int, after: int) -> Peak:
+def stage_peak(peak_before: int, peak_after: int, before: int, after: int) -> MemoryPeak:
     """Bound the peak within a stage by readings at its ends, without a reset in between.
 
     Args:
@@ -77,18 +77,18 @@ def stage_peak(peak_before: int, peak_after: int, before: int, after: int) -> Pe
         after: at the end.
     """
     if peak_after > peak_before:
-        return Peak(peak_after, peak_after)
+        return MemoryPeak(peak_after, peak_after)
     if peak_after < peak_before:  # the program has reset it meanwhile, and what was before that is not known
-        return Peak(max(before, after, peak_after), UNKNOWN)
-    return Peak(max(before, after), max(before, after, peak_before))
+        return MemoryPeak(max(before, after, peak_after), UNKNOWN)
+    return MemoryPeak(max(before, after), max(before, after, peak_before))
 
 
-def activation_peak(peak: Peak, allocated_before_forward: int) -> Peak:
+def activation_peak(peak: MemoryPeak, allocated_before_forward: int) -> MemoryPeak:
     """Take what was live before the forward from the peak of forward and backward: activations, gradients, temporaries.
 
     It is a little low where the backward freed what had been live before.
     """
-    return Peak(max(0, peak.low - allocated_before_forward), max(0, peak.high - allocated_before_forward))
+    return MemoryPeak(max(0, peak.low - allocated_before_forward), max(0, peak.high - allocated_before_forward))
 
 
 def cache_peak(cache_bytes: int, usage: float) -> int:

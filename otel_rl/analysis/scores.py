@@ -25,7 +25,7 @@ RankT = TypeVar("RankT", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True)
-class Timing:
+class SectionTime:
     """Calls of one section on one rank."""
 
     median_s: float
@@ -33,7 +33,7 @@ class Timing:
     """Number of calls x mean: the weight of the section."""
 
     @classmethod
-    def of(cls, times_s: Iterable[float]) -> Timing | None:
+    def of(cls, times_s: Iterable[float]) -> SectionTime | None:
         """Sum up the times of a rank in a section; NaN is no time, and None where none passed."""
         known = [time_s for time_s in times_s if not isnan(time_s)]
         total_s = fsum(known)
@@ -98,7 +98,7 @@ def _parts(times_s: Sequence[float]) -> list[Sequence[float]]:
     return [times_s[begin:end] for begin, end in pairwise(ends)]
 
 
-def weighted_scores(sections: Mapping[RankT, Mapping[str, Timing]]) -> dict[RankT, float]:
+def weighted_scores(sections: Mapping[RankT, Mapping[str, SectionTime]]) -> dict[RankT, float]:
     """Score the ranks over all sections that every rank has: the mean of the relative scores, weighted by time.
 
     Returns:

@@ -44,7 +44,7 @@ class Idle:
 NO_IDLE: Final = Idle(0, 0, 0)
 
 
-class Piece(NamedTuple):
+class RankSpan(NamedTuple):
     """One span of a rank as arithmetic sees it; a tuple, since a run has millions of them."""
 
     key: bytes
@@ -69,7 +69,7 @@ class Piece(NamedTuple):
         """End minus begin, never negative."""
         return max(0, self.end_ns - self.begin_ns)
 
-    def within(self, container: Piece) -> Piece:
+    def within(self, container: RankSpan) -> RankSpan:
         """Give the part of it that lies in a container, which a stage of a task or another thread may outlive."""
         if container.begin_ns <= self.begin_ns and self.end_ns <= container.end_ns:
             return self
@@ -77,7 +77,7 @@ class Piece(NamedTuple):
         return self._replace(begin_ns=begin_ns, end_ns=max(begin_ns, min(self.end_ns, container.end_ns)))
 
 
-class Slice(NamedTuple):
+class StageTimes(NamedTuple):
     """One stage on one rank in one step; a tuple, since a run has millions of them."""
 
     durations_ns: tuple[int, ...]
@@ -93,21 +93,21 @@ class Slice(NamedTuple):
     """The device timed every call, and these are its times, of which the waits for collectives are a part."""
 
 
-class Tree:
+class SpanTree:
     """Who is inside whom among the spans of one trace and process."""
 
-    def __init__(self, pieces: Iterable[Piece]) -> None:
-        self._children: defaultdict[bytes, list[Piece]] = defaultdict(list)
+    def __init__(self, pieces: Iterable[RankSpan]) -> None:
+        self._children: defaultdict[bytes, list[RankSpan]] = defaultdict(list)
         for piece in pieces:
             self._children[piece.parent].append(piece)
 
-    def directly(self, key: bytes) -> list[Piece]:
+    def directly(self, key: bytes) -> list[RankSpan]:
         """List what lies directly inside a span, in order of time."""
         return sorted(self._children.get(key, ()), key=lambda piece: piece.begin_ns)
 
-    def below(self, key: bytes) -> list[Piece]:
+    def below(self, key: bytes) -> list[RankSpan]:
         """List everything inside a span, directly or not, each span once."""
-        found: list[Piece] = []
+        found: list[RankSpan] = []
         if key not in self._children:
             return found
         seen = {key}
@@ -120,12 +120,12 @@ class Tree:
                     waiting.append(child.key)
         return found
 
-    def covered_ns(self, container: Piece) -> int:
+    def covered_ns(self, container: RankSpan) -> int:
         """Say how much time of a container lies under a stage or a collective."""
         inside = [(piece.begin_ns, piece.end_ns) for piece in self.below(container.key)]
         return covered(clip(inside, container.begin_ns, container.end_ns))
 
-    def comm(self, piece: Piece) -> Comm:
+    def comm(self, piece: RankSpan) -> Comm:
         """Add up the collectives inside a stage, in nested stages too; a collective is all collective."""
         if piece.is_comm:
             return Comm(1, piece.duration_ns)
@@ -138,14 +138,14 @@ class Tree:
         found = [self.direct_comm(stage) for stage in (piece, *nested)]
         return Comm(sum(one.count for one in found), min(piece.duration_ns, sum(one.time_ns for one in found)))
 
-    def direct_comm(self, piece: Piece) -> Comm:
+    def direct_comm(self, piece: RankSpan) -> Comm:
         """Add up the collectives directly inside a stage or a container; few of them may be spans."""
         if piece.comm is not None:
             return piece.comm
         spans = [(child.begin_ns, child.end_ns) for child in self._children.get(piece.key, ()) if child.is_comm]
         return Comm(len(spans), covered(spans))
 
-    def waits(self, piece: Piece, inside: Iterable[Piece]) -> list[Piece]:
+    def waits(self, piece: RankSpan, inside: Iterable[RankSpan]) -> list[RankSpan]:
         """Find the waits inside a stage that is none itself, those inside of each other once.
 
         Args:
@@ -158,7 +158,7 @@ class Tree:
         nested = {child.key for one in found for child in self.below(one.key)}
         return [one for one in found if one.key not in nested]
 
-    def idle(self, piece: Piece, waits: Sequence[Piece]) -> Idle:
+    def idle(self, piece: RankSpan, waits: Sequence[RankSpan]) -> Idle:
         """Add up the waits inside a stage; those of several threads fit into it.
 
         Args:
@@ -173,10 +173,10 @@ class Tree:
         most_ns = max(0, piece.duration_ns - self.comm(piece).time_ns)
         return Idle(sum(comm_ns), min(sum(alone_ns), most_ns), min(loading_ns, most_ns))
 
-    def slices(self, container: Piece, depth: int = 2) -> dict[Path, Slice]:
+    def slices(self, container: RankSpan, depth: int = 2) -> dict[Path, StageTimes]:
         """Fold the stages in a container by their labels' path, ``depth`` levels deep; collectives at the top only."""
-        groups: defaultdict[Path, list[Piece]] = defaultdict(list)
-        level: list[tuple[Path, Piece]] = [((piece.label,), piece) for piece in self._children.get(container.key, ())]
+        groups: defaultdict[Path, list[RankSpan]] = defaultdict(list)
+        level: list[tuple[Path, RankSpan]] = [((span.label,), span) for span in self._children.get(container.key, ())]
         while level:
             for path, piece in level:
                 groups[path].append(piece)
@@ -189,12 +189,12 @@ class Tree:
             ]
         return {path: self._fold(pieces, container) for path, pieces in groups.items()}
 
-    def _alone(self, piece: Piece, part: Piece) -> Slice:
+    def _alone(self, piece: RankSpan, part: RankSpan) -> StageTimes:
         """Fold one call with nothing inside, as most stages of a step are."""
         comm, time_ns = self.comm(part), part.duration_ns
-        return Slice((piece.duration_ns,), time_ns, time_ns - comm.time_ns, comm, piece.is_hidden, False)
+        return StageTimes((piece.duration_ns,), time_ns, time_ns - comm.time_ns, comm, piece.is_hidden, False)
 
-    def _fold(self, pieces: Sequence[Piece], container: Piece) -> Slice:
+    def _fold(self, pieces: Sequence[RankSpan], container: RankSpan) -> StageTimes:
         parts = [piece.within(container) for piece in pieces]
         if len(pieces) == 1 and pieces[0].key not in self._children and not pieces[0].is_host_clock:
             return self._alone(pieces[0], parts[0])
@@ -207,13 +207,13 @@ class Tree:
         on_device = [piece.device_ns for piece in pieces if piece.is_host_clock and piece.device_ns is not None]
         if len(on_device) == len(pieces):
             total_ns, within = sum(on_device), Comm(count, comm_ns)
-            return Slice(tuple(on_device), total_ns, total_ns, within, is_hidden or count > 0, False, True)
+            return StageTimes(tuple(on_device), total_ns, total_ns, within, is_hidden or count > 0, False, True)
         idle = [
             self.idle(part, [one.within(container) for one in self.waits(piece, children)])
             for piece, part, children in zip(pieces, parts, below, strict=True)
         ]
         waited_ns = sum(one.time_ns - one.loading_ns for one in idle)
-        return Slice(
+        return StageTimes(
             durations_ns=tuple(piece.duration_ns for piece in pieces),
             busy_ns=covered((part.begin_ns, part.end_ns) for part in parts),
             own_ns=sum(part.duration_ns for part in parts) - comm_ns - waited_ns,

@@ -3,8 +3,17 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
+
+TICKS: Final = "▁▂▃▄▅▆▇█"
+GAP: Final = "·"
+"""Stands where no value was finite."""
+ROUNDING: Final = 1e-9
+"""Means of equal values differ by their rounding, which is no change."""
+LARGEST: Final = sys.float_info.max
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,3 +55,59 @@ def summarize(values: Sequence[float]) -> Summary:
         median=quantile(ordered, 0.5),
         p95=quantile(ordered, 0.95),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Trend:
+    """One number over the steps; ends and extremes are of the finite values, None where there is none."""
+
+    first: float | None
+    last: float | None
+    mean: float | None
+    low: float | None
+    high: float | None
+    nonfinite: int
+
+
+def trend(values: Sequence[float]) -> Trend:
+    """Describe values in order of their steps."""
+    finite = [value for value in values if math.isfinite(value)]
+    nonfinite = len(values) - len(finite)
+    if not finite:
+        return Trend(None, None, None, None, None, nonfinite)
+    return Trend(finite[0], finite[-1], mean(finite), min(finite), max(finite), nonfinite)
+
+
+def buckets(values: Sequence[float], width: int) -> list[float]:
+    """Shrink values to at most ``width`` means of equal stretches; NaN where a stretch has no finite value."""
+    size = min(width, len(values))
+    means: list[float] = []
+    for index in range(size):
+        stretch = values[index * len(values) // size : (index + 1) * len(values) // size]
+        finite = [value for value in stretch if math.isfinite(value)]
+        means.append(mean(finite) if finite else math.nan)
+    return means
+
+
+def mean(finite: Sequence[float]) -> float:
+    """Take the mean of at least one finite value; the sum of large ones alone would be infinite."""
+    half = math.fsum(value / 2 / len(finite) for value in finite)
+    return 2 * max(-LARGEST / 2, min(half, LARGEST / 2))  # rounded up, three thirds of the largest would be more
+
+
+def sparkline(values: Sequence[float], width: int) -> str:
+    """Draw values as a line of at most ``width`` blocks, lowest to highest finite mean; a constant lies low."""
+    means = buckets(values, width)
+    finite = [value for value in means if math.isfinite(value)]
+    if not finite:
+        return GAP * len(means)
+    low, high = min(finite), max(finite)
+    is_flat = math.isclose(low, high, rel_tol=ROUNDING)
+    return "".join(_tick(value, low, low if is_flat else high) for value in means)
+
+
+def _tick(value: float, low: float, high: float) -> str:
+    if not math.isfinite(value):
+        return GAP
+    span = high / 2 - low / 2  # halves: the span of the largest numbers is infinite
+    return TICKS[min(len(TICKS) - 1, int((value / 2 - low / 2) / span * len(TICKS)))] if span > 0 else TICKS[0]
