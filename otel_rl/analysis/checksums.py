@@ -1,7 +1,7 @@
-"""What the correctness ledger's numbers mean, on plain lists; what computes them on tensors is tested against this.
+"""The numbers of the correctness ledger, and how those of the parts of a batch are joined.
 
-B rows, T columns. Only positions where the mask is true count; without a mask all of them do. Boundaries that are to be
-compared hand over the same part of the batch, the response for instance; how they pad it makes no difference to tokens.
+A batch has B rows and T columns. Only positions where the mask is true count; without a mask all of them do. Boundaries
+that are compared hand over the same part of the batch, such as the response; padding makes no difference to tokens.
 """
 
 from __future__ import annotations
@@ -9,19 +9,20 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
+from operator import add
 from typing import Final
 
 LAGS: Final = (-1, 0, 1)
 CORRELATED: Final = 16
-"""Below so many pairs of logprobs a correlation says nothing."""
+"""A correlation needs this many pairs of logprobs."""
 HASH: Final = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
-"""Shifts and factors of splitmix64's last steps."""
+"""The shifts and factors of splitmix64's last steps."""
 ZERO_GAP: Final = 0.1
-"""A zero logprob is a missing one where training says that the token was less likely than exp(-0.1) = 0.9."""
+"""A zero logprob is missing if training says that the token was less likely than exp(-0.1) = 0.9."""
 
 ROUNDING = 1e-28
-"""A variance below this part of the squared mean is what rounding makes of equal values."""
+"""A variance below this share of the squared mean is rounding of equal values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,20 +33,20 @@ class TokenSums:
     """
 
     plain: int
-    """Sum of ids: the same in any order."""
+    """The sum of ids, equal in any order."""
     weighted: int
-    """Sum of id x column."""
+    """The sum of id x column."""
     tail: int
-    """Sum over rows of the last true id x its column: with it a shift is known whatever it moved in."""
+    """The sum over rows of the last true id x its column: it shows a shift, whatever that moved in."""
     ordered: int
-    """Sum of id x column x row; or, where the samples have numbers of their own, x that number."""
+    """The sum of id x column x row; or x the sample's own number, if it has one."""
 
     def joined(self, other: TokenSums, rows: int) -> TokenSums:
-        """Give the sums of this part of a batch and the one that follows it.
+        """Return the sums of this part of a batch and the following one.
 
         Args:
             other: of the following part.
-            rows: of this part, by which the other's are moved; 0 where samples have numbers of their own.
+            rows: number of rows of this part; 0 if samples have numbers of their own.
         """
         return TokenSums(
             wrap(self.plain + other.plain),
@@ -60,28 +61,22 @@ class MaskSums:
     """Where a mask is true."""
 
     size: int
-    """B x T."""
+    """The number of positions, B x T."""
     true: int
     rows: int
-    """Rows with at least one true position."""
+    """Number of rows with a true position."""
     first: int
-    """Sum of the first true columns of these rows; an off-by-one leaves the number of true positions as it is."""
+    """The sum of these rows' first true columns; an off-by-one changes it, but not the number of true positions."""
     last: int
 
     @property
     def ratio(self) -> float | None:
-        """Share of true positions; None of an empty mask."""
+        """Share of true positions; None for an empty mask."""
         return self.true / self.size if self.size else None
 
     def joined(self, other: MaskSums) -> MaskSums:
-        """Give the sums of two parts of a batch."""
-        return MaskSums(
-            self.size + other.size,
-            self.true + other.true,
-            self.rows + other.rows,
-            self.first + other.first,
-            self.last + other.last,
-        )
+        """Return the sums of two parts of a batch."""
+        return MaskSums(*map(add, astuple(self), astuple(other)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,18 +85,18 @@ class LogprobSums:
 
     count: int
     mean_abs: float
-    """Mean of |training - rollout|; 0 of no token, like the next two."""
+    """The mean of |training - rollout|; like the next two, 0 without tokens."""
     mean: float
     max_abs: float
     zeros: int
-    """Positions at which the rollout's logprob is exactly 0 and training's is far from it."""
+    """Positions where the rollout's logprob is exactly 0 and training's is far from it."""
     correlations: tuple[float | None, float | None, float | None]
-    """Of rollout at column t with training at t - 1, t, t + 1, zeros of the rollout left out, since a missing value
-    agrees with nothing; None below 16 pairs and without variance."""
+    """Correlations of the rollout at column t with training at t - 1, t, t + 1, without the rollout's zeros; None below
+    16 pairs and without variance."""
 
     @property
     def lag(self) -> int | None:
-        """Where they agree best: not 0 when one of them is shifted; None where that cannot be said."""
+        """The lag where they agree best, not 0 if one of them is shifted; None if unknown."""
         known = [
             (value, -abs(lag), lag) for lag, value in zip(LAGS, self.correlations, strict=True) if value is not None
         ]
@@ -109,7 +104,7 @@ class LogprobSums:
 
 
 def shape_checksum(shape: Sequence[int], dtype: str) -> int:
-    """Make a number of a tensor's shape and type that is the same in every process."""
+    """Make a number of a tensor's shape and type that is equal in every process."""
     return zlib.crc32(repr((tuple(shape), dtype)).encode())
 
 
@@ -120,7 +115,7 @@ def wrap(value: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Moments:
-    """Pairs of numbers: how many, their means, and their squares and products around them."""
+    """Pairs of numbers: how many, their means, and their squared deviations and products."""
 
     count: int = 0
     left: float = 0.0
@@ -130,7 +125,7 @@ class Moments:
     products: float = 0.0
 
     def joined(self, other: Moments) -> Moments:
-        """Give the moments of both together (Chan, Golub and LeVeque's update)."""
+        """Return the moments of both together, by the update of Chan, Golub and LeVeque."""
         count = self.count + other.count
         if not self.count or not other.count:
             return self if self.count else other
@@ -148,7 +143,7 @@ class Moments:
 
     @property
     def correlation(self) -> float | None:
-        """Pearson's; None below 16 pairs and without variance."""
+        """Pearson's correlation; None below 16 pairs and without variance."""
         if self.count < CORRELATED or not (
             self.left_squares > ROUNDING * self.count * self.left**2
             and self.right_squares > ROUNDING * self.count * self.right**2
@@ -164,15 +159,15 @@ class Pairs:
 
     count: int = 0
     absolute: float = 0.0
-    """Sum of |training - rollout|."""
+    """The sum of |training - rollout|."""
     difference: float = 0.0
     largest: float = 0.0
     zeros: int = 0
     moments: tuple[Moments, ...] = field(default_factory=lambda: (Moments(),) * len(LAGS))
-    """Of each lag."""
+    """One for each lag."""
 
     def joined(self, other: Pairs) -> Pairs:
-        """Give both together."""
+        """Return both parts together."""
         return Pairs(
             self.count + other.count,
             self.absolute + other.absolute,
@@ -184,7 +179,7 @@ class Pairs:
 
     @property
     def sums(self) -> LogprobSums:
-        """What the ledger keeps."""
+        """The numbers that the ledger keeps."""
         count = max(1, self.count)
         low, at, high = (moments.correlation for moments in self.moments)
         return LogprobSums(

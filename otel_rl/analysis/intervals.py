@@ -1,4 +1,4 @@
-"""Unions of time intervals: stages overlap, so their times are never simply added."""
+"""Unions and partitions of time intervals: stages overlap, so their times are never simply added."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def merge(intervals: Iterable[Interval]) -> list[Interval]:
 
 
 def covered(intervals: Iterable[Interval]) -> int:
-    """Say how much time lies under at least one of the intervals, ns."""
+    """Return how much time lies in at least one of the intervals, ns."""
     return sum(end - begin for begin, end in merge(intervals))
 
 
 def clip(intervals: Iterable[Interval], begin: int, end: int) -> list[Interval]:
-    """Cut intervals to a window; what lies outside is left out."""
+    """Cut intervals to a window."""
     cut: list[Interval] = []
     for interval in intervals:
         low, high = interval
@@ -43,15 +43,10 @@ def clip(intervals: Iterable[Interval], begin: int, end: int) -> list[Interval]:
 
 
 def partition(layers: Sequence[Iterable[Interval]], begin: int, end: int) -> tuple[int, ...]:
-    """Give each moment of a window to the first layer that has it.
-
-    Args:
-        layers: intervals, ns; what an earlier layer has, a later one does not get.
-        begin: of the window.
-        end: of the window; before its begin the window is empty.
+    """Assign each moment of a window to the first layer that has it.
 
     Returns:
-        Time of each layer, then the time of none; they add up to the window to the ns.
+        The time of each layer, then the time in none; they add up to the window exactly.
     """
     parts: list[int] = []
     reached: list[Interval] = []

@@ -1,4 +1,4 @@
-"""Median, quantiles and totals of many durations."""
+"""Summaries of many numbers: quantiles and totals, and how a number went over the steps."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Final
 
 TICKS: Final = "▁▂▃▄▅▆▇█"
 GAP: Final = "·"
-"""Stands where no value was finite."""
+"""Drawn if no value is finite."""
 ROUNDING: Final = 1e-9
-"""Means of equal values differ by their rounding, which is no change."""
+"""Relative differences up to this are rounding, and no change."""
 LARGEST: Final = sys.float_info.max
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What a table says of many values of one kind."""
+    """Count, total, median and 95th percentile of many values."""
 
     count: int
     total: float
@@ -45,21 +45,16 @@ def quantile(ordered: Sequence[float], share: float) -> float:
 
 
 def summarize(values: Sequence[float]) -> Summary:
-    """Count, add up and order values; of no value at all, everything is 0."""
+    """Return count, total and quantiles of values; all are 0 without any value."""
     if not values:
         return Summary(0, 0.0, 0.0, 0.0)
     ordered = sorted(values)
-    return Summary(
-        count=len(ordered),
-        total=math.fsum(ordered),
-        median=quantile(ordered, 0.5),
-        p95=quantile(ordered, 0.95),
-    )
+    return Summary(len(ordered), math.fsum(ordered), quantile(ordered, 0.5), quantile(ordered, 0.95))
 
 
 @dataclass(frozen=True, slots=True)
 class Trend:
-    """One number over the steps; ends and extremes are of the finite values, None where there is none."""
+    """One number over the steps; ends and extremes are those of the finite values, None without any."""
 
     first: float | None
     last: float | None
@@ -90,13 +85,13 @@ def buckets(values: Sequence[float], width: int) -> list[float]:
 
 
 def mean(finite: Sequence[float]) -> float:
-    """Take the mean of at least one finite value; the sum of large ones alone would be infinite."""
+    """Return the mean of finite values; the plain sum of large ones could be infinite."""
     half = math.fsum(value / 2 / len(finite) for value in finite)
     return 2 * max(-LARGEST / 2, min(half, LARGEST / 2))  # rounded up, three thirds of the largest would be more
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
-    """Draw values as a line of at most ``width`` blocks, lowest to highest finite mean; a constant lies low."""
+    """Draw values as a line of at most ``width`` blocks, from the lowest to the highest mean; a constant lies low."""
     means = buckets(values, width)
     finite = [value for value in means if math.isfinite(value)]
     if not finite:

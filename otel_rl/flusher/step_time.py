@@ -14,7 +14,7 @@ from operator import add
 from typing import Any, Final, TypeAlias
 
 from otel_rl import vocabulary as v
-from otel_rl.analysis.bubbles import bubbles, reason_of
+from otel_rl.analysis.bubbles import DENOMINATOR, bubbles, reason_of
 from otel_rl.analysis.goodput import Kind, is_background, kind_of
 from otel_rl.analysis.intervals import Interval, partition
 from otel_rl.comm.collectives import Collective
@@ -238,8 +238,8 @@ class StepTime:
     def _bubbles(self, waits: Mapping[str, list[Interval]], window: Interval, time_ns: int) -> None:
         for reason, share in bubbles(window, waits).shares.items():
             if reason in self._waited:
-                labels: Labels = ((v.IDLE_REASON, reason), (v.BUBBLE_DENOMINATOR, share.denominator))
-                self._fold.point(Point(v.BUBBLE_RATIO, share.value, time_ns, labels))
+                labels: Labels = ((v.IDLE_REASON, reason), (v.BUBBLE_DENOMINATOR, DENOMINATOR))
+                self._fold.point(Point(v.BUBBLE_RATIO, share, time_ns, labels))
 
 
 def _halve(rows: list[Any]) -> None:

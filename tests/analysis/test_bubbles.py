@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_rl.analysis.bubbles import PERCENTS, Bubbles, Share, bubble, bubbles, reason_of, tail
+from otel_rl.analysis.bubbles import PERCENTS, Bubbles, bubble, bubbles, reason_of, tail
 
 times = st.integers(0, 40)
 spans = st.lists(st.tuples(times, times), max_size=6)
@@ -50,10 +50,10 @@ def test_shares_name_their_denominator() -> None:
     waits = {"data": [(0, 20)], "queue": [(100, 110)], "pipeline": [(120, 200)], "other": [(50, 60)]}
     found = bubbles((0, 200), waits)
     assert {
-        "data": Share(0.1, "step"),
-        "queue": Share(0.05, "step"),
-        "pipeline": Share(0.4, "step"),
-        "other": Share(0.05, "step"),
+        "data": 0.1,
+        "queue": 0.05,
+        "pipeline": 0.4,
+        "other": 0.05,
     } == found.shares
     assert {} == bubbles((5, 5), {}).shares
     assert Bubbles(1, 0, 0, 0, 0) == bubbles((5, 6), {})
