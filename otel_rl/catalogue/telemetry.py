@@ -12,7 +12,7 @@ from otel_rl.catalogue import prometheus
 from otel_rl.catalogue.markdown import code, section
 from otel_rl.config import settings as all_settings
 from otel_rl.metrics.record import MAX_SERIES
-from otel_rl.vocabulary import NAMESPACES, ROWS, SETTABLE, Attribute, Event, Metric, Stage
+from otel_rl.vocabulary import DEFINITIONS, NAMESPACES, SETTABLE, Attribute, Event, Metric, StageName
 
 PREAMBLE: Final = f"""\
 # What otel_rl emits
@@ -52,8 +52,8 @@ def spans() -> str:
     """Write the section of span names."""
     rows = (
         (code(row.name), code(row.duration) if row.duration else "", row.meaning, row.source)
-        for row in ROWS
-        if isinstance(row, Stage)
+        for row in DEFINITIONS
+        if isinstance(row, StageName)
     )
     return section(
         "Spans",
@@ -67,7 +67,7 @@ def metrics() -> str:
     """Write the section of metrics."""
     rows = (
         (code(row.name), row.kind, code(row.unit) if row.unit else "", row.meaning, row.source)
-        for row in ROWS
+        for row in DEFINITIONS
         if isinstance(row, Metric)
     )
     return section("Metrics", "", ("metric", "kind", "unit", "meaning", "source"), rows)
@@ -75,7 +75,7 @@ def metrics() -> str:
 
 def events() -> str:
     """Write the section of log records."""
-    rows = ((code(row.name), row.meaning, row.source) for row in ROWS if isinstance(row, Event))
+    rows = ((code(row.name), row.meaning, row.source) for row in DEFINITIONS if isinstance(row, Event))
     return section("Log records", "", ("event name", "meaning", "source"), rows)
 
 
@@ -84,7 +84,7 @@ def attributes(where: str) -> str:
     title, text = ATTRIBUTE_PLACES[where]
     rows = (
         (code(row.key), row.type, row.meaning, row.source)
-        for row in ROWS
+        for row in DEFINITIONS
         if isinstance(row, Attribute) and row.where == where
     )
     return section(title, text, ("attribute", "type", "meaning", "source"), rows)
