@@ -21,7 +21,7 @@ from otel_rl.vocabulary import SERVICE_NAME
 PREFIX = "OTEL_RL_"
 MIB = 1 << 20
 LAUNCH = PREFIX + "LAUNCH"
-"""The mark by which `otel-rl run` finds its processes: the ids of enclosing launches, outermost first, joined by `/`."""
+"""Mark by which `otel-rl run` finds its processes: the ids of enclosing launches, outermost first, joined by `/`."""
 EXPONENTIAL = "base2_exponential_bucket_histogram"
 LONGEST_SHOWN = 256
 """The most characters of a value that are printed or logged."""

@@ -190,7 +190,7 @@ QUESTIONS: Final = (
             "sum by (host_name, filter) (last_over_time(otelcol_processor_filter_datapoints_filtered_total[1d]))",
             "max by (host_name, exporter) (otelcol_exporter_queue_size / otelcol_exporter_queue_capacity)",
         ),
-        "Records that an exporter could not deliver or queue; points too old or too far ahead for Prometheus; the share "
+        "Records that an exporter could not deliver or queue; points too old or too new for Prometheus; the share "
         "of the queues in use.",
     ),
     Question(
