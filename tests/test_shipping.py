@@ -125,8 +125,7 @@ def assert_all_arrived(root: Path, server: Sink, recorded: Mapping[str, int], *,
     assert taken >= points["user.my.metric"] if not once else taken == points["user.my.metric"]
 
 
-@pytest.mark.parametrize("protocol", ["grpc", "http"])
-@pytest.mark.parametrize("compression", ["none", "gzip"])
+@pytest.mark.parametrize(("protocol", "compression"), [("grpc", "none"), ("http", "gzip")])
 def test_a_run_arrives(runs: Path, protocol: Literal["grpc", "http"], compression: str) -> None:
     """By both protocols, while it runs; the sidecar ends by itself."""
     enough = runs.parent / "enough"

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from otel_rl.analysis.checksums import HASH, LAGS, ZERO_GAP, MaskSums, TokenSums, wrap
-from otel_rl.analysis.pairs import Moments, Pairs
+from otel_rl.analysis.checksums import HASH, LAGS, ZERO_GAP, MaskSums, Moments, Pairs, TokenSums, wrap
 
 Array = Any
 KINDS: Final = {"i": "integer", "u": "integer", "b": "boolean", "f": "float"}

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from math import nan
 
 from otel_rl import vocabulary as v
-from otel_rl.analysis.ledger import Row, check
-from otel_rl.analysis.pairs import Pairs
+from otel_rl.analysis.checksums import Pairs
+from otel_rl.analysis.ledger import Passage, check
 from otel_rl.observing import arrays
 from otel_rl.observing.batch import Part
 from otel_rl.observing.passes import Call, Group, Noted
@@ -100,7 +100,7 @@ def records(
     place: dict[str, Value] = {v.ITERATION: group.step, v.LOOP_NAME: group.loop}
     where = (trace.trace_id, container.span_id) if trace.sampled and trace.known and container is not None else (0, 0)
     for one in noted[group.told :]:
-        if one.row == Row(step=one.row.step, rank=one.row.rank, boundary=one.row.boundary):
+        if one.row == Passage(step=one.row.step, rank=one.row.rank, boundary=one.row.boundary):
             continue  # nothing that could be wrong was noted
         yield Log(v.LEDGER, time_ns, {**place, **attributes(one)}, one.row.boundary, INFO, *where)
         yield from _points(one.row, time_ns)
@@ -146,7 +146,7 @@ def attributes(noted: Noted) -> Attributes:
     return found
 
 
-def _points(row: Row[int], time_ns: int) -> Iterator[Point]:
+def _points(row: Passage[int], time_ns: int) -> Iterator[Point]:
     where = (v.LEDGER_BOUNDARY, row.boundary)
     if row.logprobs is not None and row.logprobs.count:
         yield Point(v.LOGPROB_DIFFERENCE, row.logprobs.mean_abs, time_ns, (where,))

@@ -8,9 +8,8 @@ from itertools import groupby
 from math import gcd
 from typing import Any, Final
 
-from otel_rl.analysis.checksums import LogprobSums, MaskSums, TokenSums, shape_checksum, wrap
-from otel_rl.analysis.ledger import Row
-from otel_rl.analysis.pairs import Pairs
+from otel_rl.analysis.checksums import LogprobSums, MaskSums, Pairs, TokenSums, shape_checksum, wrap
+from otel_rl.analysis.ledger import Passage
 
 MOST_PASSES: Final = 16
 """Times that a step may use its batch and have each compared."""
@@ -48,7 +47,7 @@ class Call:
 class Noted:
     """A row, and how many samples it is of."""
 
-    row: Row[int]
+    row: Passage[int]
     samples: int
 
 
@@ -92,7 +91,7 @@ class Group:
             samples = sum(call.rows for call in parts)
             passes, is_complete = _passes(parts, size)
             is_complete &= bool(passes) and all(call.is_response == is_response for call in parts)
-            head = Row(
+            head = Passage(
                 step=self.step,
                 rank=rank,
                 boundary=boundary,
@@ -105,7 +104,7 @@ class Group:
                 made.append(Noted(head, samples))
                 continue
             for number, part in enumerate(passes[:MOST_PASSES]):
-                row = head if not number else Row(step=self.step, rank=rank, boundary=boundary)
+                row = head if not number else Passage(step=self.step, rank=rank, boundary=boundary)
                 if None in (numbers, _samples(part)) or numbers == _samples(part):  # else they are other samples
                     row = _with_sums(row, part, is_ordered=is_ordered)
                 made.append(Noted(row, size))
@@ -158,7 +157,7 @@ def _cut(calls: list[Call], size: int) -> tuple[list[list[Call]], bool]:
     return passes, not part
 
 
-def _with_sums(row: Row[int], part: list[Call], *, is_ordered: bool) -> Row[int]:
+def _with_sums(row: Passage[int], part: list[Call], *, is_ordered: bool) -> Passage[int]:
     tokens, masks = [call.tokens for call in part], [call.mask for call in part]
     kinds = {call.kind for call in part if call.kind}
     rows = sum(call.rows for call in part)

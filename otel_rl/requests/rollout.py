@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from zlib import crc32
 
 from otel_rl import vocabulary as v
-from otel_rl.analysis.requests import PERCENTS, bubble, tail
+from otel_rl.analysis.bubbles import PERCENTS, bubble, tail
 from otel_rl.process.state import Trace
 from otel_rl.records import Labels
 from otel_rl.requests.fields import indices

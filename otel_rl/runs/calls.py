@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 from otel_rl import vocabulary as v
 from otel_rl.analysis.goodput import Kind, kind_of
 from otel_rl.analysis.stage_calls import Met, StageCall
-from otel_rl.analysis.stages import LOADING, Idle, Piece, Tree
+from otel_rl.analysis.stages import LOADING, Idle, RankSpan, SpanTree
 from otel_rl.analysis.waits import is_symmetric
 from otel_rl.journal.views import SpanView
 from otel_rl.records import Value
@@ -91,7 +91,7 @@ class Calls:
             )  # fmt: skip
 
 
-def calls_in(container: Piece, tree: Tree, spans: Iterable[SpanView], known: Known) -> Calls:
+def calls_in(container: RankSpan, tree: SpanTree, spans: Iterable[SpanView], known: Known) -> Calls:
     """Reduce a step to its calls.
 
     Args:
@@ -173,7 +173,7 @@ def _name(place: int, attributes: Mapping[str, Value]) -> tuple[int, str, str, i
 
 
 def _numbers(
-    piece: Piece, inside: Iterable[Piece], tree: Tree, apart_ns: int, idle: Idle
+    piece: RankSpan, inside: Iterable[RankSpan], tree: SpanTree, apart_ns: int, idle: Idle
 ) -> tuple[int, int, int, bool, int, int, int, int, int, int]:
     is_hidden = any(one.is_hidden for one in inside)
     is_inseparable = is_hidden or any(one.is_host_clock for one in inside)

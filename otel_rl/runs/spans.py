@@ -8,7 +8,7 @@ from typing import Final
 
 from otel_rl import vocabulary as v
 from otel_rl.analysis.goodput import is_background
-from otel_rl.analysis.stages import Comm, Piece
+from otel_rl.analysis.stages import Comm, RankSpan
 from otel_rl.journal.views import SpanView
 from otel_rl.records import Value
 
@@ -129,8 +129,8 @@ def in_front(spans: Sequence[SpanView]) -> Sequence[SpanView]:
     return staged + [span for span in spans if span.span_id not in background and span.parent_id not in background]
 
 
-def piece(span: SpanView) -> Piece:
-    return Piece(
+def piece(span: SpanView) -> RankSpan:
+    return RankSpan(
         key=span.span_id,
         parent=span.parent_id,
         label=label(span.name, span.attributes),

@@ -12,12 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_rl.analysis.activity import Activity, activity
-from otel_rl.analysis.balance import Slowest
 from otel_rl.analysis.many_steps import SlowComm, Straggler
 from otel_rl.analysis.stage_calls import Met, StageCall, keyed
-from otel_rl.analysis.stragglers import Slow, between_stages, costs
-from otel_rl.analysis.waits import Waited, call_waits, is_symmetric, transfers, waits
+from otel_rl.analysis.stragglers import Slow, Slowest, between_stages, costs, is_straggler, slowest
+from otel_rl.analysis.waits import Activity, Waited, activity, call_waits, is_symmetric, transfers, waits
 from tests.timelines import (
     MOST_MEETINGS,
     MS,
@@ -474,3 +472,29 @@ def test_a_rank_that_is_slow_under_no_stage_costs_what_it_is_late() -> None:
     calls = [StageCall(0, rank, "forward", 10 * MS) for rank in range(3)]
     between_s = {0: 0.001, 1: 0.031, 2: 0.001}
     assert {(1, "rl.other"): pytest.approx(0.03)} == costs(calls, 41 * MS, between_s)
+
+
+@given(st.lists(st.floats(0, 1e3), min_size=2, max_size=9))
+def test_the_slowest_rank_is_compared_with_the_others_only(own_s: list[float]) -> None:
+    """Its own time is no part of the median that it is held against."""
+    found = slowest(dict(enumerate(own_s)))
+    assert found is not None
+    assert max(own_s) == found.own_s
+    assert median(own_s[: found.rank] + own_s[found.rank + 1 :]) == found.others_s
+
+
+def test_one_rank_is_compared_with_nobody() -> None:
+    """Alone nobody is slow."""
+    assert None is slowest({0: 1.0})
+
+
+def test_a_straggler_needs_a_ratio() -> None:
+    """1.2 times the others, and others that do the same work."""
+    cases = [Slowest(1, 1.2, 1.0), Slowest(1, 1.19, 1.0), Slowest(0, 5.0, 0.0)]
+    assert [True, False, False] == [is_straggler(case) for case in cases]
+
+
+def test_ranks_that_are_as_slow_tie() -> None:
+    """Less than 5 % between them; a rank is never named alone because its number is lower."""
+    assert Slowest(2, 3.0, 1.0, tied=(4,)) == slowest({0: 1.0, 1: 1.0, 2: 3.0, 3: 1.0, 4: 2.9})
+    assert Slowest(2, 3.0, 1.0) == slowest({0: 1.0, 1: 1.0, 2: 3.0, 3: 1.0, 4: 2.8})

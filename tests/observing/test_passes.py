@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_rl.analysis.checksums import mask_sums, token_sums
 from otel_rl.analysis.ledger import Fault, check
 from otel_rl.observing.passes import Call, Group
+from tests.ledger_sums import mask_sums, token_sums
 
 IDS = [[5, 7, 2], [9, 2, 3], [1, 1, 8], [6, 4, 4]]
 MASK = [[True, True, True], [True, True, False], [True, True, True], [True, False, False]]

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_rl import vocabulary as v
-from otel_rl.analysis.trend import mean
+from otel_rl.analysis.summary import mean
 from otel_rl.journal.identity import WriterIdentity
 from otel_rl.journal.read import Journal, PointView, open_run
 from otel_rl.records import Attributes

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from otel_rl import vocabulary as v
 from otel_rl.analysis.goodput import Goodput
-from otel_rl.analysis.stages import Comm, Slice
+from otel_rl.analysis.stages import Comm, StageTimes
 from otel_rl.journal.read import SpanView, open_run
 from otel_rl.records import Value
 from otel_rl.report.build import build_report
@@ -179,12 +179,12 @@ def test_slices_are_kept_as_they_were() -> None:
     """And those of equal steps share their paths."""
     known: Shapes = {}
     first = {
-        ("a",): Slice((1, 2), 3, 2, Comm(1, 1), False, True),
-        ("a", "b"): Slice((), 0, -1, Comm(0, 0), True, False),
-        ("c",): Slice((9,), 9, 9, Comm(0, 0), False, False, True),
-        ("d",): Slice((4, 5, 6), 15, 15, Comm(0, 0), False, False),
-        ("e",): Slice((7,), 7, 7, Comm(2, 0), False, False),
-        ("f",): Slice((8,), 8, 8, Comm(0, 0), True, True),
+        ("a",): StageTimes((1, 2), 3, 2, Comm(1, 1), False, True),
+        ("a", "b"): StageTimes((), 0, -1, Comm(0, 0), True, False),
+        ("c",): StageTimes((9,), 9, 9, Comm(0, 0), False, False, True),
+        ("d",): StageTimes((4, 5, 6), 15, 15, Comm(0, 0), False, False),
+        ("e",): StageTimes((7,), 7, 7, Comm(2, 0), False, False),
+        ("f",): StageTimes((8,), 8, 8, Comm(0, 0), True, True),
     }
     assert [first, {}] == [dict(Slices(first, known)), dict(Slices({}, known))]
     again = Slices(first, known)

@@ -10,7 +10,7 @@ import pytest
 
 from otel_rl import vocabulary as v
 from otel_rl.analysis.bubbles import Bubbles
-from otel_rl.analysis.stages import Comm, Slice
+from otel_rl.analysis.stages import Comm, StageTimes
 from otel_rl.analysis.steps import Step
 from otel_rl.report.data.report import BalanceRow, CommRow, LongStep, Rank, RankComm
 from otel_rl.report.read.attributes import Work
@@ -40,7 +40,7 @@ def averaged(*ranks: Sequence[float], comm: Comm = NOTHING) -> Averaged:
         now_ns = 0
         for number, ms in enumerate([10.0, 10.0, *rewards_ms], start=1):
             time_ns = round(max(100.0, ms) * MS)
-            reward = Slice((round(ms * MS),), round(ms * MS), round(ms * MS), NOTHING, False, False)
+            reward = StageTimes((round(ms * MS),), round(ms * MS), round(ms * MS), NOTHING, False, False)
             slices = {(v.REWARD,): reward} if ms else {}
             step = Step(now_ns, now_ns + time_ns, "train", number)
             reward_ns = array("q", (round(ms * MS),))
@@ -51,7 +51,7 @@ def averaged(*ranks: Sequence[float], comm: Comm = NOTHING) -> Averaged:
 
 
 def record(
-    rank: int, step: Step, slices: dict[tuple[str, ...], Slice], comm: Comm = NOTHING, calls: Calls = NO_CALLS
+    rank: int, step: Step, slices: dict[tuple[str, ...], StageTimes], comm: Comm = NOTHING, calls: Calls = NO_CALLS
 ) -> StepRecord:
     """Make a step of a rank in which everything lies under stages."""
     return StepRecord(
@@ -128,15 +128,15 @@ def test_a_stage_is_looked_up_in_its_own_steps_only() -> None:
     """A run may have as many stages as samples: to look for each in every step takes hours."""
     looked_up: list[tuple[str, ...]] = []
 
-    class Watched(dict[tuple[str, ...], Slice]):
-        def __getitem__(self, path: tuple[str, ...]) -> Slice:
+    class Watched(dict[tuple[str, ...], StageTimes]):
+        def __getitem__(self, path: tuple[str, ...]) -> StageTimes:
             looked_up.append(path)
             return super().__getitem__(path)
 
         def __contains__(self, path: object) -> bool:
             raise AssertionError(path)
 
-    one = Slice((MS,), MS, MS, NOTHING, False, False)
+    one = StageTimes((MS,), MS, MS, NOTHING, False, False)
     steps = [
         replace(
             record(0, Step(number * MS, (number + 1) * MS, "train", number), {}),

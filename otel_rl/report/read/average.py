@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from otel_rl.analysis.stages import Path, Slice
+from otel_rl.analysis.stages import Path, StageTimes
 from otel_rl.analysis.steps import tile, warmup
 from otel_rl.analysis.summary import summarize
 from otel_rl.report.data.report import Rank, StepTimes
@@ -47,7 +47,7 @@ class Averaged:
         """Leave one step out of the averages."""
         return replace(self, steady=[record for record in self.steady if record.key != key])
 
-    def slices(self, path: Path) -> Iterator[tuple[StepRecord, Slice]]:
+    def slices(self, path: Path) -> Iterator[tuple[StepRecord, StageTimes]]:
         """Give one stage in every averaged step that has it."""
         for place in self._places.get(path, ()):
             record = self.steady[place]

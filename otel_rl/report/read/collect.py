@@ -14,7 +14,7 @@ from otel_rl.analysis.bubbles import Bubbles, bubbles, reason_of
 from otel_rl.analysis.goodput import Goodput
 from otel_rl.analysis.intervals import Interval
 from otel_rl.analysis.stage_calls import Key
-from otel_rl.analysis.stages import Comm, Tree
+from otel_rl.analysis.stages import Comm, SpanTree
 from otel_rl.analysis.steps import Step
 from otel_rl.journal.identity import WriterIdentity
 from otel_rl.journal.read import SpanView
@@ -258,7 +258,7 @@ class _Collector:
             self._found.set_in.add(text(spans[0].resource, v.ATTEMPT_ID))
             spans = [span._replace(start_ns=span.start_ns - set_ns, end_ns=span.end_ns - set_ns) for span in spans]
             containers = [span for span in spans if is_container(span.name)]
-        tree = Tree(map(piece, in_front(spans)))
+        tree = SpanTree(map(piece, in_front(spans)))
         iteration = next((number for span in containers if (number := iteration_of(span.attributes)) is not None), None)
         begun_ns = min((span.start_ns for span in containers), default=0)
         phase = v.TEARDOWN if begun_ns >= self._stepped.get(key[0], inf) else v.SETUP
@@ -319,7 +319,7 @@ def _failure(container: SpanView, iteration: int, spans: list[SpanView]) -> Fail
 def _step(
     container: SpanView,
     iteration: int,
-    tree: Tree,
+    tree: SpanTree,
     inside: list[SpanView],
     slices: Slices,
     calls: Calls,

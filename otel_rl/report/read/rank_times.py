@@ -8,13 +8,11 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Final
 
-from otel_rl.analysis.activity import activity
-from otel_rl.analysis.balance import EXCESS_SHARE
 from otel_rl.analysis.many_steps import ManySteps
-from otel_rl.analysis.scores import Timing, own_score, weighted_scores, what_if
+from otel_rl.analysis.scores import SectionTime, own_score, weighted_scores, what_if
 from otel_rl.analysis.stage_calls import StageCall
-from otel_rl.analysis.stragglers import between_stages
-from otel_rl.analysis.waits import Waited
+from otel_rl.analysis.stragglers import EXCESS_SHARE, between_stages
+from otel_rl.analysis.waits import Waited, activity
 from otel_rl.report.data.efficiency import (
     BubbleKind,
     BubbleRow,
@@ -274,10 +272,10 @@ def _known(pipeline: int) -> int | None:
 
 def _relative(many: ManySteps[int]) -> dict[int, float]:
     """Score the ranks by own time in the stages that they have."""
-    sections: defaultdict[int, dict[str, Timing]] = defaultdict(dict)
+    sections: defaultdict[int, dict[str, SectionTime]] = defaultdict(dict)
     for stage, by_rank in many.comparable().items():
         for rank, own in by_rank.items():
-            if timing := Timing.of(own):
+            if timing := SectionTime.of(own):
                 sections[rank][stage] = timing
     return weighted_scores(sections) if len(sections) > 1 else {}
 

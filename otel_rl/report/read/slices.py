@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
-from otel_rl.analysis.stages import NO_COMM, Comm, Path, Slice
+from otel_rl.analysis.stages import NO_COMM, Comm, Path, StageTimes
 
 FULL: Final = 5
 """Numbers of a stage: union, own time, collectives, time in them, end of its durations, which come behind. Of one call
@@ -33,12 +33,12 @@ class Shape(NamedTuple):
 Shapes = dict[tuple[tuple[Path, int], ...], Shape]
 
 
-class Slices(Mapping[Path, Slice]):
+class Slices(Mapping[Path, StageTimes]):
     """Slices by path. Cost: 8 bytes a stage with one call and no collectives, 48 another; as an object it takes 400."""
 
     __slots__ = ("_numbers", "_shape")
 
-    def __init__(self, slices: Mapping[Path, Slice], known: Shapes) -> None:
+    def __init__(self, slices: Mapping[Path, StageTimes], known: Shapes) -> None:
         """Keep slices.
 
         Args:
@@ -57,17 +57,17 @@ class Slices(Mapping[Path, Slice]):
                 numbers += (part.busy_ns, part.own_ns, part.comm.count, part.comm.time_ns, len(durations))
         self._numbers = array("q", numbers + durations)
 
-    def __getitem__(self, path: Path) -> Slice:
+    def __getitem__(self, path: Path) -> StageTimes:
         """Make the slice of a path."""
         (places, size), numbers = self._shape, self._numbers
         first, flags, before = places[path]
         if flags & SINGLE:
             time_ns = numbers[first]
-            return Slice(
+            return StageTimes(
                 (time_ns,), time_ns, time_ns, NO_COMM, flags & HIDDEN > 0, flags & HOST > 0, flags & DEVICE > 0
             )
         busy_ns, own_ns, count, time_ns, end = numbers[first : first + FULL]
-        return Slice(
+        return StageTimes(
             durations_ns=tuple(numbers[size + (numbers[before] if before >= 0 else 0) : size + end]),
             busy_ns=busy_ns,
             own_ns=own_ns,
@@ -96,7 +96,7 @@ class Slices(Mapping[Path, Slice]):
                 yield path, Comm(self._numbers[first + 2], self._numbers[first + 3])
 
 
-def _flags(part: Slice) -> int:
+def _flags(part: StageTimes) -> int:
     is_single = (
         len(part.durations_ns) == 1 and part.comm == NO_COMM and part.busy_ns == part.own_ns == part.durations_ns[0]
     )

@@ -8,7 +8,7 @@ from statistics import median
 from typing import Final
 
 from otel_rl import vocabulary as v
-from otel_rl.analysis.balance import slowest
+from otel_rl.analysis.stragglers import slowest
 from otel_rl.report.data.efficiency import StragglerRow
 from otel_rl.report.data.report import BalanceRow, Rank, RankSeconds, StageRow
 from otel_rl.report.read.average import Averaged

@@ -12,7 +12,7 @@ from typing import Final, cast
 
 from otel_rl import vocabulary as v
 from otel_rl.analysis.checksums import LAGS, LogprobSums, MaskSums, TokenSums
-from otel_rl.analysis.ledger import Fault, Row, check
+from otel_rl.analysis.ledger import Fault, Passage, check
 from otel_rl.journal.read import LogView, PointView, Run
 from otel_rl.records import Attributes, Value
 from otel_rl.report.data.computed import SCOPES, Flops, Ledger, LedgerMismatch, LedgerRank, RankFlops, Scope
@@ -94,7 +94,7 @@ class _Judge:
     """Keeps the rows of a few steps of each rank."""
 
     def __init__(self) -> None:
-        self._waiting: defaultdict[tuple[LoopKey, RankKey], dict[int, list[Row[RankKey]]]] = defaultdict(dict)
+        self._waiting: defaultdict[tuple[LoopKey, RankKey], dict[int, list[Passage[RankKey]]]] = defaultdict(dict)
         self._ranks: defaultdict[tuple[LoopKey, int], set[RankKey]] = defaultdict(set)
         self._found: dict[tuple[LoopKey, int, str, Fault], list[RankKey]] = {}
         self._rows = 0
@@ -130,19 +130,19 @@ class _Judge:
         found.sort(key=lambda one: (attempts.index((one.attempt, one.loop)), one.step))
         return Ledger(steps=len(self._ranks), rows=self._rows, mismatches=found)
 
-    def _judge(self, loop: LoopKey, rows: Sequence[Row[RankKey]]) -> None:
+    def _judge(self, loop: LoopKey, rows: Sequence[Passage[RankKey]]) -> None:
         for one in check(rows):
             ranks = self._found.setdefault((loop, one.step, one.boundary, one.fault), [])
             ranks += [rank for rank in one.ranks if rank not in ranks]
 
 
-def row_of(log: LogView, rank: RankKey) -> Row[RankKey]:
+def row_of(log: LogView, rank: RankKey) -> Passage[RankKey]:
     """Read a row as ``observed.ledger`` wrote it down; a part of another form, as a user may record it, is left out."""
     attributes = log.attributes
     tokens = _whole(attributes.get(v.LEDGER_TOKENS), len(fields(TokenSums)))
     mask = _whole(attributes.get(v.LEDGER_MASK), len(fields(MaskSums)))
     shape = attributes.get(v.LEDGER_SHAPE)
-    return Row(
+    return Passage(
         step=integer(attributes, v.ITERATION),
         rank=rank,
         boundary=text(attributes, v.LEDGER_BOUNDARY),

@@ -11,7 +11,7 @@ from itertools import groupby
 from typing import Final
 
 from otel_rl import vocabulary as v
-from otel_rl.analysis.trend import mean, trend
+from otel_rl.analysis.summary import mean, trend
 from otel_rl.journal.read import PointView
 from otel_rl.report.data.report import Rank, Series
 from otel_rl.report.read.attributes import rank_of, text

@@ -8,7 +8,7 @@ from typing import Final
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from otel_rl.analysis.balance import STRAGGLER_RATIO
+from otel_rl.analysis.stragglers import STRAGGLER_RATIO
 from otel_rl.report.data.report import BalanceRow, Rank, RankSeconds, Report
 from otel_rl.report.format import seconds
 from otel_rl.report.terminal.fitting import LEAST_NAME, MOST_RANKS, FittingTable, more, shorten

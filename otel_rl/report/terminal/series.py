@@ -10,7 +10,7 @@ from typing import Final
 from rich.console import Group, RenderableType
 
 from otel_rl import vocabulary as v
-from otel_rl.analysis.trend import sparkline
+from otel_rl.analysis.summary import sparkline
 from otel_rl.report.data.report import Report, Series
 from otel_rl.report.format import count, number
 from otel_rl.report.terminal.fitting import FittingTable, more

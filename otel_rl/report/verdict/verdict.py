@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Final
 
 from otel_rl import vocabulary as v
-from otel_rl.analysis.balance import TIE_SHARE
 from otel_rl.analysis.many_steps import COMM_SHARE
+from otel_rl.analysis.stragglers import TIE_SHARE
 from otel_rl.report.data.efficiency import UNTOLD, Efficiency, SlowCommunication, StragglerRow
 from otel_rl.report.data.report import LongStep, Rank, StageRow, StepTimes, Verdict, VerdictKind
 from otel_rl.report.data.requests import Tail

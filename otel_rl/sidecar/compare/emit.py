@@ -13,10 +13,9 @@ from google.protobuf.message import DecodeError
 
 from otel_rl import ids
 from otel_rl import vocabulary as v
-from otel_rl.analysis.activity import activity
-from otel_rl.analysis.bubbles import Denominator
+from otel_rl.analysis.bubbles import DENOMINATOR
 from otel_rl.analysis.stragglers import between_stages, costs
-from otel_rl.analysis.waits import call_waits
+from otel_rl.analysis.waits import activity, call_waits
 from otel_rl.journal import views
 from otel_rl.journal.files import Journal
 from otel_rl.journal.frame import Frame
@@ -33,7 +32,6 @@ from otel_rl.sidecar.owner import ROLE
 from otel_rl.sidecar.span import MadeSpan
 from otel_rl.version import __version__
 
-DENOMINATOR: Final[Denominator] = "step"
 KEPT_ENCODERS: Final = 4096
 
 _Rank = tuple[str, str, int, str]

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from otel_rl import vocabulary as v
 from otel_rl.analysis.goodput import Kind, kind_of
-from otel_rl.analysis.stages import Tree
+from otel_rl.analysis.stages import SpanTree
 from otel_rl.journal.views import SpanView
 from otel_rl.records import Attributes
 from otel_rl.runs.calls import Calls, Known, calls_in, tells_waits
@@ -254,7 +254,7 @@ def _part(container: SpanView, spans: Sequence[SpanView], known: Known) -> Part:
     whole = piece(container)
     spans = in_front(own_stages(spans))
     pieces = [piece(span) for span in spans]
-    tree = Tree(pieces)
+    tree = SpanTree(pieces)
     stages = [one for one in pieces if one.parent == whole.key and not one.is_comm]
     waiting = [one for one in pieces if kind_of(one.label) is Kind.IDLE]
     idle = {below.key for one in waiting for below in tree.below(one.key)}
