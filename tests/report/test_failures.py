@@ -16,7 +16,7 @@ from otel_rl.process.identity import Identity
 from otel_rl.process.state import state
 from otel_rl.report.build import build_report
 from otel_rl.report.data.report import Failure, Rank
-from otel_rl.report.terminal.screen import document, render
+from otel_rl.report.terminal import document, render
 from tests.fixtures import Recording
 from tests.made_runs import FakeSpan
 from tests.peers import Did, Peer

@@ -18,8 +18,8 @@ from otel_rl.journal.read import SpanView, open_run
 from otel_rl.records import Value
 from otel_rl.report.build import build_report
 from otel_rl.report.data.efficiency import GoodputRow
-from otel_rl.report.read.slices import Shapes, Slices
-from otel_rl.report.read.spent import moved, skipped, spent, twice, without
+from otel_rl.report.read.containers import moved, skipped, spent, twice, without
+from otel_rl.report.read.step_stages import Shapes, Slices
 from tests.made_runs import BEGIN_NS, MS, Plan, write_run
 from tests.peers import Did, Met, Peer
 from tests.watched import DEAD

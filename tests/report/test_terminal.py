@@ -19,7 +19,7 @@ from otel_rl.journal.read import open_run
 from otel_rl.report.build import build_report
 from otel_rl.report.data.efficiency import SlowCommunication
 from otel_rl.report.data.report import Rank, RankSeconds, Report
-from otel_rl.report.terminal.screen import render
+from otel_rl.report.terminal import render
 from tests.made_runs import BEGIN_NS, Plan, write_run
 from tests.peers import Did, Peer
 

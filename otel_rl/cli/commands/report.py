@@ -16,7 +16,7 @@ from otel_rl.report.build import build_report
 from otel_rl.report.data.report import Report
 from otel_rl.report.format import printable
 from otel_rl.report.json import to_json
-from otel_rl.report.terminal.screen import document, render
+from otel_rl.report.terminal import document, render
 from otel_rl.runs.locate import open_whole
 
 PAUSE_S: Final = 2.0

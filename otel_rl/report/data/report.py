@@ -5,11 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from otel_rl.report.data.computed import Flops, Ledger
+from otel_rl.report.data.details import Flops, Ledger, MemoryParts, OpenStageRow, PendingRun, Requests
 from otel_rl.report.data.efficiency import Efficiency
-from otel_rl.report.data.memory import MemoryParts
-from otel_rl.report.data.open_stages import OpenStage, Pending
-from otel_rl.report.data.requests import Requests
 
 FORMAT: Final = "otel_rl.report/1"
 """Changes when a field goes or changes its meaning; a new field does not change it."""
@@ -56,7 +53,7 @@ class Attempt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Training:
+class TrainingRow:
     """What loops of the last attempt train by one algorithm."""
 
     algorithm: str
@@ -344,7 +341,7 @@ class Report:
     algorithm: str
     """Algorithm of the first training."""
     model: str
-    trainings: list[Training]
+    trainings: list[TrainingRow]
     """In order of time; loops in a row with the same algorithm and model are one."""
     begin_ns: int
     end_ns: int
@@ -379,8 +376,8 @@ class Report:
     clocks_set: list[ClockSet]
     """In order of time. Times of a process are by its clock as that was when it began; when an open stage began is by
     its clock as it is."""
-    open_stages: list[OpenStage]
-    pending: list[Pending]
+    open_stages: list[OpenStageRow]
+    pending: list[PendingRun]
     """Empty of a run that its user named: its processes know it from the start."""
     losses: list[Loss]
     damage: list[DamagedFile]

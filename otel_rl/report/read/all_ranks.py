@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
-from otel_rl.report.read.attributes import Work
 from otel_rl.report.read.collect import StepKey, StepRecord
+from otel_rl.report.read.span_attributes import WorkSums
 from otel_rl.runs.spans import NOT_TOLD, UNKNOWN
 
 
-def work_of_all(records: Sequence[StepRecord]) -> Work | None:
+def work_of_all(records: Sequence[StepRecord]) -> WorkSums | None:
     """Add up over ranks and steps; of the ranks of a data-parallel group that share their samples one counts.
 
     Of each number it is the one that counted most in the step: with a pipeline only some of them may see the batch.
@@ -20,11 +20,11 @@ def work_of_all(records: Sequence[StepRecord]) -> Work | None:
     """
     if not _is_told(records):
         return None
-    shared: dict[tuple[StepKey, str, int, int], Work] = {}
+    shared: dict[tuple[StepKey, str, int, int], WorkSums] = {}
     for record in records:
         own = record.rank.rank if record.samples == UNKNOWN else UNKNOWN
-        shared.setdefault((record.key, record.rank.role, record.samples, own), Work()).most(record.work)
-    total = Work()
+        shared.setdefault((record.key, record.rank.role, record.samples, own), WorkSums()).most(record.work)
+    total = WorkSums()
     for work in shared.values():
         total.add(work)
     return total

@@ -20,9 +20,11 @@ from otel_rl.journal.identity import WriterIdentity
 from otel_rl.journal.read import SpanView
 from otel_rl.records import Value
 from otel_rl.report.data.report import Failure, Rank
-from otel_rl.report.read.attributes import (
+from otel_rl.report.read.containers import Wall, skipped_calls, spent
+from otel_rl.report.read.memory_peaks import MemoryPeaks
+from otel_rl.report.read.span_attributes import (
     ERROR,
-    Work,
+    WorkSums,
     call_of,
     clock_set_ns,
     is_container,
@@ -34,9 +36,7 @@ from otel_rl.report.read.attributes import (
     text,
     work_of,
 )
-from otel_rl.report.read.slices import Shapes, Slices
-from otel_rl.report.read.spent import Wall, skipped_calls, spent
-from otel_rl.report.sections.memory import Peaks
+from otel_rl.report.read.step_stages import Shapes, Slices
 from otel_rl.runs.calls import Calls, Known, calls_in
 from otel_rl.runs.spans import UNKNOWN, in_front, integer, own_stages, pipeline_of, shares_samples
 
@@ -64,7 +64,7 @@ class StepRecord:
     slices: Slices
     direct_comm: Comm
     """Collectives under no stage."""
-    work: Work
+    work: WorkSums
     is_truncated: bool
     """Its writer died in it or an exception ended it, so its time is no step time."""
     calls: Calls
@@ -88,13 +88,18 @@ class StepRecord:
     model: str = ""
 
     @property
+    def other_ns(self) -> int:
+        """How much time of the step lies under no stage."""
+        return max(0, self.step.time_ns - self.covered_ns)
+
+    @property
     def key(self) -> StepKey:
         """What this step is called on every rank."""
         return self.attempt, self.step.loop, self.step.iteration
 
 
 @dataclass(frozen=True, slots=True)
-class Phase:
+class PhaseRecord:
     """The root or a container of a set-up or a tear-down."""
 
     attempt: str
@@ -121,12 +126,12 @@ class Bounds:
 
 
 @dataclass(slots=True)
-class Collected:
+class FoldedSpans:
     """What one pass over the spans gives."""
 
     steps: list[StepRecord] = field(default_factory=list)
     """In order of their begins, each by the clock of its process as that began."""
-    phases: list[Phase] = field(default_factory=list)
+    phases: list[PhaseRecord] = field(default_factory=list)
     attempts: dict[str, Bounds] = field(default_factory=dict)
     """In order of their first span."""
     ranks: dict[str, set[Rank]] = field(default_factory=lambda: defaultdict(set))
@@ -138,7 +143,7 @@ class Collected:
     """Those that have a container of their own; the others are workers, which are in that of their parent."""
     resources: dict[str, dict[str, Value]] = field(default_factory=lambda: defaultdict(dict))
     """Of each attempt: what the resources of its processes say together."""
-    peaks: Peaks = field(default_factory=Peaks)
+    peaks: MemoryPeaks = field(default_factory=MemoryPeaks)
     failures: list[Failure] = field(default_factory=list)
     longest_ns: dict[str, int] = field(default_factory=dict)
     """Longest finished call by ``call_of``."""
@@ -168,7 +173,7 @@ class Collected:
         self.resources[attempt].update(resource)
 
 
-def collect(spans: Iterable[SpanView]) -> Collected:
+def collect(spans: Iterable[SpanView]) -> FoldedSpans:
     """Fold the spans of a run.
 
     Args:
@@ -182,7 +187,7 @@ def collect(spans: Iterable[SpanView]) -> Collected:
 
 class _Collector:
     def __init__(self) -> None:
-        self._found = Collected()
+        self._found = FoldedSpans()
         self._groups: defaultdict[GroupKey, list[SpanView]] = defaultdict(list)
         self._waiting: defaultdict[str, dict[bytes, int]] = defaultdict(dict)
         """By writer, its traces that have a container, and the end of that."""
@@ -226,7 +231,7 @@ class _Collector:
             del waiting[trace]
             self._close((writer, trace))
 
-    def finish(self) -> Collected:
+    def finish(self) -> FoldedSpans:
         for key in list(self._groups):
             self._close(key)
         for attempt, bounds in self._bounds.items():
@@ -263,7 +268,7 @@ class _Collector:
         begun_ns = min((span.start_ns for span in containers), default=0)
         phase = v.TEARDOWN if begun_ns >= self._stepped.get(key[0], inf) else v.SETUP
         for span in spans:
-            self._found.peaks.see(span, phase, iteration)
+            self._found.peaks.add(span, phase, iteration)
             if span.name in (v.SETUP, v.TEARDOWN) or (is_container(span.name) and iteration is None):
                 self._found.phases.append(_phase(span))
         for container in containers:
@@ -291,8 +296,8 @@ class _Collector:
         return parts
 
 
-def _phase(span: SpanView) -> Phase:
-    return Phase(
+def _phase(span: SpanView) -> PhaseRecord:
+    return PhaseRecord(
         attempt=text(span.resource, v.ATTEMPT_ID),
         rank=rank_of(span.resource),
         trace=span.trace_id,
@@ -327,7 +332,7 @@ def _step(
 ) -> StepRecord:
     evaluation = {span.span_id for span in inside if span.name == v.EVALUATE}
     inside_evaluation = {child.key for key in evaluation for child in tree.below(key)}
-    work = Work()
+    work = WorkSums()
     for span in inside:
         if span.span_id not in inside_evaluation and (more := work_of(span)):
             work.add(more)

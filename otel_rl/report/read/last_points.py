@@ -9,10 +9,10 @@ class LastPoints:
     """Keeps one point of each writer, metric and set of attributes."""
 
     def __init__(self) -> None:
-        """Begin without any point."""
+
         self._last: dict[tuple[object, ...], PointView] = {}
 
-    def see(self, point: PointView) -> None:
+    def add(self, point: PointView) -> None:
         """Take a point in; the one that was journaled later counts, whatever a clock that was set says."""
         self._last[point.journal.identity.writer, point.name, frozenset(point.attributes.items())] = point
 

@@ -11,7 +11,6 @@ from otel_rl import vocabulary as v
 from otel_rl.report.data.efficiency import RankTime
 from otel_rl.report.data.report import Rank
 from otel_rl.report.read.average import Averaged
-from otel_rl.report.sections.stages import other_ns
 
 MAIN_SHARE: Final = 0.5
 """A rank is waited for when it makes up this part of the longest wait; a stage explains it from this part of that."""
@@ -69,7 +68,7 @@ def _own_s(averaged: Averaged) -> dict[str, dict[Rank, float]]:
     incomparable = {v.COMM}
     for record in averaged.steady:
         steps[record.rank] += 1
-        own_ns[v.OTHER][record.rank] += other_ns(record)
+        own_ns[v.OTHER][record.rank] += record.other_ns
         for path, part in record.slices.items():
             if len(path) == 1:
                 own_ns[path[0]][record.rank] += part.own_ns

@@ -9,8 +9,8 @@ from otel_rl import vocabulary as v
 from otel_rl.journal.read import OpenStage as OpenView
 from otel_rl.journal.read import Run
 from otel_rl.report.data.report import Verdict
-from otel_rl.report.read.attributes import ERROR, is_container, iteration_of, text
-from otel_rl.report.read.collect import Collected
+from otel_rl.report.read.collect import FoldedSpans
+from otel_rl.report.read.span_attributes import ERROR, is_container, iteration_of, text
 
 HOW_TO_BEGIN: Final = (
     "A step begins when a trainer that otel_rl knows trains (`otel-rl doctor` lists them), "
@@ -21,7 +21,7 @@ TRAINED: Final = frozenset((v.TRAIN, v.BACKWARD, v.CLIP, v.OPTIMIZER))
 """Stages of a training alone."""
 
 
-def nothing(run: Run, found: Collected, opened: Sequence[OpenView], *, is_counted: bool) -> Verdict:
+def nothing(run: Run, found: FoldedSpans, opened: Sequence[OpenView], *, is_counted: bool) -> Verdict:
     """Say why no step is finished.
 
     Args:
@@ -58,7 +58,7 @@ def _unread(run: Run) -> str:
     )
 
 
-def _unfinished(run: Run, found: Collected, opened: Sequence[OpenView]) -> str:
+def _unfinished(run: Run, found: FoldedSpans, opened: Sequence[OpenView]) -> str:
     """Say why no step that began was finished; empty where none began."""
     if run.alive() and any(iteration_of(view.attributes) is not None for view in opened):
         return "The first step goes on; what holds the run back can be said when it is finished."
@@ -90,7 +90,7 @@ def _unspanned(run: Run, is_counted: bool) -> str:
     return ""
 
 
-def _untold(found: Collected, ending: str) -> str:
+def _untold(found: FoldedSpans, ending: str) -> str:
     """Return the sentence for a training without steps; empty if there is none."""
     if TRAINED.isdisjoint(found.longest_ns):
         return ""
@@ -103,7 +103,7 @@ def _untold(found: Collected, ending: str) -> str:
     )
 
 
-def _unbegun(run: Run, found: Collected, ending: str) -> str:
+def _unbegun(run: Run, found: FoldedSpans, ending: str) -> str:
     """Return why no step began."""
     systems = [str(one[v.SYSTEM]) for one in found.resources.values() if one.get(v.SYSTEM)]
     if run.alive():

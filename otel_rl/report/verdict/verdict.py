@@ -10,9 +10,9 @@ from typing import Final
 from otel_rl import vocabulary as v
 from otel_rl.analysis.balance import TIE_SHARE
 from otel_rl.analysis.many_steps import COMM_SHARE
+from otel_rl.report.data.details import RequestTail
 from otel_rl.report.data.efficiency import UNTOLD, Efficiency, SlowCommunication, StragglerRow
 from otel_rl.report.data.report import LongStep, Rank, StageRow, StepTimes, Verdict, VerdictKind
-from otel_rl.report.data.requests import Tail
 from otel_rl.report.format import count, listed, percent, plural, seconds, times
 from otel_rl.report.verdict.awaited import Awaited
 
@@ -49,7 +49,7 @@ def verdict(
     stages: Sequence[StageRow],
     efficiency: Efficiency,
     long_step: LongStep | None = None,
-    tails: Sequence[Tail] = (),
+    tails: Sequence[RequestTail] = (),
     waits: Awaited | None = None,
 ) -> Verdict:
     """Apply the rules in order; the first that holds gives the sentence.
@@ -193,7 +193,7 @@ def _for_whom(waits: Awaited, efficiency: Efficiency) -> str:
     return f"{who}, which {spends} {seconds(waits.more_s)} per step more than the others {_inside(waits.stage)}"
 
 
-def _tail(tails: Sequence[Tail]) -> Verdict | None:
+def _tail(tails: Sequence[RequestTail]) -> Verdict | None:
     """Name the fewest requests that hold up the steps far longer than as many others do."""
     for tail in sorted(tails, key=lambda one: one.slowest):
         share = tail.step_share or 0.0

@@ -8,7 +8,7 @@ from typing import Final
 from otel_rl import vocabulary as v
 from otel_rl.journal.read import SpanView
 from otel_rl.report.data.report import MemoryKind, MemoryPeak, Rank
-from otel_rl.report.read.attributes import integer, is_container, iteration_of, label, rank_of
+from otel_rl.report.read.span_attributes import integer, is_container, iteration_of, label, rank_of
 
 KINDS: Final[tuple[tuple[MemoryKind, str, str, tuple[str, str]], ...]] = (
     ("host rss", v.RSS_PEAK, v.RSS_PEAK_EXACT, (v.RSS_START, v.RSS_END)),
@@ -32,15 +32,14 @@ class _Seen:
     iteration: int | None
 
 
-class Peaks:
+class MemoryPeaks:
     """Collects the highest values over the spans of a run."""
 
     def __init__(self) -> None:
-        """Begin with nothing seen."""
         self._peaks: dict[tuple[Rank, MemoryKind], _Seen] = {}
         self._stages: dict[tuple[Rank, MemoryKind], _Seen] = {}
 
-    def see(self, span: SpanView, phase: str, iteration: int | None) -> None:
+    def add(self, span: SpanView, phase: str, iteration: int | None) -> None:
         """Take the memory of a span in.
 
         Args:

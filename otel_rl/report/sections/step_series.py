@@ -7,15 +7,18 @@ from array import array
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from itertools import groupby
 from typing import Final
 
 from otel_rl import vocabulary as v
-from otel_rl.analysis.trend import mean, trend
+from otel_rl.analysis.trend import mean, sparkline, trend
 from otel_rl.journal.read import PointView
-from otel_rl.report.data.report import Rank, Series
-from otel_rl.report.read.attributes import rank_of, text
+from otel_rl.report.data.report import Rank, Report, Series
+from otel_rl.report.format import count, number
 from otel_rl.report.read.collect import StepRecord
+from otel_rl.report.read.span_attributes import rank_of, text
+from otel_rl.report.section import Block, Column, Line, Picture, Section, Table, more
 
 NAMES: Final = (
     v.REWARD_SCORE, v.REWARD_STD, v.FUNCTION_SCORE, v.FUNCTION_STD, v.EVAL_REWARD, v.REWARD_ZERO_STD, v.LOSS,
@@ -28,6 +31,28 @@ EXTREMES: Final = {v.RESPONSE_MIN: min, v.RESPONSE_MAX: max}
 
 MOST_MOMENTS: Final = 4096
 """Times of a process that are known again; one that comes back later is kept once more."""
+TITLES: Final = {
+    v.REWARD_SCORE: "reward",
+    v.FUNCTION_SCORE: "reward",
+    v.EVAL_REWARD: "evaluation reward",
+    v.REWARD_ZERO_STD: "groups of equal reward",
+    v.LOSS: "loss",
+    v.LOSS_TERM: "loss",
+    v.GRAD_NORM: "gradient norm",
+    v.KL_REFERENCE: "KL to reference",
+    v.KL_POLICY: "KL to old policy",
+    v.ENTROPY: "entropy",
+    v.CLIP_FRACTION: "clip fraction",
+    v.RESPONSE_LENGTH: "response length",
+    v.RESPONSE_CLIPPED: "responses cut",
+    v.LEARNING_RATE: "learning rate",
+}
+"""The series that are shown, as people call them."""
+LONGEST_LINE: Final = 48
+MOST_ROWS: Final = 40
+"""At most so many series are shown; a framework may have a reward for each task."""
+OWN_ROWS: Final = 12
+"""At most so many of the training's own numbers are shown; JSON has all."""
 
 Qualifiers = tuple[tuple[str, str], ...]
 Head = tuple[str, str, Qualifiers]
@@ -40,14 +65,15 @@ Place = tuple[str, Rank]
 """Attempt and rank."""
 
 
-class Numbers:
+class SeriesPoints:
     """The points that series are made of: those of ``NAMES``, and what a training recorded by itself.
 
     Cost: 12 bytes a point, and 12 for each step of a rank; as an object a point takes 600.
     """
 
+    NAMES: Final = NAMES
+
     def __init__(self) -> None:
-        """Begin without any point."""
         self._points: dict[Head, tuple[array[int], array[float]]] = {}
         """Of each series: the moment of each point, and its value."""
         self._heads: dict[tuple[str, ...], tuple[array[int], array[float]]] = {}
@@ -59,7 +85,7 @@ class Numbers:
         self._recent: dict[int, tuple[int, dict[int, int]]] = {}
         """By resource, of which a process has one: the number of its place, and its last moments by their time."""
 
-    def see(self, point: PointView) -> None:
+    def add(self, point: PointView) -> None:
         """Take a point in; a histogram has no value."""
         key = (point.name, point.unit, *point.attributes, *map(str, point.attributes.values()))
         found = self._heads.get(key)
@@ -218,3 +244,46 @@ def _combine(numbers: Sequence[float], name: str) -> float:
     if not finite:
         return math.nan
     return EXTREMES.get(name, mean)(finite)
+
+
+def _series_blocks(report: Report) -> list[Block]:
+    rows = [series for series in report.series if _is_shown(series)]
+    by_parts = sorted(rows, key=lambda one: one.name == v.FUNCTION_SCORE)[:MOST_ROWS]  # there may be many functions
+    table = _table("over the steps", "first", "last", "min", "max")
+    for one in sorted(by_parts, key=lambda one: (list(TITLES).index(one.name), len(one.qualifiers))):
+        _add(table, _title(one), (one.first, one.last, one.low, one.high), one)
+    return [table, *more(len(rows) - len(by_parts))] if rows else []
+
+
+def _number_blocks(report: Report) -> list[Block]:
+    """Show the training's own numbers, of many those with most values."""
+    most = sorted(report.numbers, key=lambda one: -len(one.values))[:OWN_ROWS]
+    table = _table("your numbers", "last", "mean", "min", "max")
+    for one in sorted(most, key=lambda one: one.name):
+        _add(table, one.name, (one.last, one.mean, one.low, one.high), one)
+    return [table, *more(len(report.numbers) - len(most))] if most else []
+
+
+def _table(name: str, *heads: str) -> Table:
+    line, bad = Column("", "picture", LONGEST_LINE), Column("", "fact")
+    return Table([Column(name, "name"), *map(Column, heads), line, bad])
+
+
+def _add(table: Table, name: str, numbers: Iterable[float | None], series: Series) -> None:
+    values = [math.nan if value is None else value for value in series.values]
+    bad = f"{count(series.nonfinite)} NaN/Inf" if series.nonfinite else ""
+    table.add(name, *map(number, numbers), Picture(partial(sparkline, values)), Line(bad, "warning") if bad else "")
+
+
+def _is_shown(series: Series) -> bool:
+    """Leave to JSON what has no title, and of evaluations all but their reward."""
+    return series.name in TITLES and (series.qualifiers.get(v.MODE) != "eval" or series.name == v.EVAL_REWARD)
+
+
+def _title(series: Series) -> str:
+    rest = [value for key, value in series.qualifiers.items() if key != v.MODE]
+    return f"  {TITLES[series.name]} {' '.join(rest)}" if rest else TITLES[series.name]
+
+
+SERIES: Final = Section(title="Over the steps", data={"series": lambda source: source.series[0]}, blocks=_series_blocks)
+NUMBERS: Final = Section(title="Your numbers", data={"numbers": lambda source: source.series[1]}, blocks=_number_blocks)

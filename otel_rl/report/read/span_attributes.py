@@ -14,7 +14,7 @@ from otel_rl.report.data.report import Rank
 from otel_rl.runs.spans import call_of, integer, is_container, is_derived, is_request, iteration_of, label, piece, text
 
 __all__ = [
-    "KEYS", "Work", "begun_ns", "call_of", "clock_set_ns", "integer", "is_container", "is_derived", "is_request",
+    "KEYS", "WorkSums", "begun_ns", "call_of", "clock_set_ns", "integer", "is_container", "is_derived", "is_request",
     "iteration_of", "label", "piece", "rank_of", "text", "work_of",
 ]  # fmt: skip
 
@@ -34,7 +34,7 @@ MOST_SET_NS: Final = 1 << 62
 
 
 @dataclass(slots=True)
-class Work:
+class WorkSums:
     """What was handled: samples and tokens."""
 
     samples: int = 0
@@ -70,14 +70,14 @@ class Work:
         is_said = self.padded_tokens == self.forward_tokens and self.padded_tokens + self.padding_tokens
         return self.padding_tokens if is_said else None
 
-    def add(self, other: Work) -> None:
+    def add(self, other: WorkSums) -> None:
         """Add the counts of another one."""
         for name in COUNTS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.has_prompts |= other.has_prompts
         self.has_responses |= other.has_responses
 
-    def most(self, other: Work) -> None:
+    def most(self, other: WorkSums) -> None:
         """Take the larger of each count: of ranks that share their samples some may count what others do not see."""
         for name in COUNTS:
             setattr(self, name, max(getattr(self, name), getattr(other, name)))
@@ -112,7 +112,7 @@ def _rank(role: str, number: int) -> Rank:
     return Rank(role, number)
 
 
-def work_of(span: SpanView) -> Work | None:
+def work_of(span: SpanView) -> WorkSums | None:
     """Read what a training stage handled: rollouts count each sample once, training counts every forward.
 
     A stage may say at its begin what it is about to do: of one that did not return, which may be tried again, nothing
@@ -122,7 +122,7 @@ def work_of(span: SpanView) -> Work | None:
     if attributes.get(v.MODE) == "eval" or span.status_code == ERROR or v.TRUNCATED in attributes:
         return None
     if span.name == v.SAMPLE:
-        return Work(
+        return WorkSums(
             samples=integer(attributes, v.SAMPLE_BATCH_SIZE) or integer(attributes, v.BATCH_SIZE),
             prompt_tokens=integer(attributes, v.TOKENS_PROMPT),
             response_tokens=integer(attributes, v.TOKENS_RESPONSE),
@@ -133,7 +133,7 @@ def work_of(span: SpanView) -> Work | None:
     if span.name == v.FORWARD:
         tokens = integer(attributes, v.TOKENS)
         unused = integer(attributes, v.TOKENS_PROMPT) + integer(attributes, v.TOKENS_ENVIRONMENT)
-        return Work(
+        return WorkSums(
             forward_tokens=tokens,
             train_tokens=integer(attributes, v.TOKENS_RESPONSE) or max(0, tokens - unused),
             padding_tokens=integer(attributes, v.TOKENS_PADDING) if v.TOKENS in attributes else 0,

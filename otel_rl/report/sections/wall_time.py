@@ -12,11 +12,20 @@ from otel_rl.analysis.intervals import Interval
 from otel_rl.analysis.steps import Step
 from otel_rl.analysis.waits import Waited
 from otel_rl.report.data.efficiency import GoodputKind, GoodputPart, GoodputRow
-from otel_rl.report.data.report import Rank
-from otel_rl.report.read.attributes import Work
-from otel_rl.report.read.collect import Collected, StepRecord
-from otel_rl.report.read.spent import NOTHING, moved, twice, whole, without
+from otel_rl.report.data.report import Rank, Report
+from otel_rl.report.format import percent, plural, seconds
+from otel_rl.report.read.collect import FoldedSpans, StepRecord
+from otel_rl.report.read.containers import NOTHING, moved, twice, whole, without
+from otel_rl.report.read.span_attributes import WorkSums
+from otel_rl.report.section import Block, Section, Table, notes
 
+NOTE: Final = (
+    "productive: rollout to update; overhead: set-up, weight sync, checkpoints, evaluation, logs; idle: waits; wasted: "
+    "steps made again, skipped updates; other: stages of your own, and what is in none."
+)
+LEAST_NOTE: Final = ">=: more may be waits in collectives, so productive, overhead and other may be less."
+MOST_ATTEMPTS: Final = 4
+"""At most so many attempts have a column of their own, the last ones."""
 KINDS: Final[tuple[GoodputKind, ...]] = ("productive", "overhead", "idle", "wasted", "other")
 RankOfAttempt = tuple[str, Rank]
 StepOfRank = tuple[str, Rank, int, int]
@@ -26,7 +35,7 @@ StepOfRank = tuple[str, Rank, int, int]
 class Goodputs:
     """The wall time of each rank and attempt; takes every step, also those that averages leave out."""
 
-    def __init__(self, found: Collected) -> None:
+    def __init__(self, found: FoldedSpans) -> None:
         """Find the steps that were made again.
 
         Args:
@@ -36,7 +45,7 @@ class Goodputs:
         self._again = _redone(found)
         self._twice = _twice(found)
         self._steps: defaultdict[tuple[str, Rank], Goodput] = defaultdict(lambda: NOTHING)
-        self._work: defaultdict[str, Work] = defaultdict(Work)
+        self._work: defaultdict[str, WorkSums] = defaultdict(WorkSums)
         """By attempt."""
         self._inexact: set[str] = set()
         """Attempts in which a rank waited for longer than is known."""
@@ -86,7 +95,7 @@ class Goodputs:
     def _row(self, attempts: Sequence[str], parts: Goodput, ranks: int, *, is_all: bool = False) -> GoodputRow:
         wall_ns = parts.wall_ns
         times_ns = (parts.productive_ns, parts.overhead_ns, parts.idle_ns, parts.wasted_ns, parts.other_ns)
-        work = Work()
+        work = WorkSums()
         for name in attempts:
             work.add(self._work[name])
         padding = work.padding
@@ -107,7 +116,7 @@ def _key(record: StepRecord) -> StepOfRank:
     return record.attempt, record.rank, record.step.begin_ns, record.step.iteration
 
 
-def _twice(found: Collected) -> dict[tuple[str, Rank], dict[Interval, int]]:
+def _twice(found: FoldedSpans) -> dict[tuple[str, Rank], dict[Interval, int]]:
     """Find the containers of each rank that overlap: of two loops at once, or of two processes that are one rank."""
     intervals = {key: [interval for interval, _ in wall.phases] for key, wall in found.walls.items()}
     for record in found.steps:
@@ -116,7 +125,7 @@ def _twice(found: Collected) -> dict[tuple[str, Rank], dict[Interval, int]]:
     return {key: twice(of_rank) for key, of_rank in intervals.items()}
 
 
-def _redone(found: Collected) -> set[StepOfRank]:
+def _redone(found: FoldedSpans) -> set[StepOfRank]:
     """Find the steps that a later loop or attempt did again; for a rank that it lacks, any rank of the role did."""
     if len(found.attempts) < 2 and not any(record.restart_of for record in found.steps):
         return set()
@@ -170,3 +179,32 @@ def _parts(records: Sequence[StepRecord]) -> list[list[Step]]:
 
 def _rank_key(record: StepRecord) -> RankOfAttempt:
     return record.attempt, record.rank
+
+
+def _blocks(report: Report) -> list[Block]:
+    if not report.efficiency.goodput:
+        return []
+    *attempts, everything = report.efficiency.goodput
+    table = _table(attempts, everything, MOST_ATTEMPTS if len(attempts) > 1 else 0)
+    ranks = f" of {plural(everything.ranks, 'rank')} together" if everything.ranks > 1 else ""
+    share = everything.padding_share
+    padding = "" if share is None else f" {percent(share)} of the trained positions are padding."
+    least = "" if everything.is_idle_exact else f" {LEAST_NOTE}"
+    return [table, *notes(f"Wall time{ranks}: {seconds(everything.wall_ns / 1e9)}; {NOTE}{least}{padding}")]
+
+
+def _table(attempts: Sequence[GoodputRow], everything: GoodputRow, most: int) -> Table:
+    """Make a table with a column for each of the last attempts, with fewer of them if it is too narrow."""
+    first = max(0, len(attempts) - most)
+    shown = attempts[first:]
+    table = Table.of("goodput", "time", "share", *(f"attempt {first + place}" for place in range(1, len(shown) + 1)))
+    for place, part in enumerate(everything.parts):
+        if part.time_ns:
+            shares = [percent(row.parts[place].share) for row in shown]
+            least = "" if everything.is_idle_exact or part.kind != "idle" else ">="
+            table.add(part.kind, least + seconds(part.time_ns / 1e9), least + percent(part.share), *shares)
+    table.narrow = _table(attempts, everything, most - 1) if most else None
+    return table
+
+
+GOODPUT: Final = Section(title="Goodput", blocks=_blocks)

@@ -1,19 +1,21 @@
-"""Rollout requests of a report: from histograms and counters of all processes, training and evaluation apart."""
+"""Rollout requests: times, tail, how they ended, what is wrong with them; training and evaluation apart."""
 
 from __future__ import annotations
 
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Final
 
 from otel_rl import vocabulary as v
 from otel_rl.analysis.histogram import Histogram
 from otel_rl.journal.read import PointView
-from otel_rl.report.data.report import StageRow
-from otel_rl.report.data.requests import BadRequests, EnginePreemptions, Quantiles, RequestRow, Requests, Tail
-from otel_rl.report.read.attributes import text
+from otel_rl.report.data.details import BadRequests, EnginePreemptions, Quantiles, RequestRow, Requests, RequestTail
+from otel_rl.report.data.report import Report, StageRow
+from otel_rl.report.format import count, listed, percent, plural, seconds
 from otel_rl.report.read.last_points import LastPoints
+from otel_rl.report.read.span_attributes import text
+from otel_rl.report.section import Block, Line, Section, Table, notes
 
 NUMBERS: Final = {
     v.TTFT: "ttft_s",
@@ -48,23 +50,44 @@ Kind = tuple[str, str, str, str]
 """Engine, model, submission, mode."""
 Said = tuple[str, str]
 """A metric of a rollout, and the share of the slowest that it is about."""
+SHOWN: Final = 4
+"""Engines with most requests that are shown; JSON has all."""
+QUEUE_SHARE: Final = 0.1
+"""From this share of TTFT on it is the position in the queue."""
+BULK_NOTE: Final = "Submitted in bulk, TTFT is queue position: judge the engine by prefill and TPOT."
+BAD: Final = {
+    "unfinished": "without an end",
+    "reversed": "with times in the wrong order",
+    "impossible_time": "with a time that cannot be",
+    "tokens": "with a number of tokens that cannot be",
+    "repeated_id": "left out: repeated, by id and submission",
+    "another_attempt": "with an id that came before, by another submission: counted as another attempt",
+    "after_rollout": "after the end of the rollout",
+    "late": "after the end of the step: in metrics, no spans (`otel_rl.request` takes a parent)",
+    "forked": "from a forked worker",
+    "unreadable": "that could not be read",
+    "no_request": "that were none",
+    "not_a_number": "with something that is no number",
+}
+"""The meaning of the words of docs/requests.md."""
 
 
 class RequestPoints:
-    """The points of the metrics in ``NAMES``: the last of each stream, and what is said of each rollout."""
+    """The points of the metrics in ``NAMES``: the last of each stream, and the numbers of each rollout."""
+
+    NAMES: Final = NAMES
 
     def __init__(self) -> None:
-        """Begin without any point."""
         self._last = LastPoints()
         self._rollouts = _Rollouts()
         self._cache_peak: float | None = None
 
-    def see(self, point: PointView) -> None:
+    def add(self, point: PointView) -> None:
         """Take a point in."""
         if point.kind != "gauge":
-            self._last.see(point)
+            self._last.add(point)
         if point.name in PER_ROLLOUT:
-            self._rollouts.see(point)
+            self._rollouts.add(point)
         elif point.name == v.KV_PEAK:
             self._cache_peak = point.value if self._cache_peak is None else max(self._cache_peak, point.value)
 
@@ -105,7 +128,7 @@ class _Rollouts:
         )
         """Values, and the time of the rollout of each."""
 
-    def see(self, point: PointView) -> None:
+    def add(self, point: PointView) -> None:
         if text(point.attributes, v.MODE) == "eval":
             return
         key = point.journal.identity.writer, point.time_ns
@@ -174,12 +197,92 @@ def _quantiles(histogram: Histogram | None) -> Quantiles | None:
     )
 
 
-def _tails(rollouts: _Rollouts, stages: Sequence[StageRow]) -> list[Tail]:
+def _tails(rollouts: _Rollouts, stages: Sequence[StageRow]) -> list[RequestTail]:
     rollout_share = sum(row.share for row in stages if row.inside is None and row.stage == v.SAMPLE)
     tails = []
     for slowest in sorted(rollouts.tails(), key=float):
         share = rollouts.mean((v.TAIL, slowest))
         if share is not None:
             of_step = share * rollout_share if rollout_share else None
-            tails.append(Tail(slowest=float(slowest), share=share, step_share=of_step))
+            tails.append(RequestTail(slowest=float(slowest), share=share, step_share=of_step))
     return tails
+
+
+def _blocks(report: Report) -> list[Block]:
+    requests = report.requests
+    rows = sorted(requests.rows, key=lambda row: (row.is_evaluation, -row.count))
+    shown = rows[:SHOWN]
+    blocks: list[Block] = [block for row in shown for block in (Line(_head(row)), _table(row))]
+    blocks += notes(BULK_NOTE if any(map(_is_queue_position, shown)) else "")
+    blocks += [Line(line) for line in (*_tail_lines(requests), *_span_lines(requests, rows))]
+    reasons = [f"{plural(bad.count, 'request')} {BAD.get(bad.reason, bad.reason)}" for bad in requests.bad]
+    return blocks + [Line(reason, "warning") for reason in reasons]
+
+
+def _is_queue_position(row: RequestRow) -> bool:
+    """Whether TTFT tells the position in the queue; an engine that takes a whole batch up at once has none."""
+    if not row.is_bulk or row.ttft_s is None:
+        return False
+    return row.queue_s is None or row.queue_s.p99 >= QUEUE_SHARE * row.ttft_s.p99
+
+
+def _table(row: RequestRow) -> Table:
+    table = Table.of("requests", "median", "p99", "longest")
+    numbers: list[tuple[str, Quantiles | None, Callable[[float], str]]] = [
+        ("TTFT", row.ttft_s, seconds),
+        ("queue", row.queue_s, seconds),
+        ("prefill", row.prefill_s, seconds),
+        ("TPOT", row.tpot_s, seconds),
+        ("duration", row.duration_s, seconds),
+        ("prompt tokens", row.prompt_tokens, count),
+        ("response tokens", row.response_tokens, count),
+        ("cached tokens", row.cached_tokens, count),
+    ]
+    for name, found, write in numbers:
+        if found is not None:
+            table.add(name, write(found.median), write(found.p99), write(found.longest))
+    return table
+
+
+def _head(row: RequestRow) -> str:
+    who = " ".join(filter(None, (row.engine, row.model)))
+    kinds = {"aborted": row.aborted, "timed out": row.timed_out, "failed": row.errors, "clipped": row.clipped}
+    said = [
+        f"{count(number)} {kind} ({percent(number / row.count)})"
+        for kind, number in kinds.items()
+        if number and row.count
+    ]
+    said += [plural(row.preemptions, "preemption")] if row.preemptions else []
+    what = "evaluation" if row.is_evaluation else "bulk" if row.is_bulk else "streamed"
+    return f"{who}, {what}: {plural(row.count, 'request')}{', ' if said else ''}{listed(said, 5)}"
+
+
+def _tail_lines(requests: Requests) -> list[str]:
+    lines = []
+    if requests.tails:
+        shares = [f"{tail.slowest * 100:.0f} %: {percent(tail.share)}" for tail in requests.tails]
+        lines.append(f"rollout time taken by the slowest alone: {', '.join(shares)}")
+    if requests.bubble is not None:
+        lines.append(f"engine slots idle at the end of rollouts: {percent(requests.bubble)} of slots x rollout time")
+    if requests.kv_cache_peak is not None:
+        lines.append(f"highest KV-cache usage: {percent(requests.kv_cache_peak)}")
+    lines += [
+        f"{said.engine}: {plural(said.count, 'preemption')} of all its requests together"
+        for said in requests.engine_preemptions
+        if said.count
+    ]
+    return lines
+
+
+def _span_lines(requests: Requests, rows: list[RequestRow]) -> list[str]:
+    total = sum(row.count for row in rows)
+    if not total:
+        return []
+    hidden = len(rows) - SHOWN
+    lines = [f"{plural(hidden, 'more kind')} of requests in --json"] if hidden > 0 else []
+    known = requests.spans + requests.omitted
+    rest = f"; of {count(total - known)} it is open until their rollouts are over" if total > known else ""
+    return [*lines, f"{count(requests.spans)} of {plural(total, 'request')} are spans{rest}; metrics count all"]
+
+
+REQUESTS: Final = Section(title="Requests", data={"requests": lambda source: source.requests}, blocks=_blocks)

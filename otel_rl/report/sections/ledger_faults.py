@@ -1,24 +1,24 @@
-"""FLOPs, MFU and the correctness ledger of a run, read from its journals."""
+"""The correctness ledger: what the stages of a step disagree about."""
 
 from __future__ import annotations
 
-from array import array
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Sequence
+from dataclasses import fields
 from math import isfinite, isnan
-from statistics import median
-from typing import Final, cast
+from typing import Final
 
 from otel_rl import vocabulary as v
 from otel_rl.analysis.checksums import LAGS, LogprobSums, MaskSums, TokenSums
 from otel_rl.analysis.ledger import Fault, Row, check
-from otel_rl.journal.read import LogView, PointView, Run
-from otel_rl.records import Attributes, Value
-from otel_rl.report.data.computed import SCOPES, Flops, Ledger, LedgerMismatch, LedgerRank, RankFlops, Scope
-from otel_rl.report.read.attributes import integer, rank_of, text
+from otel_rl.journal.read import LogView, Run
+from otel_rl.records import Value
+from otel_rl.report.data.details import Ledger, LedgerMismatch, LedgerRank
+from otel_rl.report.data.report import Report
+from otel_rl.report.format import listed, plural
+from otel_rl.report.read.span_attributes import integer, rank_of, text
+from otel_rl.report.section import Block, Line, Section, rank_name
 
-NAMES: Final = (v.FLOPS_RATE, v.MFU)
 NUM_LOGPROBS: Final = len(fields(LogprobSums)) - 1 + len(LAGS)
 """Numbers that say how logprobs agree: the correlations are one each."""
 PATIENCE: Final = 16
@@ -28,65 +28,15 @@ RankKey = tuple[str, int]
 """Role and rank."""
 LoopKey = tuple[str, str]
 """Attempt and loop."""
-
-
-@dataclass(slots=True)
-class _Values:
-    """The points of one metric, rank and scope."""
-
-    values: array[float] = field(default_factory=lambda: array("d"))
-    last: Attributes = field(default_factory=dict)
-    is_host_clock: bool = False
-
-    def see(self, point: PointView) -> None:
-        self.values.append(point.value)
-        self.last = point.attributes
-        self.is_host_clock |= point.attributes.get(v.CLOCK) == "host"
-
-
-class FlopsPoints:
-    """The points of a run that say how many FLOPs were done. Cost: 8 bytes a point."""
-
-    def __init__(self) -> None:
-        """Begin without any point."""
-        self._values: defaultdict[tuple[RankKey, str], dict[str, _Values]] = defaultdict(dict)
-
-    def see(self, point: PointView) -> None:
-        """Take a point of ``NAMES`` in; what a user recorded under these names has no scope."""
-        rank, scope = rank_of(point.resource), text(point.attributes, v.FLOPS_SCOPE)
-        if scope in SCOPES and isfinite(point.value):
-            self._values[(rank.role, rank.rank), scope].setdefault(point.name, _Values()).see(point)
-
-    def rows(self, notes: Iterable[LogView]) -> Flops:
-        """Take the median over the steps of each rank and scope."""
-        rows = [_rank_flops(*key, by_name) for key, by_name in self._values.items() if v.FLOPS_RATE in by_name]
-        rows.sort(key=lambda row: (row.role, row.rank, SCOPES.index(row.scope)))
-        return Flops(ranks=rows, notes=list(dict.fromkeys(note.body for note in notes)))
-
-
-def _rank_flops(rank: RankKey, scope: str, by_name: dict[str, _Values]) -> RankFlops:
-    rates, ratios = by_name[v.FLOPS_RATE], by_name.get(v.MFU)
-    last = (ratios or rates).last
-    peak = last.get(v.FLOPS_PEAK)
-    return RankFlops(
-        role=rank[0],
-        rank=rank[1],
-        scope=cast("Scope", scope),
-        steps=len(rates.values),
-        per_second=median(rates.values),
-        mfu=median(ratios.values) if ratios else None,
-        peak=float(peak) if isinstance(peak, int | float) else None,
-        peak_source=text(last, v.FLOPS_PEAK_SOURCE),
-        formula=text(last, v.FLOPS_FORMULA),
-        is_host_clock=rates.is_host_clock,
-    )
+MOST_LINES: Final = 24
+"""Lines of the ledger; a line holds every step that has the same fault on the same ranks."""
 
 
 def ledger(run: Run) -> Ledger:
-    """Judge the rows of all ranks, each rank's by themselves: a fault names the ranks that have it."""
+    """Judge the rows of each rank by themselves: a fault names the ranks that have it."""
     judge = _Judge()
     for log in run.logs(v.LEDGER):
-        judge.see(log)
+        judge.add(log)
     return judge.result()
 
 
@@ -94,24 +44,24 @@ class _Judge:
     """Keeps the rows of a few steps of each rank."""
 
     def __init__(self) -> None:
-        self._waiting: defaultdict[tuple[LoopKey, RankKey], dict[int, list[Row[RankKey]]]] = defaultdict(dict)
+        self._open: defaultdict[tuple[LoopKey, RankKey], dict[int, list[Row[RankKey]]]] = defaultdict(dict)
         self._ranks: defaultdict[tuple[LoopKey, int], set[RankKey]] = defaultdict(set)
         self._found: dict[tuple[LoopKey, int, str, Fault], list[RankKey]] = {}
         self._rows = 0
 
-    def see(self, log: LogView) -> None:
+    def add(self, log: LogView) -> None:
         rank = rank_of(log.resource)
         loop = text(log.resource, v.ATTEMPT_ID), text(log.attributes, v.LOOP_NAME)
         row = row_of(log, (rank.role, rank.rank))
         self._rows += 1
         self._ranks[loop, row.step].add(row.rank)
-        steps = self._waiting[loop, row.rank]
+        steps = self._open[loop, row.rank]
         steps.setdefault(row.step, []).append(row)
         if len(steps) > PATIENCE:
             self._judge(loop, steps.pop(min(steps)))
 
     def result(self) -> Ledger:
-        for (loop, _), steps in self._waiting.items():
+        for (loop, _), steps in self._open.items():
             for rows in steps.values():
                 self._judge(loop, rows)
         found = [
@@ -137,7 +87,7 @@ class _Judge:
 
 
 def row_of(log: LogView, rank: RankKey) -> Row[RankKey]:
-    """Read a row as ``observed.ledger`` wrote it down; a part of another form, as a user may record it, is left out."""
+    """Read a row as ``observing.ledger`` wrote it; a part of another form, as a user may record it, is left out."""
     attributes = log.attributes
     tokens = _whole(attributes.get(v.LEDGER_TOKENS), len(fields(TokenSums)))
     mask = _whole(attributes.get(v.LEDGER_MASK), len(fields(MaskSums)))
@@ -173,7 +123,17 @@ def _logprobs(values: Value | None) -> LogprobSums | None:
     return LogprobSums(int(count), mean_abs, mean, largest, int(zeros), (low, at, high))
 
 
-def by_fault(found: Ledger) -> dict[tuple[str, str, tuple[RankKey, ...], int], list[int]]:
+def _blocks(report: Report) -> list[Block]:
+    lines = []
+    for (fault, boundary, ranks, of_ranks), steps in _by_fault(report.ledger).items():
+        who = listed([rank_name(report, *one) for one in ranks]) + (f" of {of_ranks} ranks" if of_ranks > 1 else "")
+        lines.append(f"{fault}, {boundary}: {who}, {_steps(steps)}")
+    left = len(lines) - MOST_LINES
+    lines[MOST_LINES:] = [f"and {plural(left, 'more kind')}: otel-rl report RUN --json lists them"] if left > 0 else []
+    return [Line(f"correctness: {line}", "warning") for line in lines]
+
+
+def _by_fault(found: Ledger) -> dict[tuple[str, str, tuple[RankKey, ...], int], list[int]]:
     """Group the mismatches that differ only in their step, the most frequent first."""
     groups: defaultdict[tuple[str, str, tuple[RankKey, ...], int], list[int]] = defaultdict(list)
     for one in found.mismatches:
@@ -181,3 +141,18 @@ def by_fault(found: Ledger) -> dict[tuple[str, str, tuple[RankKey, ...], int], l
         groups[one.fault, one.boundary, ranks, one.of_ranks].append(one.step)
     order = Counter({key: len(steps) for key, steps in groups.items()})
     return {key: groups[key] for key, _ in order.most_common()}
+
+
+def _steps(steps: Sequence[int]) -> str:
+    """Write numbers of steps as ranges."""
+    ranges: list[list[int]] = []
+    for step in sorted(set(steps)):
+        if ranges and step == ranges[-1][1] + 1:
+            ranges[-1][1] = step
+        else:
+            ranges.append([step, step])
+    names = [str(first) if first == last else f"{first}-{last}" for first, last in ranges]
+    return f"step{'s' if len(set(steps)) > 1 else ''} {', '.join(names)}"
+
+
+LEDGER: Final = Section(title="Correctness", data={"ledger": lambda source: ledger(source.run)}, blocks=_blocks)

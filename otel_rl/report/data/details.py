@@ -1,0 +1,248 @@
+"""Details of the report as data: requests, FLOPs, ledger, open stages, memory; ``report.py`` holds the rest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+Scope = Literal["update", "logprob", "step"]
+SCOPES: Final[tuple[Scope, ...]] = ("update", "logprob", "step")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quantiles:
+    """Values of many requests, as their histogram tells them: within 9 %, which is a bucket, of the truth."""
+
+    count: int
+    median: float
+    p99: float
+    longest: float
+    """The greatest value, exactly."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestRow:
+    """The rollout requests of one engine and model, of all processes; a number that no request told is null."""
+
+    engine: str
+    model: str
+    is_bulk: bool
+    """Submitted all at once, so that `ttft_s` is the position in the queue."""
+    is_evaluation: bool
+    count: int
+    """Requests that are over, however they ended."""
+    aborted: int
+    timed_out: int
+    clipped: int
+    """Cut at the length limit."""
+    errors: int
+    preemptions: int | None
+    """As the requests tell them; null where they do not: see `engine_preemptions`."""
+    ttft_s: Quantiles | None
+    """First token - submit."""
+    queue_s: Quantiles | None
+    """Scheduled - submit."""
+    prefill_s: Quantiles | None
+    """First token - scheduled."""
+    tpot_s: Quantiles | None
+    """(Last - first token) / (n - 1)."""
+    duration_s: Quantiles | None
+    prompt_tokens: Quantiles | None
+    response_tokens: Quantiles | None
+    cached_tokens: Quantiles | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestTail:
+    """What the slowest requests of the rollouts of the training cost, mean by the rollouts' time."""
+
+    slowest: float
+    """Which: this share of the requests."""
+    share: float
+    """Of the rollouts' time, the part in which nothing else is left to generate."""
+    step_share: float | None
+    """The same as part of the step time; null where the rollouts are no stage `rl.sample`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnginePreemptions:
+    """Preemptions as an engine tells them, of all its requests together."""
+
+    engine: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BadRequests:
+    """Requests with something that cannot be."""
+
+    reason: str
+    """A word of docs/requests.md."""
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Requests:
+    """The rollout requests of a run."""
+
+    rows: list[RequestRow]
+    tails: list[RequestTail]
+    bubble: float | None
+    """Slots of the engines that idle at the end of rollouts, as part of slots x rollout time."""
+    kv_cache_peak: float | None
+    engine_preemptions: list[EnginePreemptions]
+    """Of engines whose requests do not tell them; an engine that does not either is not there."""
+    spans: int
+    """Requests that are spans."""
+    omitted: int
+    """Requests that did not become spans; what a rollout keeps is decided, and told, at its end."""
+    bad: list[BadRequests]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankFlops:
+    """How fast one rank computed, median over its steps that did."""
+
+    role: str
+    rank: int
+    scope: Scope
+    """`update`: forward, backward, clipping and optimizer; `logprob`: log-probabilities and values; `step`: both, by
+    the time of the whole step."""
+    steps: int
+    per_second: float
+    """Operations of the model on this rank's device, padding excluded."""
+    mfu: float | None
+    """Null where no peak is known, as of a CPU."""
+    peak: float | None
+    """Operations per second of one device."""
+    peak_source: str
+    formula: str
+    is_host_clock: bool
+    """The time is that of launching device work, so the numbers may be too high."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flops:
+    """The operations of the model."""
+
+    ranks: list[RankFlops]
+    notes: list[str]
+    """What they assume, or why they cannot be known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerRank:
+    """A rank that has a fault."""
+
+    role: str
+    rank: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerMismatch:
+    """One fault of one step, and the ranks that have it."""
+
+    attempt: str
+    loop: str
+    step: int
+    boundary: str
+    """Where it showed; `rl.sample -> rl.train.forward` for what two of them disagree about."""
+    fault: str
+    """In words; docs/model.md lists them."""
+    ranks: list[LedgerRank]
+    of_ranks: int
+    """Ranks that noted the step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ledger:
+    """The correctness ledger."""
+
+    steps: int
+    """Steps of which at least one rank noted something."""
+    rows: int
+    mismatches: list[LedgerMismatch]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenCollective:
+    """The collective that a rank is inside: who else has not left the same one is found by group and sequence."""
+
+    operation: str
+    group: str | None
+    """Null where the process group is not known."""
+    group_size: int | None
+    sequence: int | None
+    """Which collective of its group, from 1; null for what has no place in its order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenStageRow:
+    """A stage without an end: where a rank is now, or was last seen, at most a second before it died."""
+
+    attempt: str
+    """Empty of a rank that does not know it yet."""
+    role: str
+    rank: int
+    stage: str
+    inside: list[str]
+    """The open stages around it, outermost first."""
+    since_ns: int
+    open_s: float
+    """Until now for a living process; until its last record, at least four fifths of it, for a dead one."""
+    longest_s: float | None
+    """Longest call of such a stage that ended, on any rank; null where none is known."""
+    calls_known: bool
+    """False of a rank that does not know its attempt yet: nobody tells how long the calls of it that ended took."""
+    is_alive: bool
+    is_hanging: bool
+    """Of a living process: open for at least 10 s, and for three times as long as the longest call that ended."""
+    iteration: int | None
+    collective: OpenCollective | None
+    """Null where the stage is none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingRun:
+    """A process that began with the run, on a host of it, and is in no run: as a rank before its process group is made.
+
+    Which run it belongs to nobody knows yet, so that no other number of this report counts it.
+    """
+
+    path: str
+    """Its own directory, for a report on it alone."""
+    open_stages: list[OpenStageRow]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryParts:
+    """What the device of one rank held at the end of the step at which most was reserved; null is not known."""
+
+    role: str
+    rank: int
+    allocated_bytes: int
+    """Live tensors."""
+    reserved_bytes: int
+    """Held by torch's allocator."""
+    active_bytes: int | None
+    """Live, or still in use by a stream."""
+    requested_bytes: int | None
+    """Live tensors as they were asked for."""
+    inactive_split_bytes: int | None
+    """Free parts of blocks that cannot be given back."""
+    fragmentation: float | None
+    """Inactive split over reserved."""
+    slack: float | None
+    """Reserved and not allocated, over reserved."""
+    rounding: float | None
+    """Allocated and not requested, over allocated."""
+    non_torch_bytes: int | None
+    """Highest of the run: in use below torch, by whatever process."""
+    activation_bytes: int | None
+    """Highest of the run: of one micro-batch, a lower bound unless its span says that it is exact."""
+    kv_cache_bytes: int | None
+    """Highest of the run: keys and values that an engine of this process kept."""
+    kv_cache_size_bytes: int | None
+    """Highest of the run: taken ahead of time for them, a pool or a static cache."""
+    comm_estimate_bytes: int | None
+    """Estimate: by what non-torch memory grew while process groups were made and first used."""

@@ -1,0 +1,220 @@
+"""How far the numbers of a report can be trusted: what failed, was lost, is damaged or does not agree."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Final, Literal
+
+from otel_rl import vocabulary as v
+from otel_rl.analysis.steps import Name, disagreement
+from otel_rl.journal.read import Journal, PointView
+from otel_rl.report.data.report import ClockSet, DamagedFile, Loss, Rank, RankStep, Report, StepDisagreement
+from otel_rl.report.format import count, listed, plural, seconds
+from otel_rl.report.read.collect import StepRecord
+from otel_rl.report.read.span_attributes import text
+from otel_rl.report.section import Block, Line, Section, attempt_name, notes, rank_name
+
+COUNTED: Final[Mapping[str, Literal["dropped", "changed", "error"]]] = {
+    v.SELF_DROPPED: "dropped",
+    v.SELF_CHANGED: "changed",
+    v.SELF_ERRORS: "error",
+}
+"""What each counter of losses counts."""
+RECORDS: Final = {"traces": "span", "metrics": "metric point", "logs": "log record"}
+MOST_DAMAGED: Final = 16
+"""At most so many journals with damage are listed."""
+MOST_FAILURES: Final = 16
+"""At most so many failures are listed, the last ones."""
+
+
+def totals(points: Iterable[PointView]) -> Counter[tuple[str, str, str]]:
+    """Add up counters of otel_rl itself: of each cumulative stream the point journaled last, over all processes.
+
+    Returns:
+        Sums by metric, signal and reason.
+    """
+    last: dict[tuple[str, str, str, str], PointView] = {}
+    for point in points:
+        writer, attributes = point.journal.identity.writer, point.attributes
+        key = (writer, point.name, text(attributes, v.SIGNAL), text(attributes, v.REASON))
+        last[key] = point
+    sums: Counter[tuple[str, str, str]] = Counter()
+    for (_, name, signal, reason), point in last.items():
+        sums[name, signal, reason] += int(point.value)
+    return sums
+
+
+def loss_rows(points: Iterable[PointView]) -> list[Loss]:
+    """List what the processes counted as given up, changed or failed."""
+    return [
+        Loss(what=COUNTED[name], signal=signal, reason=reason, count=number)
+        for (name, signal, reason), number in sorted(totals(points).items())
+        if number
+    ]
+
+
+def damage_rows(journals: Iterable[Journal]) -> list[DamagedFile]:
+    """Sum up the damaged places of each journal."""
+    return [
+        DamagedFile(
+            writer=journal.identity.writer,
+            places=len(journal.damage),
+            bytes=sum(place.length for place in journal.damage),
+            reason=journal.damage[0].reason,
+        )
+        for journal in journals
+        if journal.damage
+    ]
+
+
+def disagreements(
+    records: Iterable[StepRecord], journals: Iterable[Journal], losses: Iterable[Loss]
+) -> list[StepDisagreement]:
+    """Compare the ranks of each attempt and role by the order of their steps.
+
+    Where spans were lost, or the size cap has removed old ones, nothing is said: the order would have holes. A step in
+    which a process died is not compared: that it was open is journaled before the spans that ended until then.
+    """
+    is_lossy = any(loss.what == "dropped" and loss.signal == "traces" for loss in losses)
+    if is_lossy or any(journal.spans_known_from or journal.damage for journal in journals):
+        return []
+    names: defaultdict[tuple[str, str], defaultdict[Rank, list[Name]]] = defaultdict(lambda: defaultdict(list))
+    ended = (record for record in records if not record.is_open)
+    for record in sorted(ended, key=lambda record: record.step):
+        names[record.attempt, record.rank.role][record.rank].append((record.step.loop, record.step.iteration))
+    rows: list[StepDisagreement] = []
+    for (attempt, role), of_rank in names.items():
+        found = disagreement(of_rank)
+        if found is not None:
+            first = [RankStep(rank.rank, *name) for rank, name in sorted(found.first.items())]
+            rows.append(
+                StepDisagreement(attempt=attempt, role=role, steps=found.steps, compared=found.compared, first=first)
+            )
+    return rows
+
+
+def clock_rows(records: Iterable[StepRecord]) -> list[ClockSet]:
+    """Find by how much the clock of each rank was set before which step.
+
+    Args:
+        records: all steps, in order of their begins.
+    """
+    rows: list[ClockSet] = []
+    known_ns: defaultdict[tuple[str, Rank], int] = defaultdict(int)
+    for record in records:
+        by_ns = record.clock_set_ns - known_ns[record.attempt, record.rank]
+        if by_ns:
+            known_ns[record.attempt, record.rank] = record.clock_set_ns
+            rows.append(
+                ClockSet(
+                    attempt=record.attempt,
+                    rank=record.rank,
+                    loop=record.step.loop,
+                    step=record.step.iteration,
+                    by_s=by_ns / 1e9,
+                )
+            )
+    return rows
+
+
+def _failures(report: Report) -> list[Block]:
+    left = len(report.failures) - MOST_FAILURES
+    blocks = notes(f"and {plural(left, 'failure')} before these:" if left > 0 else "")
+    for failure in report.failures[-MOST_FAILURES:]:
+        who = rank_name(report, failure.rank.role, failure.rank.rank)
+        where = f"inside {failure.stage}, step {failure.step}{attempt_name(report, failure.attempt)}"
+        blocks.append(Line(f"{who} failed with {failure.error} {where}", "warning"))
+    if report.state == "interrupted":
+        text = "The program exited while another thread was inside a step, which is in no average."
+        blocks.append(Line(text, "warning"))
+    return blocks
+
+
+def _unseen(report: Report) -> list[Block]:
+    if not report.unseen_steps:
+        return []
+    ranks = " of all ranks" if len(report.ranks) > 1 else ""
+    text = (
+        f"{plural(report.unseen_steps, 'step')}{ranks} left numbers and no spans: not sampled (OTEL_TRACES_SAMPLER) or "
+        "given up. All but requests and what is told over the steps is of the others, and no goodput is given."
+    )
+    return [Line(text, "warning")]
+
+
+def _disagreement(report: Report, row: StepDisagreement) -> str:
+    ((usual, _),) = Counter(map(_step_name, row.first)).most_common(1)
+    known = next(one.rank for one in row.first if _step_name(one) == usual)
+    others = [
+        f"{_step_name(one)} on {rank_name(report, row.role, one.rank)}" for one in row.first if _step_name(one) != usual
+    ]
+    return (
+        f"Ranks call {row.steps} of {plural(row.compared, 'step')} by different numbers: what "
+        f"{rank_name(report, row.role, known)} calls {usual} is {listed(others)}. Ranks are compared by these numbers: "
+        "do not trust what is said of them."
+    )
+
+
+def _step_name(one: RankStep) -> str:
+    return f"step {one.iteration}" if one.loop == "train" else f"step {one.iteration} of {one.loop}"
+
+
+def _clock_lines(report: Report) -> list[str]:
+    """Return one line on whose clock was set by how much; none if no clock was."""
+    ranks: defaultdict[str, list[str]] = defaultdict(list)
+    for row in sorted(report.clocks_set, key=lambda row: row.rank):
+        way = "forward" if row.by_s > 0 else "back"
+        loop = "" if row.loop == "train" else f" of {row.loop}"
+        when = f"before step {row.step}{loop}{attempt_name(report, row.attempt)}"
+        ranks[f"{way} by {seconds(abs(row.by_s))} {when}"].append(rank_name(report, row.rank.role, row.rank.rank))
+    times = [f"that of {listed(names)} {what}" for what, names in ranks.items()]
+    return [f"Wall clocks were set: {listed(times)}; durations do not depend on that."] if times else []
+
+
+def _caveats(report: Report) -> list[Block]:
+    lines = [
+        f"{plural(loss.count, RECORDS.get(loss.signal, 'record'))} dropped ({loss.reason})"
+        for loss in report.losses
+        if loss.what == "dropped"
+    ]
+    lines += [
+        f"{plural(loss.count, 'number')} told apart by {v.METRIC_NAME} alone ({loss.reason})"
+        if loss.reason == "name_clash"
+        else f"{plural(loss.count, 'value')} cut, replaced or left out ({loss.reason})"
+        for loss in report.losses
+        if loss.what == "changed"
+    ]
+    lines += [
+        f"{plural(loss.count, 'error')} inside otel_rl: could not {loss.reason}"
+        for loss in report.losses
+        if loss.what == "error"
+    ]
+    lines += [
+        f"{row.writer}: {count(row.bytes)} bytes unreadable in {plural(row.places, 'place')} ({row.reason})"
+        for row in report.damage[:MOST_DAMAGED]
+    ]
+    if len(report.damage) > MOST_DAMAGED:
+        lines.append(f"and {plural(len(report.damage) - MOST_DAMAGED, 'journal')} more with unreadable bytes")
+    return [Line(line, "warning") for line in (*lines, *_clock_lines(report))]
+
+
+FAILURES: Final = Section(title="Failures", data={"failures": lambda source: source.found.failures}, blocks=_failures)
+UNSEEN_STEPS: Final = Section(
+    title="Steps without spans", data={"unseen_steps": lambda source: source.unseen_steps}, blocks=_unseen
+)
+DISAGREEMENTS: Final = Section(
+    title="Numbers of steps",
+    data={
+        "disagreements": lambda source: disagreements(source.found.steps, source.run.journals, source.losses),
+    },
+    blocks=lambda report: [Line(_disagreement(report, row), "warning") for row in report.disagreements],
+)
+CAVEATS: Final = Section(
+    title="Lost, changed or damaged",
+    data={
+        "losses": lambda source: source.losses,
+        "damage": lambda source: damage_rows(source.run.journals),
+        "clocks_set": lambda source: clock_rows(source.found.steps),
+    },
+    blocks=_caveats,
+)

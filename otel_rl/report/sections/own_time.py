@@ -1,0 +1,151 @@
+"""Own times of the main stages by rank, and who is slow in them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from statistics import median
+from typing import Final
+
+from otel_rl import vocabulary as v
+from otel_rl.analysis.balance import STRAGGLER_RATIO, slowest
+from otel_rl.report.data.efficiency import StragglerRow
+from otel_rl.report.data.report import BalanceRow, Rank, RankSeconds, Report, StageRow
+from otel_rl.report.format import seconds, shorten
+from otel_rl.report.read.average import Averaged
+from otel_rl.report.section import MOST_RANKS, Block, Column, Line, Section, Table, more, notes, rank_name, rank_names
+
+MAIN_SHARE: Final = 0.01
+"""A stage has a row from this share of the step time."""
+MOST_ROWS: Final = 40
+"""A table has at most so many stages, those with a slow rank first; JSON has all."""
+LONGEST_RANK: Final = 16
+"""The name of a rank beside its stage is shortened to this."""
+MARK: Final = " *"
+SHORT_HEADS: Final = ("fastest", "median", "longest")
+
+
+def balance_rows(
+    averaged: Averaged, stages: Sequence[StageRow], stragglers: Sequence[StragglerRow]
+) -> list[BalanceRow]:
+    """Compare the ranks of each role and pipeline stage in each main stage, in the order of the stage table.
+
+    What is under no stage has a row only where a rank is slow there.
+
+    Args:
+        averaged: the steps.
+        stages: of the same steps.
+        stragglers: their stages have a row however short they are.
+    """
+    peers = {record.rank: (record.rank.role, record.pipeline) for record in averaged.steady}
+    slow = {row.stage for row in stragglers}
+    rows: list[BalanceRow] = []
+    for stage in stages:
+        is_main = stage.share >= MAIN_SHARE or stage.stage in slow
+        if stage.inside is None and is_main and (stage.stage not in (v.OTHER, v.COMM) or stage.stage in slow):
+            found = _own_ns(averaged, stage.stage)
+            for of in sorted({peers[rank] for rank in found}):
+                own = {rank: found.get(rank, []) for rank in sorted(peers) if peers[rank] == of}
+                named = [row for row in stragglers if row.stage == stage.stage and Rank(row.role, row.rank) in own]
+                rows.append(_row(stage, own, averaged, named))
+    return rows
+
+
+def _own_ns(averaged: Averaged, stage: str) -> dict[Rank, list[int]]:
+    found: defaultdict[Rank, list[int]] = defaultdict(list)
+    if stage == v.OTHER:
+        for record in averaged.steady:
+            found[record.rank].append(record.other_ns)
+    for record, part in averaged.slices((stage,)):
+        found[record.rank].append(part.own_ns)
+    return found
+
+
+def _row(
+    stage: StageRow, own_ns: dict[Rank, list[int]], averaged: Averaged, named: Sequence[StragglerRow]
+) -> BalanceRow:
+    own_s = {rank: median(times) / 1e9 if times else 0.0 for rank, times in own_ns.items()}
+    is_comparable = len(own_s) > 1 and not (stage.is_comm_hidden or stage.is_host_clock)
+    found = slowest(own_s) if is_comparable else None
+    slow = [Rank(row.role, row.rank) for row in named]
+    ratio = found.own_s / found.others_s if found and found.others_s > 0 else None
+    excess_s = found.excess_s * _frequency(averaged, found.rank, own_ns) if found else None
+    return BalanceRow(
+        stage=stage.stage,
+        own=[RankSeconds(rank.role, rank.rank, value) for rank, value in own_s.items()],
+        is_comparable=is_comparable,
+        straggler=slow[0] if slow else None,
+        tied=slow[1:],
+        ratio=(None if named[0].is_at_times else named[0].ratio) if named else ratio,
+        excess_s=named[0].cost_s if named else excess_s,
+    )
+
+
+def _frequency(averaged: Averaged, rank: Rank, own_ns: dict[Rank, list[int]]) -> float:
+    """Return in which part of a rank's steps it has the stage."""
+    return len(own_ns[rank]) / sum(record.rank == rank for record in averaged.steady)
+
+
+def _blocks(report: Report) -> list[Block]:
+    rows = [row for row in report.balance if len(row.own) > 1]
+    if not rows:
+        return []
+    ranks = sorted({Rank(one.role, one.rank) for row in rows for one in row.own})
+    places = sorted(range(len(rows)), key=lambda place: rows[place].straggler is None)[:MOST_ROWS]
+    shown = [rows[place] for place in sorted(places)]
+    short = _table(report, shown, [])
+    table = _table(report, shown, ranks, short) if len(ranks) <= MOST_RANKS else short
+    marked = {row.stage for row in rows if not row.is_comparable}
+    stages = [stage for stage in report.stages if stage.inside is None and stage.stage in marked]
+    lines = ["Own time: median of the steps with the stage, without the collectives in it."]
+    if any(stage.is_comm_hidden for stage in stages):
+        lines.append("* Collectives hide inside and cannot be separated: no rank is named.")
+    if any(stage.is_host_clock for stage in stages):
+        lines.append("* Timed on the host: launches of device work, not the work: no rank is named.")
+    return [table, *more(len(rows) - len(shown), " stages"), *notes(*lines)]
+
+
+def _table(report: Report, rows: list[BalanceRow], ranks: list[Rank], narrow: Table | None = None) -> Table:
+    """Make a table with the times of each rank; without ranks those of the fastest, the median and the slowest."""
+    heads = map(Column, rank_names(report, ranks) or SHORT_HEADS)
+    table = Table([Column("own time", "name"), *heads, Column("slowest", "fact")], narrow=narrow)
+    for row in rows:
+        if ranks:
+            own = {Rank(one.role, one.rank): one.own_s for one in row.own}
+            cells = [_cell(own.get(rank), rank in (row.straggler, *row.tied)) for rank in ranks]
+        else:
+            times = sorted(one.own_s for one in row.own)
+            cells = [_cell(times[0]), _cell(median(times)), _cell(times[-1], row.straggler is not None)]
+        table.add(row.stage if row.is_comparable else row.stage + MARK, *cells, _slowest(report, row))
+    return table
+
+
+def _cell(own_s: float | None, is_slow: bool = False) -> Line:
+    return Line("-" if own_s is None else seconds(own_s), "warning" if is_slow else "")
+
+
+def _slowest(report: Report, row: BalanceRow) -> Line:
+    if not row.is_comparable:
+        return Line("-", "note")
+    if row.straggler is None:
+        return Line(_not_slow(report, row), "note")
+    name = shorten(rank_name(report, row.straggler.role, row.straggler.rank), LONGEST_RANK)
+    if row.tied:
+        name = f"{name} and {row.tied[0].rank}" if len(row.tied) == 1 else f"{len(row.tied) + 1} ranks"
+    how = "at times" if row.ratio is None else f"{row.ratio:.1f}x the others"
+    return Line(f"{name}, {how}", "warning")
+
+
+def _not_slow(report: Report, row: BalanceRow) -> str:
+    """Return why no rank is slow: a stage of one rank alone, nearly equal times, or times too short to matter."""
+    if row.ratio is not None:
+        return "even" if row.ratio < STRAGGLER_RATIO else "negligible"
+    busy = [one for one in row.own if one.own_s > 0]
+    return f"only {shorten(rank_name(report, busy[0].role, busy[0].rank), LONGEST_RANK)}" if len(busy) == 1 else "-"
+
+
+OWN_TIME: Final = Section(
+    title="Own time by rank",
+    data={"balance": lambda source: balance_rows(source.averaged, source.stages, source.efficiency.stragglers)},
+    blocks=_blocks,
+)
