@@ -13,8 +13,8 @@ from otel_rl.report.section import Block, Cell, Line, Picture, Severity, Table, 
 
 SPECIAL: Final = re.compile(r"([\\`*_{}\[\]<>|~#&$])")
 """Characters with which a name could change the layout."""
-LIST: Final = re.compile(r"^([-+=]|\d+[.)])")
-"""Beginning of a line that would make it part of a list or a heading."""
+LIST: Final = re.compile(r"^([-+=](?=[-+=\s])|\d+[.)](?=\s))")
+"""Beginning of a line that would make it an item of a list, a heading or a rule."""
 PICTURE_WIDTH: Final = 16
 
 
