@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
 Severity = Literal["", "note", "good", "warning", "heading"]
 MOST_RANKS: Final = 16
-"""A table lists at most so many ranks; JSON has all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +99,14 @@ class Section:
 def notes(*texts: str) -> list[Block]:
     """Return the lines below a table."""
     return [Line(text, "note") for text in texts if text]
+
+
+def by_rank(ranks: list[Rank], make: Callable[[list[Rank]], Table]) -> Table:
+    """Make a table with a column for each rank; without ranks if these are too many or do not fit."""
+    short = make([])
+    table = make(ranks) if len(ranks) <= MOST_RANKS else short
+    table.narrow = short if table is not short else None
+    return table
 
 
 def more(left: int, what: str = ", which --json has") -> list[Block]:

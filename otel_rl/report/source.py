@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from time import monotonic_ns
 
 from otel_rl import vocabulary as v
@@ -82,6 +81,15 @@ class Source:
     run: Run
     points: Points
     found: FoldedSpans
+    unseen_steps: int
+    attempts: list[Attempt]
+    steps: StepTimes
+    stages: list[StageRow]
+    efficiency: Efficiency
+    requests: Requests
+    series: list[Series]
+    numbers: list[Series]
+    losses: list[Loss]
 
     def __init__(self, run: Run, now_ns: int, points: Points | None) -> None:
         began_ns = monotonic_ns()
@@ -100,51 +108,18 @@ class Source:
         self.averaged = average(found.steps)
         self.resource: dict[str, Value] = found.resources[list(found.attempts)[-1]] if found.attempts else {}
         self.ranks = sorted({rank for ranks in found.ranks.values() for rank in ranks})
+        self.unseen_steps = max(0, self.points.stepped.total() - len(self.averaged.finished))
+        self.attempts = attempt_rows(found, self.averaged, self.opened, self.alive)
+        self.steps, self.stages = step_times(self.averaged), stage_rows(self.averaged)
+        self.efficiency = efficiency(found, self.averaged)
+        if self.unseen_steps:
+            self.efficiency = replace(self.efficiency, goodput=[])  # the time of such steps is in no span
+        self.requests = self.points.requests.rows(self.stages, found.requests)
+        self.series, self.numbers = self.points.numbers.series(found.steps)
+        self.losses = loss_rows(self.points.counts.points())
 
-    @cached_property
-    def unseen_steps(self) -> int:
-        """How many steps have points and no spans."""
-        return max(0, self.points.stepped.total() - len(self.averaged.finished))
-
-    @cached_property
-    def attempts(self) -> list[Attempt]:
-        """The attempts in order of time."""
-        return attempt_rows(self.found, self.averaged, self.opened, self.alive)
-
-    @cached_property
-    def steps(self) -> StepTimes:
-        """Step times."""
-        return step_times(self.averaged)
-
-    @cached_property
-    def stages(self) -> list[StageRow]:
-        """The stages of the averaged steps."""
-        return stage_rows(self.averaged)
-
-    @cached_property
-    def efficiency(self) -> Efficiency:
-        """Where the time went, without goodput if some steps have no spans."""
-        made = efficiency(self.found, self.averaged)
-        return replace(made, goodput=[]) if self.unseen_steps else made
-
-    @cached_property
-    def requests(self) -> Requests:
-        """The rollout requests."""
-        return self.points.requests.rows(self.stages, self.found.requests)
-
-    @cached_property
-    def series(self) -> tuple[list[Series], list[Series]]:
-        """Numbers over the steps: those with a name of ours, and the training's own."""
-        return self.points.numbers.series(self.found.steps)
-
-    @cached_property
-    def losses(self) -> list[Loss]:
-        """What was given up or changed."""
-        return loss_rows(self.points.counts.points())
-
-    @cached_property
     def verdict(self) -> Verdict:
-        """What holds the run back, judged without the one step that would outweigh the others."""
+        """Judge the run without the one step that would outweigh the others."""
         if not self.steps.averaged:
             return nothing(self.run, self.found, self.opened, is_counted=bool(self.points.stepped))
         fair, long_step = set_aside(self.averaged)

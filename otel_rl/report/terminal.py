@@ -26,7 +26,6 @@ WARNING: Final = "yellow"
 STYLES: Final[dict[Severity, str]] = {"": "", "note": NOTE, "good": GOOD, "warning": WARNING, "heading": HEADING}
 PICTURE: Final = "cyan"
 GAP: Final = 2
-"""Cells between two columns."""
 LEAST_NAME: Final = 16
 """A longer name is not made shorter than this while another column can be left out."""
 SHORTEST_NAME: Final = 3

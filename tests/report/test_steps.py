@@ -17,7 +17,7 @@ from otel_rl.report.read.average import Averaged, average
 from otel_rl.report.read.collect import FoldedSpans, StepRecord
 from otel_rl.report.read.containers import NOTHING as NO_TIME
 from otel_rl.report.read.span_attributes import WorkSums
-from otel_rl.report.read.step_stages import Slices
+from otel_rl.report.read.step_stages import StepStages
 from otel_rl.report.sections.collective_times import comm_rows
 from otel_rl.report.sections.own_time import balance_rows
 from otel_rl.report.sections.rank_activity import efficiency
@@ -59,13 +59,13 @@ def record(
         rank=Rank("trainer", rank),
         step=step,
         covered_ns=step.time_ns,
-        slices=Slices(slices, {}),
+        stages=StepStages(slices, {}),
         direct_comm=comm,
         work=WorkSums(),
         is_truncated=False,
         calls=calls,
         bubbles=Bubbles(step.time_ns, 0, 0, 0, 0),
-        spent=NO_TIME,
+        goodput=NO_TIME,
     )
 
 
@@ -140,7 +140,7 @@ def test_a_stage_is_looked_up_in_its_own_steps_only() -> None:
     steps = [
         replace(
             record(0, Step(number * MS, (number + 1) * MS, "train", number), {}),
-            slices=Watched({(f"sample {number}",): one}),  # type: ignore[arg-type]
+            stages=Watched({(f"sample {number}",): one}),  # type: ignore[arg-type]
         )
         for number in range(100)
     ]

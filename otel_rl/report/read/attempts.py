@@ -8,12 +8,13 @@ from otel_rl import vocabulary as v
 from otel_rl.journal.read import OpenStage as OpenView
 from otel_rl.report.data.report import Attempt, State
 from otel_rl.report.read.average import Averaged
-from otel_rl.report.read.collect import Bounds, FoldedSpans, StepRecord
+from otel_rl.report.read.collect import FoldedSpans, StepRecord
+from otel_rl.report.read.containers import Bounds
 from otel_rl.report.read.span_attributes import begun_ns, clock_set_ns, is_container, text
 
 
 def add_open(found: FoldedSpans, opened: Sequence[OpenView]) -> None:
-    """Let processes count that have finished no span yet."""
+    """Add the processes that have finished no span yet."""
     for container in sorted(filter(lambda view: is_container(view.name), opened), key=begun_ns):
         found.holders.add(container.journal.identity.writer)
         found.clock_set_ns[container.journal.identity.writer] = clock_set_ns(container)
@@ -28,21 +29,17 @@ def add_open(found: FoldedSpans, opened: Sequence[OpenView]) -> None:
 
 
 def living(alive: set[str], found: FoldedSpans) -> set[str]:
-    """Leave out the workers that may outlive their attempt: it is over once its ranks have recorded their tear-down.
-
-    A worker that was ended cannot close its journal, and counts as living for a minute where nobody can look it up.
-    """
+    """Leave out the workers of attempts whose ranks have recorded their tear-down: a worker that is killed cannot."""
     over = {phase.attempt for phase in found.phases if phase.name == v.TEARDOWN}
     helpers = [found.writers[attempt] for attempt in over if not found.writers[attempt] & alive & found.holders]
     return alive.difference(*helpers)
 
 
 def add_now(found: FoldedSpans, alive: set[str], now_ns: int, read_ns: int) -> None:
-    """Let attempts whose processes live last until now: inside a long stage they may record nothing for hours.
+    """Extend attempts whose processes are alive until now: inside a long stage they may record nothing for hours.
 
-    What was written in the ``read_ns`` in which the spans were read ended behind ``now_ns``: they last until then.
-    What ended even later was written by a clock that is ahead. Where clocks were set, now is the earliest that it may
-    be by those that nobody set: whose clock ``now_ns`` is by is not known.
+    What ended up to ``read_ns`` after ``now_ns`` was written while the spans were read; what ended even later was
+    written by a clock that is ahead. If clocks were set, now is the earliest that it may be by one that was not.
     """
     for attempt, bounds in found.attempts.items():
         holders = found.writers[attempt] & found.holders
@@ -53,10 +50,9 @@ def add_now(found: FoldedSpans, alive: set[str], now_ns: int, read_ns: int) -> N
 
 
 def leave_out_helpers(found: FoldedSpans) -> None:
-    """Forget the attempts and the wall time of programs beside the training: of a launcher, of a server that it starts.
+    """Forget the attempts of programs beside the training, such as a launcher: without a step, beside one with steps.
 
-    They make no step while another attempt does, from before its begin until after its end or inside its time. An
-    attempt that died before its first step lies before or behind the others.
+    An attempt that died before its first step lies before or after the others.
     """
     stepped = {record.attempt for record in found.steps}
     for helper in [name for name in found.attempts if name not in stepped]:
@@ -73,8 +69,8 @@ def _is_beside(helper: str, attempt: str, found: FoldedSpans) -> bool:
     ]
     one, other = found.attempts[helper], found.attempts[attempt]
     is_inside = other.begin_ns <= one.begin_ns and one.end_ns <= other.end_ns
-    is_around = one.begin_ns <= other.begin_ns and other.end_ns <= one.end_ns
-    return bool(clocks[0] & clocks[1]) and (is_inside or is_around)
+    is_outside = one.begin_ns <= other.begin_ns and other.end_ns <= one.end_ns
+    return bool(clocks[0] & clocks[1]) and (is_inside or is_outside)
 
 
 def attempt_rows(found: FoldedSpans, averaged: Averaged, opened: Sequence[OpenView], alive: set[str]) -> list[Attempt]:
@@ -106,7 +102,7 @@ def _state(attempt: str, found: FoldedSpans, opened: Iterable[OpenView], alive: 
     if _has_failed(attempt, found, last.values()):
         return "failed"
     if left and not has_teardown:
-        return "killed"  # behind an exception or the tear-down it is what a worker was in that was ended with them
+        return "killed"  # after an exception or the tear-down it is what a worker was in that was ended with them
     if any(record.is_open and not _is_torn_down(record, found) for record in last.values()):
         return "interrupted"
     return "finished" if has_teardown else "unknown"
@@ -120,7 +116,6 @@ def _has_failed(attempt: str, found: FoldedSpans, last: Iterable[StepRecord]) ->
 
 
 def _is_torn_down(record: StepRecord, found: FoldedSpans) -> bool:
-    """Whether a rank's tear-down followed a step."""
     return any(
         (phase.attempt, phase.rank) == (record.attempt, record.rank) and phase.begin_ns >= record.step.begin_ns
         for phase in found.phases

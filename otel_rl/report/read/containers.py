@@ -14,50 +14,42 @@ from otel_rl.analysis.stage_calls import Key
 from otel_rl.journal.read import SpanView
 
 UPDATE: Final = frozenset((v.TRAIN, v.FORWARD, v.BACKWARD, v.CLIP, v.OPTIMIZER))
-"""What an update that was skipped has made in vain."""
 NOTHING: Final = Goodput(0, 0, 0, 0, 0)
 NO_CALLS: Final[frozenset[Key]] = frozenset()
 """One for all of a run's steps: an empty one takes 216 bytes."""
 
 
 @dataclass(slots=True)
-class Wall:
-    """The time of one rank in one attempt."""
+class Bounds:
+    """First and last recorded time."""
 
     begin_ns: int
-    """Of its first container."""
     end_ns: int
-    """Of its last one."""
-    phases: list[tuple[Interval, Goodput]] = field(default_factory=list)
-    """The containers that are no step."""
 
     def widen(self, begin_ns: int, end_ns: int) -> None:
-        """Take another container in."""
+        """Make it hold another interval."""
         self.begin_ns, self.end_ns = min(self.begin_ns, begin_ns), max(self.end_ns, end_ns)
 
 
-def spent(container: SpanView, inside: Sequence[SpanView], *, is_step: bool) -> Goodput:
-    """Split a container by kind.
+@dataclass(slots=True)
+class Wall(Bounds):
+    """The time of the containers of one rank in one attempt."""
 
-    Args:
-        container: of a step, of set-up or of tear-down.
-        inside: the spans in it, directly or not.
-        is_step: all of set-up and tear-down is overhead.
-    """
+    phases: list[tuple[Interval, Goodput]] = field(default_factory=list)
+    """The containers that are no step."""
+
+
+def time_by_kind(container: SpanView, inside: Sequence[SpanView], *, is_step: bool) -> Goodput:
+    """Split a container by kind; all of set-up and tear-down is overhead."""
     within = container.start_ns, container.end_ns
     times = [(kind_of(span.name), (span.start_ns, span.end_ns)) for span in inside]
     wasted = [(Kind.WASTED, interval) for interval in skipped(inside, container.start_ns)]
-    around = [] if is_step else [(Kind.OVERHEAD, within)]
-    return goodput([*times, *wasted, *around], *within)
+    rest = [] if is_step else [(Kind.OVERHEAD, within)]
+    return goodput([*times, *wasted, *rest], *within)
 
 
 def skipped(spans: Iterable[SpanView], begin_ns: int) -> Iterator[Interval]:
-    """Give what was done for updates that the optimizer skipped: the update since its last step.
-
-    Args:
-        spans: of one step.
-        begin_ns: of the step.
-    """
+    """Return what a step did for updates that the optimizer skipped: the update since its last step."""
     update = [span for span in spans if span.name in UPDATE]
     for optimizer in sorted((span for span in update if span.name == v.OPTIMIZER), key=lambda span: span.end_ns):
         if optimizer.attributes.get(v.OPTIMIZER_SKIPPED) is True:
@@ -66,7 +58,7 @@ def skipped(spans: Iterable[SpanView], begin_ns: int) -> Iterator[Interval]:
 
 
 def skipped_calls(container: SpanView, inside: Iterable[SpanView]) -> frozenset[Key]:
-    """Name the calls of a step that are as a whole of updates that the optimizer skipped: waits in them stay wasted."""
+    """Return the calls of a step that lie in skipped updates as a whole: waits in them stay wasted."""
     update = [span for span in inside if span.name in UPDATE]
     wasted = set(skipped(update, container.start_ns))
     found: set[Key] = set()
@@ -80,25 +72,20 @@ def skipped_calls(container: SpanView, inside: Iterable[SpanView]) -> frozenset[
 
 
 def moved(parts: Goodput, waits_ns: Iterable[tuple[str, int]]) -> Goodput:
-    """Let waits in collectives count as idle.
-
-    Args:
-        parts: of one step.
-        waits_ns: stage, and how long it waited for slower peers.
-    """
+    """Count the waits in the collectives of stages as idle."""
     left = {Kind.PRODUCTIVE: parts.productive_ns, Kind.OVERHEAD: parts.overhead_ns, Kind.OTHER: parts.other_ns}
     idle_ns = parts.idle_ns
     for stage, wait_ns in waits_ns:
         kind = kind_of(stage)
         if kind in left:
-            taken = min(left[kind], wait_ns)
-            left[kind] -= taken
-            idle_ns += taken
+            moved_ns = min(left[kind], wait_ns)
+            left[kind] -= moved_ns
+            idle_ns += moved_ns
     return Goodput(left[Kind.PRODUCTIVE], left[Kind.OVERHEAD], idle_ns, parts.wasted_ns, left[Kind.OTHER])
 
 
 def without(parts: Goodput, twice_ns: int) -> Goodput:
-    """Take away what another container of the rank has already; which kind it was is not known, so other goes first."""
+    """Subtract what another container of the rank has already, of unknown kind, so that other goes first."""
     left: list[int] = []
     for part in (parts.other_ns, parts.productive_ns, parts.overhead_ns, parts.idle_ns, parts.wasted_ns):
         left.append(max(0, part - twice_ns))
@@ -114,7 +101,7 @@ def whole(wall: Wall, containers: Iterable[Goodput]) -> Goodput:
 
 
 def twice(intervals: Iterable[Interval]) -> dict[Interval, int]:
-    """Say of the containers of a rank that overlap earlier ones by how much, ns."""
+    """Return by how much the containers of a rank overlap earlier ones, ns."""
     found: dict[Interval, int] = {}
     reached: int | None = None
     for begin, end in sorted(intervals):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Final
 
 from otel_rl import vocabulary as v
@@ -24,57 +24,51 @@ RAISE_SHARE: Final = 0.001
 """A stage raised the memory when it went this much above the stage before it; a few pages are noise."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    bytes: int
-    is_exact: bool
-    stage: str
-    iteration: int | None
-
-
 class MemoryPeaks:
-    """Collects the highest values over the spans of a run."""
+    """The highest values over the spans of a run."""
 
     def __init__(self) -> None:
-        self._peaks: dict[tuple[Rank, MemoryKind], _Seen] = {}
-        self._stages: dict[tuple[Rank, MemoryKind], _Seen] = {}
+        self._peaks: dict[tuple[Rank, MemoryKind], MemoryPeak] = {}
+        self._stages: dict[tuple[Rank, MemoryKind], MemoryPeak] = {}
+        """The stage that last raised each."""
 
     def add(self, span: SpanView, phase: str, iteration: int | None) -> None:
-        """Take the memory of a span in.
+        """Add the memory of a span; the innermost stage comes first.
 
         Args:
-            span: spans come in order of their ends, so the innermost stage comes first.
-            phase: what a container is called that is no step: set-up or tear-down.
+            span: in order of ends.
+            phase: the name of a container that is no step: set-up or tear-down.
             iteration: number of the step that the span is in.
         """
         if ANY.isdisjoint(span.attributes):
             return
+        rank, name = rank_of(span.resource), _name(span, phase)
         for kind, peak, exact, ends in KINDS:
             own = integer(span.attributes, peak)
             size = max(own, *(integer(span.attributes, key) for key in ends))
             if not size:
                 continue
-            key = (rank_of(span.resource), kind)
-            found = _Seen(size, own >= size and span.attributes.get(exact) is True, _name(span, phase), iteration)
-            if _is_higher(found, self._peaks.get(key), slack_share=SLACK_SHARE if peak == v.RSS_PEAK else 0):
-                self._peaks[key] = found
-            before = self._stages.get(key)
-            if _is_stage(span, iteration) and (before is None or size > before.bytes * (1 + RAISE_SHARE)):
-                self._stages[key] = found
-
-    def rows(self) -> list[MemoryPeak]:
-        """List the peaks by rank; each names the stage that last raised it, or the span of the peak without stages."""
-        return [
-            MemoryPeak(
+            found = MemoryPeak(
                 role=rank.role,
                 rank=rank.rank,
                 kind=kind,
-                bytes=peak.bytes,
-                is_exact=peak.is_exact,
-                stage=self._stages.get((rank, kind), peak).stage,
-                iteration=self._stages.get((rank, kind), peak).iteration,
+                bytes=size,
+                is_exact=own >= size and span.attributes.get(exact) is True,
+                stage=name,
+                iteration=iteration,
             )
-            for (rank, kind), peak in sorted(self._peaks.items())
+            if _is_higher(found, self._peaks.get((rank, kind))):
+                self._peaks[rank, kind] = found
+            before = self._stages.get((rank, kind))
+            if _is_stage(span, iteration) and (before is None or size > before.bytes * (1 + RAISE_SHARE)):
+                self._stages[rank, kind] = found
+
+    def rows(self) -> list[MemoryPeak]:
+        """List the peaks by rank; each names the stage that last raised it, or the span of the peak without stages."""
+        stages = {key: self._stages.get(key, peak) for key, peak in self._peaks.items()}
+        return [
+            replace(peak, stage=stages[key].stage, iteration=stages[key].iteration)
+            for key, peak in sorted(self._peaks.items())
         ]
 
 
@@ -84,15 +78,13 @@ def _name(span: SpanView, phase: str) -> str:
 
 
 def _is_stage(span: SpanView, iteration: int | None) -> bool:
-    """Whether a span says more than that a step or the run as a whole went so high."""
+    """Whether a span is a stage, and not a step or the run as a whole."""
     return bool(span.parent_id) and not (is_container(span.name) and iteration is not None)
 
 
-def _is_higher(found: _Seen, seen: _Seen | None, *, slack_share: float) -> bool:
+def _is_higher(found: MemoryPeak, seen: MemoryPeak | None) -> bool:
     """Compare peaks; an exact one gives way to a reading only beyond the slack."""
-    if seen is None:
-        return True
-    if found.is_exact == seen.is_exact:
-        return found.bytes > seen.bytes
-    slack = 1 + slack_share
+    if seen is None or found.is_exact == seen.is_exact:
+        return seen is None or found.bytes > seen.bytes
+    slack = 1 + (SLACK_SHARE if found.kind == "host rss" else 0)
     return found.bytes * slack >= seen.bytes if found.is_exact else found.bytes > seen.bytes * slack

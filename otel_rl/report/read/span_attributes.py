@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final
+from operator import add
+from typing import Final, NamedTuple
 
 from otel_rl import vocabulary as v
 from otel_rl.journal.read import OpenStage, SpanView
@@ -33,9 +33,8 @@ MOST_SET_NS: Final = 1 << 62
 """No clock is set by that; a crafted journal may say anything."""
 
 
-@dataclass(slots=True)
-class WorkSums:
-    """What was handled: samples and tokens."""
+class WorkSums(NamedTuple):
+    """Counts of what was handled: samples and tokens."""
 
     samples: int = 0
     prompt_tokens: int = 0
@@ -50,73 +49,60 @@ class WorkSums:
     """Tokens of every training forward."""
     train_tokens: int = 0
     """Tokens that the loss uses, as far as the forwards say which are prompts or of an environment."""
-    has_prompts: bool = False
-    """Whether a rollout says the tokens of its prompts."""
-    has_responses: bool = False
+    has_prompts: int = 0
+    """How many rollouts say the tokens of their prompts."""
+    has_responses: int = 0
 
     @property
     def prompts(self) -> int | None:
-        """All prompt tokens; None where no rollout says any."""
+        """All prompt tokens; None if no rollout says any."""
         return self.prompt_tokens if self.has_prompts else None
 
     @property
     def responses(self) -> int | None:
-        """All response tokens; None where no rollout says any."""
+        """All response tokens; None if no rollout says any."""
         return self.response_tokens if self.has_responses else None
 
     @property
     def padding(self) -> int | None:
-        """All padding positions; None where a forward that says its tokens does not say them, or where none does."""
+        """All padding positions; None if a forward that says its tokens does not say them, or if none does."""
         is_said = self.padded_tokens == self.forward_tokens and self.padded_tokens + self.padding_tokens
         return self.padding_tokens if is_said else None
 
-    def add(self, other: WorkSums) -> None:
-        """Add the counts of another one."""
-        for name in COUNTS:
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-        self.has_prompts |= other.has_prompts
-        self.has_responses |= other.has_responses
+    def plus(self, other: WorkSums) -> WorkSums:
+        """Add two up."""
+        return WorkSums(*map(add, self, other))
 
-    def most(self, other: WorkSums) -> None:
-        """Take the larger of each count: of ranks that share their samples some may count what others do not see."""
-        for name in COUNTS:
-            setattr(self, name, max(getattr(self, name), getattr(other, name)))
-
-
-COUNTS: Final = (
-    "samples", "prompt_tokens", "response_tokens", "environment_tokens", "padding_tokens", "padded_tokens",
-    "forward_tokens", "train_tokens",
-)  # fmt: skip
-"""What of work is added up."""
+    def most(self, other: WorkSums) -> WorkSums:
+        """Return the larger of each count: of ranks that share their samples some may count what others do not see."""
+        return WorkSums(*map(max, self, other))
 
 
 def clock_set_ns(view: SpanView | OpenStage) -> int:
-    """Say by how much the wall clock of a container's process had been set when it began, ns."""
+    """Return by how much the wall clock of a container's process had been set when it began, ns."""
     set_ns = integer(view.attributes, v.CLOCK_SET)
     return set_ns if abs(set_ns) < MOST_SET_NS else 0
 
 
 def begun_ns(view: SpanView | OpenStage) -> int:
-    """Say when a container began by its process's clock if nobody had set that: one that began later has more."""
+    """Return when a container began by its process's clock as if that had not been set."""
     return view.start_ns - clock_set_ns(view)
 
 
 def rank_of(resource: Mapping[str, Value]) -> Rank:
-    """Say which rank a resource belongs to."""
+    """Return the rank of a resource."""
     return _rank(text(resource, v.ROLE) or "trainer", integer(resource, v.RANK))
 
 
 @lru_cache(maxsize=4096)
 def _rank(role: str, number: int) -> Rank:
-    """Make each rank once, which all of its steps share."""
     return Rank(role, number)
 
 
 def work_of(span: SpanView) -> WorkSums | None:
     """Read what a training stage handled: rollouts count each sample once, training counts every forward.
 
-    A stage may say at its begin what it is about to do: of one that did not return, which may be tried again, nothing
-    counts.
+    Nothing counts of a stage that did not return: it may be tried again.
     """
     attributes = span.attributes
     if attributes.get(v.MODE) == "eval" or span.status_code == ERROR or v.TRUNCATED in attributes:

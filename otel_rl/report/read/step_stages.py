@@ -9,108 +9,85 @@ from typing import Final, NamedTuple
 from otel_rl.analysis.stages import NO_COMM, Comm, Path, Slice
 
 FULL: Final = 5
-"""Numbers of a stage: union, own time, collectives, time in them, end of its durations, which come behind. Of one call
-without collectives its duration says all of this."""
+"""Numbers of a stage: union, own time, collectives, time in them, end of its durations, which follow after all stages.
+One call without collectives has one number, its duration."""
 HIDDEN, HOST, DEVICE, SINGLE = 1, 2, 4, 8
 
 
-class Place(NamedTuple):
-    """Where the numbers of a stage stand."""
+class StagePosition(NamedTuple):
+    """Where the numbers of a stage are."""
 
     first: int
     flags: int
     before: int
-    """Where the number is from which on its durations are; -1: they are the first."""
 
 
 class Shape(NamedTuple):
-    """Which stage stands where, and where the durations begin; shared by all steps that have the same."""
+    """Which stage is where, and where the durations begin; shared by all steps that have the same."""
 
-    places: dict[Path, Place]
+    positions: dict[Path, StagePosition]
     size: int
 
 
 Shapes = dict[tuple[tuple[Path, int], ...], Shape]
 
 
-class Slices(Mapping[Path, Slice]):
-    """Slices by path. Cost: 8 bytes a stage with one call and no collectives, 48 another; as an object it takes 400."""
+class StepStages(Mapping[Path, Slice]):
+    """Stages by path: 8 bytes one with one call and no collectives, 48 another; as an object it takes 400."""
 
     __slots__ = ("_numbers", "_shape")
 
-    def __init__(self, slices: Mapping[Path, Slice], known: Shapes) -> None:
-        """Keep slices.
-
-        Args:
-            slices: of one step.
-            known: shapes of other steps, to be shared.
-        """
-        key = tuple((path, _flags(part)) for path, part in slices.items())
+    def __init__(self, stages: Mapping[Path, Slice], known: Shapes) -> None:
+        key = tuple((path, _flags(stage)) for path, stage in stages.items())
         self._shape = known.get(key) or known.setdefault(key, _shape(key))
         numbers: list[int] = []
         durations: list[int] = []
-        for (_, flags), part in zip(key, slices.values(), strict=True):
+        for (_, flags), stage in zip(key, stages.values(), strict=True):
             if flags & SINGLE:
-                numbers += part.durations_ns
+                numbers += stage.durations_ns
             else:
-                durations += part.durations_ns
-                numbers += (part.busy_ns, part.own_ns, part.comm.count, part.comm.time_ns, len(durations))
+                durations += stage.durations_ns
+                numbers += (stage.busy_ns, stage.own_ns, stage.comm.count, stage.comm.time_ns, len(durations))
         self._numbers = array("q", numbers + durations)
 
     def __getitem__(self, path: Path) -> Slice:
-        """Make the slice of a path."""
-        (places, size), numbers = self._shape, self._numbers
-        first, flags, before = places[path]
+        (positions, size), numbers = self._shape, self._numbers
+        first, flags, before = positions[path]
+        clocks = flags & HIDDEN > 0, flags & HOST > 0, flags & DEVICE > 0
         if flags & SINGLE:
             time_ns = numbers[first]
-            return Slice(
-                (time_ns,), time_ns, time_ns, NO_COMM, flags & HIDDEN > 0, flags & HOST > 0, flags & DEVICE > 0
-            )
+            return Slice((time_ns,), time_ns, time_ns, NO_COMM, *clocks)
         busy_ns, own_ns, count, time_ns, end = numbers[first : first + FULL]
-        return Slice(
-            durations_ns=tuple(numbers[size + (numbers[before] if before >= 0 else 0) : size + end]),
-            busy_ns=busy_ns,
-            own_ns=own_ns,
-            comm=Comm(count, time_ns),
-            is_hidden=flags & HIDDEN > 0,
-            is_host_clock=flags & HOST > 0,
-            is_device_clock=flags & DEVICE > 0,
-        )
+        begin = numbers[before] if before >= 0 else 0
+        return Slice(tuple(numbers[size + begin : size + end]), busy_ns, own_ns, Comm(count, time_ns), *clocks)
 
     def __contains__(self, path: object) -> bool:
-        """Say whether the step has a stage, without making its slice."""
-        return path in self._shape.places
+        return path in self._shape.positions
 
     def __iter__(self) -> Iterator[Path]:
-        """Give the paths in their order."""
-        return iter(self._shape.places)
+        return iter(self._shape.positions)
 
     def __len__(self) -> int:
-        """Say how many stages there are."""
-        return len(self._shape.places)
+        return len(self._shape.positions)
 
     def collectives(self) -> Iterator[tuple[Path, Comm]]:
-        """Give the collectives of each stage that has any, without making its slice."""
-        for path, (first, flags, _) in self._shape.places.items():
+        """Return the collectives of each stage that has any."""
+        for path, (first, flags, _) in self._shape.positions.items():
             if not flags & SINGLE and self._numbers[first + 2]:
                 yield path, Comm(self._numbers[first + 2], self._numbers[first + 3])
 
 
-def _flags(part: Slice) -> int:
-    is_single = (
-        len(part.durations_ns) == 1 and part.comm == NO_COMM and part.busy_ns == part.own_ns == part.durations_ns[0]
-    )
-    return HIDDEN * part.is_hidden + HOST * part.is_host_clock + DEVICE * part.is_device_clock + SINGLE * is_single
+def _flags(stage: Slice) -> int:
+    times = stage.durations_ns
+    is_single = len(times) == 1 and stage.comm == NO_COMM and stage.busy_ns == stage.own_ns == times[0]
+    return HIDDEN * stage.is_hidden + HOST * stage.is_host_clock + DEVICE * stage.is_device_clock + SINGLE * is_single
 
 
 def _shape(key: tuple[tuple[Path, int], ...]) -> Shape:
-    places: dict[Path, Place] = {}
+    positions: dict[Path, StagePosition] = {}
     size, before = 0, -1
     for path, flags in key:
-        places[path] = Place(size, flags, before)
-        if flags & SINGLE:
-            size += 1
-        else:
-            before = size + FULL - 1
-            size += FULL
-    return Shape(places, size)
+        positions[path] = StagePosition(size, flags, before)
+        size += 1 if flags & SINGLE else FULL
+        before = before if flags & SINGLE else size - 1
+    return Shape(positions, size)

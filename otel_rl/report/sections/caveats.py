@@ -12,6 +12,7 @@ from otel_rl.journal.read import Journal, PointView
 from otel_rl.report.data.report import ClockSet, DamagedFile, Loss, Rank, RankStep, Report, StepDisagreement
 from otel_rl.report.format import count, listed, plural, seconds
 from otel_rl.report.read.collect import StepRecord
+from otel_rl.report.read.last_points import LastPoints
 from otel_rl.report.read.span_attributes import text
 from otel_rl.report.section import Block, Line, Section, attempt_name, notes, rank_name
 
@@ -20,33 +21,24 @@ COUNTED: Final[Mapping[str, Literal["dropped", "changed", "error"]]] = {
     v.SELF_CHANGED: "changed",
     v.SELF_ERRORS: "error",
 }
-"""What each counter of losses counts."""
 RECORDS: Final = {"traces": "span", "metrics": "metric point", "logs": "log record"}
 MOST_DAMAGED: Final = 16
-"""At most so many journals with damage are listed."""
 MOST_FAILURES: Final = 16
-"""At most so many failures are listed, the last ones."""
 
 
 def totals(points: Iterable[PointView]) -> Counter[tuple[str, str, str]]:
-    """Add up counters of otel_rl itself: of each cumulative stream the point journaled last, over all processes.
-
-    Returns:
-        Sums by metric, signal and reason.
-    """
-    last: dict[tuple[str, str, str, str], PointView] = {}
+    """Add up the last points of otel_rl's own counters by metric, signal and reason, over all processes."""
+    last = LastPoints()
     for point in points:
-        writer, attributes = point.journal.identity.writer, point.attributes
-        key = (writer, point.name, text(attributes, v.SIGNAL), text(attributes, v.REASON))
-        last[key] = point
+        last.add(point)
     sums: Counter[tuple[str, str, str]] = Counter()
-    for (_, name, signal, reason), point in last.items():
-        sums[name, signal, reason] += int(point.value)
+    for point in last.points():
+        sums[point.name, text(point.attributes, v.SIGNAL), text(point.attributes, v.REASON)] += int(point.value)
     return sums
 
 
 def loss_rows(points: Iterable[PointView]) -> list[Loss]:
-    """List what the processes counted as given up, changed or failed."""
+    """List what was given up, was changed or failed."""
     return [
         Loss(what=COUNTED[name], signal=signal, reason=reason, count=number)
         for (name, signal, reason), number in sorted(totals(points).items())
@@ -71,11 +63,7 @@ def damage_rows(journals: Iterable[Journal]) -> list[DamagedFile]:
 def disagreements(
     records: Iterable[StepRecord], journals: Iterable[Journal], losses: Iterable[Loss]
 ) -> list[StepDisagreement]:
-    """Compare the ranks of each attempt and role by the order of their steps.
-
-    Where spans were lost, or the size cap has removed old ones, nothing is said: the order would have holes. A step in
-    which a process died is not compared: that it was open is journaled before the spans that ended until then.
-    """
+    """Compare the ranks of each attempt and role by the order of their steps; nothing is said if spans were lost."""
     is_lossy = any(loss.what == "dropped" and loss.signal == "traces" for loss in losses)
     if is_lossy or any(journal.spans_known_from or journal.damage for journal in journals):
         return []
@@ -95,11 +83,7 @@ def disagreements(
 
 
 def clock_rows(records: Iterable[StepRecord]) -> list[ClockSet]:
-    """Find by how much the clock of each rank was set before which step.
-
-    Args:
-        records: all steps, in order of their begins.
-    """
+    """Return by how much the clock of each rank was set before which step, from all steps in order of time."""
     rows: list[ClockSet] = []
     known_ns: defaultdict[tuple[str, Rank], int] = defaultdict(int)
     for record in records:
@@ -160,7 +144,6 @@ def _step_name(one: RankStep) -> str:
 
 
 def _clock_lines(report: Report) -> list[str]:
-    """Return one line on whose clock was set by how much; none if no clock was."""
     ranks: defaultdict[str, list[str]] = defaultdict(list)
     for row in sorted(report.clocks_set, key=lambda row: row.rank):
         way = "forward" if row.by_s > 0 else "back"

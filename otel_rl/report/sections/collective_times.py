@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from statistics import median
 from typing import Final
 
@@ -13,7 +14,7 @@ from otel_rl.report.data.report import CommRow, Rank, RankComm, Report, StageRow
 from otel_rl.report.format import number, seconds
 from otel_rl.report.read.average import Averaged
 from otel_rl.report.read.collect import StepRecord
-from otel_rl.report.section import MOST_RANKS, Block, Section, Table, more, notes, rank_names
+from otel_rl.report.section import Block, Section, Table, by_rank, more, notes, rank_names
 
 MOST_ROWS: Final = 40
 """A table has at most so many stages, those with the longest times; JSON has all."""
@@ -38,8 +39,7 @@ def comm_rows(averaged: Averaged, stages: list[StageRow]) -> list[CommRow]:
 
 
 def _comm(record: StepRecord) -> Iterator[tuple[str, Comm]]:
-    """Return the collectives of a step by their outermost stage."""
-    found = [(path[0], comm) for path, comm in record.slices.collectives() if len(path) == 1 and path[0] != v.COMM]
+    found = [(path[0], comm) for path, comm in record.stages.collectives() if len(path) == 1 and path[0] != v.COMM]
     for stage, comm in [*found, (v.COMM, record.direct_comm)]:
         if comm.count:
             yield stage, comm
@@ -56,10 +56,7 @@ def _blocks(report: Report) -> list[Block]:
     longest = sorted(report.comm, key=lambda row: max(one.time_s for one in row.ranks), reverse=True)[:MOST_ROWS]
     stages = {row.stage for row in longest}
     rows = [row for row in report.comm if row.stage in stages]
-    table = _table(report, rows, [])
-    if len(ranks) <= MOST_RANKS:
-        short, table = table, _table(report, rows, ranks)
-        table.narrow = short
+    table = by_rank(ranks, partial(_table, report, rows))
     lines = ["Means per step: calls of a rank, and its time in them with waiting for others."]
     if any(stage.is_comm_hidden for stage in report.stages):
         lines.append("Those of compiled regions and of DDP on a device are not among them: Python does not see these.")

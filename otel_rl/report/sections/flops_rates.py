@@ -20,7 +20,6 @@ from otel_rl.report.read.span_attributes import rank_of, text
 from otel_rl.report.section import Block, Section, Table, more, notes, rank_name
 
 RankKey = tuple[str, int]
-"""Role and rank."""
 UNITS: Final = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"))
 MOST_ROWS: Final = 32
 """At most so many ranks are shown, the slowest."""
@@ -41,7 +40,7 @@ class _Values:
 
 
 class FlopsPoints:
-    """The points of a run that say how many FLOPs were done. Cost: 8 bytes a point."""
+    """The points of FLOP/s and MFU: 8 bytes each."""
 
     NAMES: Final = (v.FLOPS_RATE, v.MFU)
 
@@ -49,7 +48,7 @@ class FlopsPoints:
         self._values: defaultdict[tuple[RankKey, str], dict[str, _Values]] = defaultdict(dict)
 
     def add(self, point: PointView) -> None:
-        """Take a point of ``NAMES`` in; what a user recorded under these names has no scope."""
+        """Add a point of ``NAMES``; what a user recorded under these names has no scope."""
         rank, scope = rank_of(point.resource), text(point.attributes, v.FLOPS_SCOPE)
         if scope in SCOPES and isfinite(point.value):
             self._values[(rank.role, rank.rank), scope].setdefault(point.name, _Values()).add(point)
@@ -109,7 +108,6 @@ def rate(per_second: float) -> str:
 
 
 def _note(rows: Sequence[RankFlops]) -> str:
-    """Name the formula, the peak and the clock."""
     peaks = dict.fromkeys((row.peak, row.peak_source) for row in rows if row.peak is not None)
     facts = [f"Of one device by {rows[0].formula.capitalize()}'s formula, padding excluded, median over steps"]
     facts += [f"peak {rate(peak or 0)}FLOP/s ({source})" for peak, source in peaks]

@@ -51,7 +51,7 @@ def _trainings(source: Source) -> list[TrainingRow]:
 
 
 def _missing_ranks(source: Source) -> int:
-    """Count the ranks of the last attempt that train, by what the others say, and of which nothing was read."""
+    """Count the training ranks of the last attempt of which nothing was read, by what the others say."""
     found, last = source.found, next(reversed(source.found.attempts), "")
     roles = {record.rank.role for record in found.steps if record.attempt == last}
     return sum(max(0, found.worlds[last, role] - sum(rank.role == role for rank in source.ranks)) for role in roles)
@@ -170,6 +170,6 @@ HEADER: Final = Section(
     blocks=_blocks,
 )
 VERDICT: Final = Section(
-    data={"verdict": lambda source: source.verdict},
+    data={"verdict": lambda source: source.verdict()},
     blocks=lambda report: [Line(report.verdict.sentence, "heading")],
 )

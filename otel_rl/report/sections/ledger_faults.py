@@ -20,16 +20,14 @@ from otel_rl.report.read.span_attributes import integer, rank_of, text
 from otel_rl.report.section import Block, Line, Section, rank_name
 
 NUM_LOGPROBS: Final = len(fields(LogprobSums)) - 1 + len(LAGS)
-"""Numbers that say how logprobs agree: the correlations are one each."""
+"""Numbers on how logprobs agree: the correlations are one each."""
 PATIENCE: Final = 16
-"""A step is judged when its rank has noted so many later ones: rows of a batch that outlasts steps come late."""
+"""A step is judged when its rank has so many newer ones: a batch may outlast its step."""
 
 RankKey = tuple[str, int]
-"""Role and rank."""
 LoopKey = tuple[str, str]
-"""Attempt and loop."""
 MOST_LINES: Final = 24
-"""Lines of the ledger; a line holds every step that has the same fault on the same ranks."""
+"""At most so many lines are shown; one holds all steps with the same fault on the same ranks."""
 
 
 def ledger(run: Run) -> Ledger:
@@ -41,7 +39,7 @@ def ledger(run: Run) -> Ledger:
 
 
 class _Judge:
-    """Keeps the rows of a few steps of each rank."""
+    """Holds the rows of a few steps of each rank."""
 
     def __init__(self) -> None:
         self._open: defaultdict[tuple[LoopKey, RankKey], dict[int, list[Row[RankKey]]]] = defaultdict(dict)
@@ -107,7 +105,6 @@ def row_of(log: LogView, rank: RankKey) -> Row[RankKey]:
 
 
 def _whole(values: Value | None, count: int) -> list[int]:
-    """Read so many whole numbers; none where there are others."""
     found = [value for value in values if isinstance(value, int)] if isinstance(values, list | tuple) else []
     return found if len(found) == count else []
 
@@ -134,7 +131,6 @@ def _blocks(report: Report) -> list[Block]:
 
 
 def _by_fault(found: Ledger) -> dict[tuple[str, str, tuple[RankKey, ...], int], list[int]]:
-    """Group the mismatches that differ only in their step, the most frequent first."""
     groups: defaultdict[tuple[str, str, tuple[RankKey, ...], int], list[int]] = defaultdict(list)
     for one in found.mismatches:
         ranks = tuple((rank.role, rank.rank) for rank in one.ranks)

@@ -18,11 +18,10 @@ from otel_rl.report.section import MOST_RANKS, Block, Column, Section, Table, mo
 OF_STEP: Final = (
     v.ALLOCATED, v.RESERVED, v.ACTIVE, v.REQUESTED, v.INACTIVE_SPLIT, v.FRAGMENTATION, v.SLACK, v.ROUNDING,
 )  # fmt: skip
-"""Read at one moment: the end of a step."""
 HIGHEST: Final = (v.NON_TORCH, v.ACTIVATION, v.KV_BYTES_PEAK, v.KV_BYTES, v.COMM_BUFFERS)
 NAMES: Final = frozenset((*OF_STEP, *HIGHEST))
 MOST_STEPS: Final = 4096
-"""Of a rank, whose points are kept until the older half, but for the one that counts, is forgotten."""
+"""So many steps of a rank are kept; then the older half is forgotten, but for the fullest."""
 COLUMNS: Final[tuple[tuple[str, Callable[[MemoryParts], float | None], Callable[[float], str]], ...]] = (
     # heading, number, how it is written
     ("live", lambda row: row.allocated_bytes, size),
@@ -44,14 +43,14 @@ PARTS_NOTE: Final = (
 
 @dataclass(slots=True)
 class _Of:
-    """What is known of one rank: the numbers of its steps by their end, and the highest of the others."""
+    """The numbers of one rank: of its steps by their end, and the highest of the others."""
 
     steps: dict[int, dict[str, float]]
     highest: dict[str, float]
 
 
 class MemoryPoints:
-    """Collects the points of a run's devices."""
+    """The points of a run's devices."""
 
     NAMES: Final = NAMES
 
@@ -59,7 +58,7 @@ class MemoryPoints:
         self._ranks: defaultdict[Rank, _Of] = defaultdict(lambda: _Of({}, {}))
 
     def add(self, point: PointView) -> None:
-        """Take one point in; only those of ``NAMES`` count."""
+        """Add a point of ``NAMES``."""
         of = self._ranks[rank_of(point.resource)]
         if point.name in HIGHEST:
             of.highest[point.name] = max(of.highest.get(point.name, 0.0), point.value)
@@ -76,7 +75,7 @@ class MemoryPoints:
 
 
 def _fullest(steps: dict[int, dict[str, float]]) -> int:
-    """Find the end of the step at which most was reserved; of several the last."""
+    """Return the end of the last step at which most was reserved."""
     return max(steps, key=lambda time_ns: (steps[time_ns].get(v.RESERVED, 0.0), time_ns))
 
 
@@ -119,7 +118,6 @@ def _peak_blocks(report: Report) -> list[Block]:
 
 
 def _highest(rows: Sequence[MemoryPeak]) -> list[MemoryPeak]:
-    """Choose the highest peaks of each kind, in the order in which they are given."""
     shown: set[int] = set()
     for kind in {row.kind for row in rows}:
         places = [place for place, row in enumerate(rows) if row.kind == kind]
@@ -128,7 +126,6 @@ def _highest(rows: Sequence[MemoryPeak]) -> list[MemoryPeak]:
 
 
 def _part_blocks(report: Report) -> list[Block]:
-    """Show what each device held, of many the fullest ones."""
     rows = sorted(report.memory_parts, key=lambda row: -row.reserved_bytes)[:MOST_RANKS]
     rows.sort(key=lambda row: (row.role, row.rank))
     known = [column for column in COLUMNS if any(column[1](row) is not None for row in rows)]

@@ -37,33 +37,29 @@ HANG_RATIO: Final = 3.0
 MOST_OPEN: Final = 16
 """At most so many open stages are listed; a cluster that hangs has one per rank."""
 START_NS: Final = 60_000_000_000
-"""The ranks of a launcher begin within that, in any order: one may be there before the run is."""
+"""The ranks of a launcher begin within this time, in any order: one may be there before the run is."""
 LAG_S: Final = 1.0
 """The journal is at most this late (docs/failures.md), so a shorter time says nothing."""
 
 
 def open_rows(views: Iterable[OpenStage], now_ns: int, longest_ns: Mapping[str, int]) -> list[OpenStageRow]:
-    """Name the innermost open stage of each rank and what is around it.
+    """Return the innermost open stage of each rank and those outside it.
 
     Args:
         views: open stages of all writers.
         now_ns: the present, ns since 1970; a dead writer's stages end at its last record instead.
-        longest_ns: longest finished call by ``call_of``, ns.
+        longest_ns: longest finished call by ``call_of``.
     """
     by_writer: defaultdict[str, list[OpenStage]] = defaultdict(list)
     for view in views:
         by_writer[view.journal.identity.writer].append(view)
     innermost = [pair for group in by_writer.values() for pair in _innermost(_not_over(group))]
-    rows = [_open_row(view, around, now_ns, longest_ns) for view, around in innermost]
+    rows = [_open_row(view, outer, now_ns, longest_ns) for view, outer in innermost]
     return sorted(rows, key=lambda row: (row.role, row.rank, row.since_ns))
 
 
 def _not_over(views: list[OpenStage]) -> list[OpenStage]:
-    """Leave out the steps of a process before its last one, with what is in them.
-
-    A process has one step, set-up or tear-down at a time. That another is open is journaled before the spans that ended
-    until then; who reads in between, or after a kill there, finds both open.
-    """
+    """Leave out the steps of a process before its last one: the next is journaled as open before their spans are."""
     containers = sorted((view for view in views if is_container(view.name)), key=begun_ns)
     over = {view.trace_id for view in containers} - {view.trace_id for view in containers[-1:]}
     return [view for view in views if view.trace_id not in over]
@@ -72,30 +68,30 @@ def _not_over(views: list[OpenStage]) -> list[OpenStage]:
 def _innermost(views: list[OpenStage]) -> list[tuple[OpenStage, list[OpenStage]]]:
     known = {view.span_id: view for view in views}
     parents = {view.parent_id for view in views}
-    return [(view, _around(view, known)) for view in views if view.span_id not in parents]
+    return [(view, _outer(view, known)) for view in views if view.span_id not in parents]
 
 
-def _around(view: OpenStage, known: dict[bytes, OpenStage]) -> list[OpenStage]:
-    around: list[OpenStage] = []
-    while view.parent_id in known and len(around) < len(known):
+def _outer(view: OpenStage, known: dict[bytes, OpenStage]) -> list[OpenStage]:
+    outer: list[OpenStage] = []
+    while view.parent_id in known and len(outer) < len(known):
         view = known[view.parent_id]
-        around.insert(0, view)
-    return around
+        outer.insert(0, view)
+    return outer
 
 
-def _open_row(view: OpenStage, around: list[OpenStage], now_ns: int, longest_ns: Mapping[str, int]) -> OpenStageRow:
+def _open_row(view: OpenStage, outer: list[OpenStage], now_ns: int, longest_ns: Mapping[str, int]) -> OpenStageRow:
     rank = rank_of(view.resource)
     end_ns = now_ns if view.alive else view.last_ns
     open_s = max(0, end_ns - view.start_ns) / 1e9
     call = call_of(view.name, view.attributes)
     longest_s = longest_ns[call] / 1e9 if call in longest_ns else None
-    numbers = [number for one in (view, *around) if (number := iteration_of(one.attributes)) is not None]
+    numbers = [number for one in (view, *outer) if (number := iteration_of(one.attributes)) is not None]
     return OpenStageRow(
         attempt=text(view.resource, v.ATTEMPT_ID),
         role=rank.role,
         rank=rank.rank,
         stage=label(view.name, view.attributes),
-        inside=[label(one.name, one.attributes) for one in around if not is_container(one.name) and one.name != v.LOOP],
+        inside=[label(one.name, one.attributes) for one in outer if not is_container(one.name) and one.name != v.LOOP],
         since_ns=view.start_ns,
         open_s=open_s,
         longest_s=longest_s,
@@ -117,11 +113,7 @@ def _collective(view: OpenStage) -> OpenCollective:
 
 
 def pending(run: Run, attempts: Iterable[Attempt], now_ns: int) -> list[PendingRun]:
-    """Find the processes that wait beside a run for the name of theirs.
-
-    They were told no name, so that their run has none but the one that rank 0 made of its attempt. Of that run they
-    may be where they are on a host of it and began while it was recorded; more nobody knows.
-    """
+    """Find the processes that may belong to a run that was given no name: on a host of it, begun while it ran."""
     path = Path(os.path.abspath(run.path))  # of "." neither the name nor the parent would be known
     times = [(one.begin_ns - START_NS, one.end_ns) for one in attempts if is_made_of(path.name, one.id)]
     hosts = _hosts(run)
@@ -142,12 +134,11 @@ def _runs(root: Path) -> Iterator[Run]:
 
 
 def _longest_ns(run: Run) -> dict[str, int]:
-    """Find the longest call of each stage that ended, as it is held until the run is known."""
     return collect(run.spans(KEYS)).longest_ns
 
 
 def _hosts(run: Run) -> set[str]:
-    """What the hosts of a run are known by: their boot, or their name where that is not told."""
+    """Return what identifies the hosts of a run: their boot, or else their name."""
     return {journal.identity.boot_id or journal.identity.host for journal in run.journals} - {""}
 
 
@@ -156,12 +147,10 @@ def _is_hanging(report: Report) -> bool:
 
 
 def _open_lines(report: Report) -> list[Block]:
-    """Name the innermost open stages, those that may hang first, then by their time."""
     return _lines(report, sorted(report.open_stages, key=lambda row: (-row.is_hanging, -row.open_s)))
 
 
 def _pending_lines(report: Report) -> list[Block]:
-    """Name the processes that began with the run and are in none."""
     if not report.pending:
         return []
     are = f"{count(len(report.pending))} {'is' if len(report.pending) == 1 else 'are'}"
@@ -201,7 +190,6 @@ def _where(row: OpenStageRow) -> str:
 
 
 def _which(collective: OpenCollective) -> str:
-    """Name a collective so that it can be told whether another rank is in the same one."""
     of = f" of {collective.group}" if collective.group else ""
     ranks = f", {collective.group_size} ranks" if collective.group_size else ""
     number = f" {collective.sequence}" if collective.sequence else ""

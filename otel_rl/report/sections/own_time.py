@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from functools import partial
 from statistics import median
 from typing import Final
 
@@ -13,7 +14,7 @@ from otel_rl.report.data.efficiency import StragglerRow
 from otel_rl.report.data.report import BalanceRow, Rank, RankSeconds, Report, StageRow
 from otel_rl.report.format import seconds, shorten
 from otel_rl.report.read.average import Averaged
-from otel_rl.report.section import MOST_RANKS, Block, Column, Line, Section, Table, more, notes, rank_name, rank_names
+from otel_rl.report.section import Block, Column, Line, Section, Table, by_rank, more, notes, rank_name, rank_names
 
 MAIN_SHARE: Final = 0.01
 """A stage has a row from this share of the step time."""
@@ -30,12 +31,7 @@ def balance_rows(
 ) -> list[BalanceRow]:
     """Compare the ranks of each role and pipeline stage in each main stage, in the order of the stage table.
 
-    What is under no stage has a row only where a rank is slow there.
-
-    Args:
-        averaged: the steps.
-        stages: of the same steps.
-        stragglers: their stages have a row however short they are.
+    The stage of a straggler has a row however short it is; what is under no stage has one only then.
     """
     peers = {record.rank: (record.rank.role, record.pipeline) for record in averaged.steady}
     slow = {row.stage for row in stragglers}
@@ -56,7 +52,7 @@ def _own_ns(averaged: Averaged, stage: str) -> dict[Rank, list[int]]:
     if stage == v.OTHER:
         for record in averaged.steady:
             found[record.rank].append(record.other_ns)
-    for record, part in averaged.slices((stage,)):
+    for record, part in averaged.steps_with((stage,)):
         found[record.rank].append(part.own_ns)
     return found
 
@@ -82,7 +78,6 @@ def _row(
 
 
 def _frequency(averaged: Averaged, rank: Rank, own_ns: dict[Rank, list[int]]) -> float:
-    """Return in which part of a rank's steps it has the stage."""
     return len(own_ns[rank]) / sum(record.rank == rank for record in averaged.steady)
 
 
@@ -93,8 +88,7 @@ def _blocks(report: Report) -> list[Block]:
     ranks = sorted({Rank(one.role, one.rank) for row in rows for one in row.own})
     places = sorted(range(len(rows)), key=lambda place: rows[place].straggler is None)[:MOST_ROWS]
     shown = [rows[place] for place in sorted(places)]
-    short = _table(report, shown, [])
-    table = _table(report, shown, ranks, short) if len(ranks) <= MOST_RANKS else short
+    table = by_rank(ranks, partial(_table, report, shown))
     marked = {row.stage for row in rows if not row.is_comparable}
     stages = [stage for stage in report.stages if stage.inside is None and stage.stage in marked]
     lines = ["Own time: median of the steps with the stage, without the collectives in it."]
@@ -105,10 +99,10 @@ def _blocks(report: Report) -> list[Block]:
     return [table, *more(len(rows) - len(shown), " stages"), *notes(*lines)]
 
 
-def _table(report: Report, rows: list[BalanceRow], ranks: list[Rank], narrow: Table | None = None) -> Table:
+def _table(report: Report, rows: list[BalanceRow], ranks: list[Rank]) -> Table:
     """Make a table with the times of each rank; without ranks those of the fastest, the median and the slowest."""
     heads = map(Column, rank_names(report, ranks) or SHORT_HEADS)
-    table = Table([Column("own time", "name"), *heads, Column("slowest", "fact")], narrow=narrow)
+    table = Table([Column("own time", "name"), *heads, Column("slowest", "fact")])
     for row in rows:
         if ranks:
             own = {Rank(one.role, one.rank): one.own_s for one in row.own}

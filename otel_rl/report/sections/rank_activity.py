@@ -19,7 +19,6 @@ from otel_rl.report.sections.wall_time import Goodputs
 from otel_rl.runs.calls import matched_peers
 
 MOST_SLOW: Final = 16
-"""At most so many lines are about slow ranks; JSON has all."""
 COLUMNS: Final[tuple[tuple[str, Callable[[RankTime], float | None], Callable[[float], str]], ...]] = (
     ("pp", lambda row: row.pipeline, "{:.0f}".format),
     ("active", lambda row: row.active_s, seconds),
@@ -47,10 +46,7 @@ LEAST_SHARE: Final = 0.0005
 
 
 def efficiency(found: FoldedSpans, averaged: Averaged) -> Efficiency:
-    """Fold the steps: goodput takes all of them, everything else those that averages are made of.
-
-    Peers are the ranks of one role and, where it is known, one pipeline stage.
-    """
+    """Fold the steps: goodput takes all of them, everything else the averaged ones."""
     steady = set(map(id, averaged.steady))
     times, goodputs = RankTimes(), Goodputs(found)
     for record in found.steps:
@@ -77,7 +73,6 @@ def efficiency(found: FoldedSpans, averaged: Averaged) -> Efficiency:
 
 
 def _roles(averaged: Averaged) -> list[list[StepRecord]]:
-    """Part the steps by number and role."""
     groups: defaultdict[tuple[StepKey, str], list[StepRecord]] = defaultdict(list)
     for record in averaged.finished:
         groups[record.key, record.rank.role].append(record)

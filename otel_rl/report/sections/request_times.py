@@ -41,14 +41,12 @@ NAMES: Final = frozenset(
         v.ROLLOUT_WALL, v.KV_PEAK,
     )
 )  # fmt: skip
-"""The metrics that a report's requests are made of."""
 PER_ROLLOUT: Final = (v.TAIL, v.ROLLOUT_BUBBLE, v.ROLLOUT_WALL)
 MOST_OPEN: Final = 4096
-"""Rollouts of which more may be said; what is said of one is written down at once."""
+"""So many rollouts stay open for more numbers; those of one rollout are recorded together."""
 
 Kind = tuple[str, str, str, str]
-"""Engine, model, submission, mode."""
-Said = tuple[str, str]
+RolloutNumber = tuple[str, str]
 """A metric of a rollout, and the share of the slowest that it is about."""
 SHOWN: Final = 4
 """Engines with most requests that are shown; JSON has all."""
@@ -69,7 +67,6 @@ BAD: Final = {
     "no_request": "that were none",
     "not_a_number": "with something that is no number",
 }
-"""The meaning of the words of docs/requests.md."""
 
 
 class RequestPoints:
@@ -83,7 +80,7 @@ class RequestPoints:
         self._cache_peak: float | None = None
 
     def add(self, point: PointView) -> None:
-        """Take a point in."""
+        """Add a point."""
         if point.kind != "gauge":
             self._last.add(point)
         if point.name in PER_ROLLOUT:
@@ -92,12 +89,7 @@ class RequestPoints:
             self._cache_peak = point.value if self._cache_peak is None else max(self._cache_peak, point.value)
 
     def rows(self, stages: Sequence[StageRow], spans: int) -> Requests:
-        """Sum up the requests of a run.
-
-        Args:
-            stages: of the run, for the share of the rollout in the step.
-            spans: so many of its requests are spans.
-        """
+        """Sum up the requests of a run, of which so many are spans."""
         last = self._last.points()
         bad: Counter[str] = Counter()
         for point in last:
@@ -110,7 +102,7 @@ class RequestPoints:
             tails=_tails(self._rollouts, stages),
             bubble=self._rollouts.mean((v.ROLLOUT_BUBBLE, "")),
             kv_cache_peak=self._cache_peak,
-            engine_preemptions=_told_by_engines(last, {row.engine for row in rows if row.preemptions is not None}),
+            engine_preemptions=_engine_preemptions(last, {row.engine for row in rows if row.preemptions is not None}),
             spans=spans,
             omitted=sum(round(point.value) for point in last if point.name == v.OMITTED),
             bad=[BadRequests(reason=reason, count=count) for reason, count in sorted(bad.items()) if count],
@@ -118,15 +110,14 @@ class RequestPoints:
 
 
 class _Rollouts:
-    """What is said of each rollout of the training that took any time. Cost: 16 bytes for each number."""
+    """The numbers of each rollout of the training that took any time: 16 bytes each."""
 
     def __init__(self) -> None:
-        self._open: dict[tuple[str, int], dict[Said, float]] = {}
+        self._open: dict[tuple[str, int], dict[RolloutNumber, float]] = {}
         """By writer and time."""
-        self._numbers: defaultdict[Said, tuple[array[float], array[float]]] = defaultdict(
-            lambda: (array("d"), array("d"))
-        )
-        """Values, and the time of the rollout of each."""
+        self._numbers: defaultdict[RolloutNumber, tuple[array[float], array[float]]]
+        self._numbers = defaultdict(lambda: (array("d"), array("d")))
+        """Values, and the times of their rollouts."""
 
     def add(self, point: PointView) -> None:
         if text(point.attributes, v.MODE) == "eval":
@@ -137,21 +128,19 @@ class _Rollouts:
         self._open.setdefault(key, {})[point.name, text(point.attributes, v.SLOWEST)] = point.value
 
     def close(self, most: int) -> None:
-        """Leave no more than so many open."""
         for key in list(self._open)[: max(0, len(self._open) - most)]:
-            said = self._open.pop(key)
-            wall = said.get((v.ROLLOUT_WALL, ""))
-            for name, value in said.items() if wall else ():
+            numbers = self._open.pop(key)
+            wall = numbers.get((v.ROLLOUT_WALL, ""))
+            for name, value in numbers.items() if wall else ():
                 values, walls = self._numbers[name]
                 values.append(value)
                 walls.append(wall or 0.0)
 
     def tails(self) -> set[str]:
-        """Name the shares of the slowest of which something is known."""
         return {slowest for name, slowest in self._numbers if name == v.TAIL}
 
-    def mean(self, name: Said) -> float | None:
-        """Give the mean of a number, each with the time of its rollout as its weight."""
+    def mean(self, name: RolloutNumber) -> float | None:
+        """Return the mean of a number, weighted by the time of its rollout."""
         values, walls = self._numbers[name]
         total = sum(walls)
         return sum(value * wall for value, wall in zip(values, walls, strict=True)) / total if total else None
@@ -179,12 +168,12 @@ def _row(kind: Kind, histograms: dict[str, Histogram], counts: Counter[str]) -> 
     return RequestRow(engine=engine, model=model, is_bulk=submission == "bulk", is_evaluation=mode == "eval", **numbers)
 
 
-def _told_by_engines(points: Iterable[PointView], told: Collection[str]) -> list[EnginePreemptions]:
-    """Sum up the preemptions of the engines whose requests have not told theirs."""
+def _engine_preemptions(points: Iterable[PointView], others: Collection[str]) -> list[EnginePreemptions]:
+    """Sum up the preemptions of the engines whose requests do not have theirs."""
     counts: Counter[str] = Counter()
     for point in points:
         engine = text(point.attributes, v.PROVIDER)
-        if point.name == v.ENGINE_PREEMPTIONS and engine not in told:
+        if point.name == v.ENGINE_PREEMPTIONS and engine not in others:
             counts[engine] += round(point.value)
     return [EnginePreemptions(engine=engine, count=count) for engine, count in sorted(counts.items())]
 

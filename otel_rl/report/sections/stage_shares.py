@@ -27,7 +27,7 @@ EIGHTHS: Final = " ▏▎▍▌▋▊▉"
 
 def stage_rows(averaged: Averaged) -> list[StageRow]:
     """Make one row per stage, largest share first, the stages inside it right below it, `rl.other` at the end."""
-    paths = {path for record in averaged.steady for path in record.slices}
+    paths = {path for record in averaged.steady for path in record.stages}
     rows = {path: _row(averaged, path) for path in paths}
     ordered = sorted(paths, key=lambda path: _order(rows, path))
     return [rows[path] for path in ordered] + ([_other(averaged)] if averaged.time_ns else [])
@@ -43,7 +43,7 @@ def _row(averaged: Averaged, path: Path) -> StageRow:
     per_rank_ns = 0.0
     is_hidden = is_host = False
     is_device = True
-    for record, part in averaged.slices(path):
+    for record, part in averaged.steps_with(path):
         times.extend([ns / 1e9 for ns in part.durations_ns])
         busy_ns += part.busy_ns
         comm_ns += part.comm.time_ns
@@ -128,7 +128,6 @@ def _fold(rows: Sequence[StageRow]) -> tuple[list[StageRow], list[StageRow]]:
 
 
 def _how_small(folded: Sequence[StageRow]) -> str:
-    """Return how small each row is that is left out, and what they add up to."""
     largest = max(row.share for row in folded)
     each = f" below {percent(LEAST_SHARE)}" if largest < LEAST_SHARE else f", each at most {percent(largest)}"
     stages = {row.stage for row in folded if row.inside is None}

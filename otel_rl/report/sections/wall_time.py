@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import reduce
 from typing import Final
 
 from otel_rl.analysis.goodput import Goodput, Kind, kind_of, redone, total
@@ -29,18 +30,12 @@ MOST_ATTEMPTS: Final = 4
 KINDS: Final[tuple[GoodputKind, ...]] = ("productive", "overhead", "idle", "wasted", "other")
 RankOfAttempt = tuple[str, Rank]
 StepOfRank = tuple[str, Rank, int, int]
-"""Attempt, rank, begin and number of a step."""
 
 
 class Goodputs:
     """The wall time of each rank and attempt; takes every step, also those that averages leave out."""
 
     def __init__(self, found: FoldedSpans) -> None:
-        """Find the steps that were made again.
-
-        Args:
-            found: with the steps that will be added.
-        """
         self._found = found
         self._again = _redone(found)
         self._twice = _twice(found)
@@ -51,15 +46,10 @@ class Goodputs:
         """Attempts in which a rank waited for longer than is known."""
 
     def add(self, record: StepRecord, waited: Waited[int] | None) -> None:
-        """Take a step of a rank in.
-
-        Args:
-            record: the step.
-            waited: for slower peers, of the same step; None where it was not compared with theirs.
-        """
-        place = record.attempt, record.rank
+        """Add a step of a rank, and the waits for its slower peers in it; None if it was not compared with theirs."""
+        key = record.attempt, record.rank
         begin_ns = record.step.begin_ns
-        parts = self._once(place, (begin_ns, begin_ns + record.spent.wall_ns), record.spent)
+        parts = self._once(key, (begin_ns, begin_ns + record.goodput.wall_ns), record.goodput)
         if _key(record) in self._again:
             parts = Goodput(0, 0, 0, parts.wall_ns, 0)
         elif waited is None:
@@ -68,20 +58,19 @@ class Goodputs:
                 self._inexact.add(record.attempt)
         else:
             rank = record.rank.rank
-            own = [key for key, by_rank in waited.ns.items() if rank in by_rank and key not in record.skipped]
-            parts = moved(parts, ((key[0], waited.ns[key][rank]) for key in own))
-            if any((key, rank) in waited.least for key in own if kind_of(key[0]) is not Kind.IDLE):
+            own = [call for call, by_rank in waited.ns.items() if rank in by_rank and call not in record.skipped]
+            parts = moved(parts, ((call[0], waited.ns[call][rank]) for call in own))
+            if any((call, rank) in waited.least for call in own if kind_of(call[0]) is not Kind.IDLE):
                 self._inexact.add(record.attempt)
-        self._steps[place] = total([self._steps[place], parts])
-        self._work[record.attempt].add(record.work)
+        self._steps[key] = total([self._steps[key], parts])
+        self._work[record.attempt] = self._work[record.attempt].plus(record.work)
 
     def _once(self, key: tuple[str, Rank], interval: Interval, parts: Goodput) -> Goodput:
-        """Leave out what an earlier container has."""
         twice_ns = self._twice.get(key, {}).get(interval, 0)
         return without(parts, twice_ns) if twice_ns else parts
 
     def rows(self) -> list[GoodputRow]:
-        """Make a row for each attempt, and one for all; none where no time was recorded."""
+        """Make a row for each attempt, and one for all."""
         by_attempt: defaultdict[str, list[Goodput]] = defaultdict(list)
         for key, wall in self._found.walls.items():
             phases = [self._once(key, interval, parts) for interval, parts in wall.phases]
@@ -95,9 +84,7 @@ class Goodputs:
     def _row(self, attempts: Sequence[str], parts: Goodput, ranks: int, *, is_all: bool = False) -> GoodputRow:
         wall_ns = parts.wall_ns
         times_ns = (parts.productive_ns, parts.overhead_ns, parts.idle_ns, parts.wasted_ns, parts.other_ns)
-        work = WorkSums()
-        for name in attempts:
-            work.add(self._work[name])
+        work = reduce(WorkSums.plus, (self._work[name] for name in attempts), WorkSums())
         padding = work.padding
         return GoodputRow(
             attempt=None if is_all else attempts[0],
@@ -117,11 +104,11 @@ def _key(record: StepRecord) -> StepOfRank:
 
 
 def _twice(found: FoldedSpans) -> dict[tuple[str, Rank], dict[Interval, int]]:
-    """Find the containers of each rank that overlap: of two loops at once, or of two processes that are one rank."""
+    """Find the containers of each rank that overlap: of two loops at once, or of two processes of one rank."""
     intervals = {key: [interval for interval, _ in wall.phases] for key, wall in found.walls.items()}
     for record in found.steps:
         begin_ns = record.step.begin_ns
-        intervals[record.attempt, record.rank].append((begin_ns, begin_ns + record.spent.wall_ns))
+        intervals[record.attempt, record.rank].append((begin_ns, begin_ns + record.goodput.wall_ns))
     return {key: twice(of_rank) for key, of_rank in intervals.items()}
 
 
@@ -136,31 +123,28 @@ def _redone(found: FoldedSpans) -> set[StepOfRank]:
     return {
         key
         for attempts in roles.values()
-        for place, ranks in enumerate(attempts.values())
+        for number, ranks in enumerate(attempts.values())
         for own in list(ranks.values())
-        for key in _redone_by(own, list(attempts.values())[place + 1 :], found.clocks)
+        for key in _redone_by(own, list(attempts.values())[number + 1 :], found.clocks)
     }
 
 
 def _redone_by(
     own: Sequence[StepRecord],
-    later: Iterable[Mapping[Rank, list[StepRecord]]],
+    others: Iterable[Mapping[Rank, list[StepRecord]]],
     clocks: Mapping[RankOfAttempt, set[str]],
 ) -> Iterator[StepOfRank]:
-    """Give a rank's steps of one attempt that others did again which began, by the same clock, when it had ended.
-
-    Attempts that run side by side have equal steps too, and so do two jobs that share a name by mistake.
-    """
+    """Return a rank's steps of one attempt that others, which began after its end by the same clock, did again."""
     last = max(own, key=lambda record: record.step.end_ns)
     ended_ns = last.step.end_ns + last.clock_set_ns
-    behind: list[list[Step]] = []
-    for ranks in later:
+    after: list[list[Step]] = []
+    for ranks in others:
         row = ranks.get(own[0].rank) or [one for records in ranks.values() for one in records]
         same = [one for one in row if clocks[_rank_key(one)] & clocks[_rank_key(own[0])]]
         first = min(same, key=lambda one: one.step, default=None)
         if first is not None and first.step.begin_ns + first.clock_set_ns >= ended_ns:
-            behind.append([step for part in _parts(same) for step in part])
-    intervals = set(redone([*_parts(own), *behind]))
+            after.append([step for part in _parts(same) for step in part])
+    intervals = set(redone([*_parts(own), *after]))
     yield from (_key(record) for record in own if (record.step.begin_ns, record.step.end_ns) in intervals)
 
 

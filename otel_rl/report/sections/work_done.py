@@ -19,7 +19,7 @@ ENVIRONMENT_NOTE: Final = "env.: tokens that tools or an environment wrote into 
 def _rows(source: Source) -> list[WorkRow]:
     sums: dict[Rank, WorkSums] = {}
     for record in source.averaged.finished:
-        sums.setdefault(record.rank, WorkSums()).add(record.work)
+        sums[record.rank] = sums.get(record.rank, WorkSums()).plus(record.work)
     return [
         WorkRow(
             role=rank.role,

@@ -18,8 +18,8 @@ from otel_rl.journal.read import SpanView, open_run
 from otel_rl.records import Value
 from otel_rl.report.build import build_report
 from otel_rl.report.data.efficiency import GoodputRow
-from otel_rl.report.read.containers import moved, skipped, spent, twice, without
-from otel_rl.report.read.step_stages import Shapes, Slices
+from otel_rl.report.read.containers import moved, skipped, time_by_kind, twice, without
+from otel_rl.report.read.step_stages import Shapes, StepStages
 from tests.made_runs import BEGIN_NS, MS, Plan, write_run
 from tests.peers import Did, Met, Peer
 from tests.watched import DEAD
@@ -47,14 +47,14 @@ def test_the_update_that_was_skipped_is_wasted() -> None:
         span(v.BACKWARD, 55, 70),
         span(v.OPTIMIZER, 70, 80, OPTIMIZER_SKIPPED=True),
     ]
-    assert Goodput(60, 0, 0, 30, 10) == spent(STEP, spans, is_step=True)
+    assert Goodput(60, 0, 0, 30, 10) == time_by_kind(STEP, spans, is_step=True)
     assert [(50, 80), (55, 70), (70, 80)] == list(skipped(spans, 0))
 
 
 def test_set_up_is_overhead_whatever_runs_in_it() -> None:
     """But for waits."""
     spans = [span(v.SAMPLE, 0, 50), span(v.IDLE, 60, 70)]
-    assert Goodput(0, 90, 10, 0, 0) == spent(STEP, spans, is_step=False)
+    assert Goodput(0, 90, 10, 0, 0) == time_by_kind(STEP, spans, is_step=False)
 
 
 def test_waits_are_taken_from_the_kind_of_their_stage() -> None:
@@ -186,8 +186,8 @@ def test_slices_are_kept_as_they_were() -> None:
         ("e",): Slice((7,), 7, 7, Comm(2, 0), False, False),
         ("f",): Slice((8,), 8, 8, Comm(0, 0), True, True),
     }
-    assert [first, {}] == [dict(Slices(first, known)), dict(Slices({}, known))]
-    again = Slices(first, known)
+    assert [first, {}] == [dict(StepStages(first, known)), dict(StepStages({}, known))]
+    again = StepStages(first, known)
     assert (6, True, False) == (len(again), ("a", "b") in again, ("b",) in again)
     assert [(("a",), Comm(1, 1)), (("e",), Comm(2, 0))] == list(again.collectives())
     assert 2 == len(known)
