@@ -10,7 +10,7 @@ from otel_rl.report.data.report import Attempt, State
 from otel_rl.report.read.average import Averaged
 from otel_rl.report.read.collect import FoldedSpans, StepRecord
 from otel_rl.report.read.containers import Bounds
-from otel_rl.report.read.span_attributes import begun_ns, clock_set_ns, is_container, text
+from otel_rl.report.read.span_attributes import ERROR, begun_ns, clock_set_ns, is_container, rank_of, text
 
 
 def add_open(found: FoldedSpans, opened: Sequence[OpenView]) -> None:
@@ -30,7 +30,7 @@ def add_open(found: FoldedSpans, opened: Sequence[OpenView]) -> None:
 
 def living(alive: set[str], found: FoldedSpans) -> set[str]:
     """Leave out the workers of attempts whose ranks have recorded their tear-down: a worker that is killed cannot."""
-    over = {phase.attempt for phase in found.phases if phase.name == v.TEARDOWN}
+    over = [attempt for attempt in found.phases if _has_teardown(attempt, found)]
     helpers = [found.writers[attempt] for attempt in over if not found.writers[attempt] & alive & found.holders]
     return alive.difference(*helpers)
 
@@ -95,7 +95,7 @@ def _state(attempt: str, found: FoldedSpans, opened: Iterable[OpenView], alive: 
     living, is_killed = found.writers[attempt] & alive, any(map(is_container, left))
     if living and (living & found.holders or not is_killed):
         return "alive"
-    has_teardown = any(phase.attempt == attempt and phase.name == v.TEARDOWN for phase in found.phases)
+    has_teardown = _has_teardown(attempt, found)
     if is_killed:
         return "killed"  # at most a worker outlives it
     last = {record.rank: record for record in found.steps if record.attempt == attempt}
@@ -108,26 +108,27 @@ def _state(attempt: str, found: FoldedSpans, opened: Iterable[OpenView], alive: 
     return "finished" if has_teardown else "unknown"
 
 
+def _has_teardown(attempt: str, found: FoldedSpans) -> bool:
+    return any(span.name == v.TEARDOWN for span in found.phases[attempt])
+
+
 def _has_failed(attempt: str, found: FoldedSpans, last: Iterable[StepRecord]) -> bool:
     """Whether an exception ended an attempt: in the last step of a rank, between two steps, or in set-up."""
     keys = {record.rank: record.key for record in last}
     steps = ((failure.attempt, failure.loop, failure.step) == keys.get(failure.rank) for failure in found.failures)
-    return any(steps) or any(phase.attempt == attempt and phase.is_failed for phase in found.phases)
+    return any(steps) or any(span.status_code == ERROR for span in found.phases[attempt])
 
 
 def _is_torn_down(record: StepRecord, found: FoldedSpans) -> bool:
     return any(
-        (phase.attempt, phase.rank) == (record.attempt, record.rank) and phase.begin_ns >= record.step.begin_ns
-        for phase in found.phases
+        rank_of(span.resource) == record.rank and span.start_ns >= record.step.begin_ns
+        for span in found.phases[record.attempt]
     )
 
 
 def _setup_s(attempt: str, found: FoldedSpans) -> float | None:
     """Take the longest of the set-up's root and its containers."""
-    traces = {phase.trace for phase in found.phases if phase.name == v.SETUP}
-    times = [
-        phase.duration_ns / 1e9
-        for phase in found.phases
-        if phase.attempt == attempt and phase.trace in traces and (phase.name == v.SETUP or is_container(phase.name))
-    ]
-    return max(times, default=None)
+    spans = found.phases[attempt]
+    traces = {span.trace_id for span in spans if span.name == v.SETUP}
+    times = [span.end_ns - span.start_ns for span in spans if span.trace_id in traces and span.name != v.TEARDOWN]
+    return max(0, *times) / 1e9 if times else None

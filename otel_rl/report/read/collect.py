@@ -97,27 +97,14 @@ class StepRecord:
         return self.attempt, self.step.loop, self.step.iteration
 
 
-@dataclass(frozen=True, slots=True)
-class PhaseRecord:
-    """The root or a container of a set-up or a tear-down."""
-
-    attempt: str
-    rank: Rank
-    trace: bytes
-    name: str
-    begin_ns: int
-    duration_ns: int
-    is_failed: bool = False
-    """An exception ended it, and the program."""
-
-
 @dataclass(slots=True)
 class FoldedSpans:
     """A run after one pass over its spans."""
 
     steps: list[StepRecord] = field(default_factory=list)
     """In order of their begins, each by the clock of its process as that began."""
-    phases: list[PhaseRecord] = field(default_factory=list)
+    phases: dict[str, list[SpanView]] = field(default_factory=lambda: defaultdict(list))
+    """By attempt: the roots and the containers of set-up and tear-down."""
     attempts: dict[str, Bounds] = field(default_factory=dict)
     """In order of their first span."""
     ranks: dict[str, set[Rank]] = field(default_factory=lambda: defaultdict(set))
@@ -250,7 +237,7 @@ class _Collector:
         for span in spans:
             self._found.peaks.add(span, phase, iteration)
             if span.name in (v.SETUP, v.TEARDOWN) or (is_container(span.name) and iteration is None):
-                self._found.phases.append(_phase(span))
+                self._found.phases[text(span.resource, v.ATTEMPT_ID)].append(span)
         for container in containers:
             below = {child.key for child in tree.below(container.span_id)}
             inside = [span for span in spans if span.span_id in below]
@@ -301,18 +288,6 @@ class _Collector:
             algorithm=text(container.attributes, v.ALGORITHM) or text(container.resource, v.ALGORITHM),
             model=text(container.attributes, v.MODEL_NAME) or text(container.resource, v.MODEL_NAME),
         )
-
-
-def _phase(span: SpanView) -> PhaseRecord:
-    return PhaseRecord(
-        attempt=text(span.resource, v.ATTEMPT_ID),
-        rank=rank_of(span.resource),
-        trace=span.trace_id,
-        name=span.name,
-        begin_ns=span.start_ns,
-        duration_ns=max(0, span.end_ns - span.start_ns),
-        is_failed=span.status_code == ERROR,
-    )
 
 
 def _failure(container: SpanView, iteration: int, spans: list[SpanView]) -> Failure:

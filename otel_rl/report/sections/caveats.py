@@ -73,12 +73,10 @@ def disagreements(
         names[record.attempt, record.rank.role][record.rank].append((record.step.loop, record.step.iteration))
     rows: list[StepDisagreement] = []
     for (attempt, role), of_rank in names.items():
-        found = disagreement(of_rank)
-        if found is not None:
+        if found := disagreement(of_rank):
             first = [RankStep(rank.rank, *name) for rank, name in sorted(found.first.items())]
-            rows.append(
-                StepDisagreement(attempt=attempt, role=role, steps=found.steps, compared=found.compared, first=first)
-            )
+            row = StepDisagreement(attempt=attempt, role=role, steps=found.steps, compared=found.compared, first=first)
+            rows.append(row)
     return rows
 
 
@@ -90,15 +88,8 @@ def clock_rows(records: Iterable[StepRecord]) -> list[ClockSet]:
         by_ns = record.clock_set_ns - known_ns[record.attempt, record.rank]
         if by_ns:
             known_ns[record.attempt, record.rank] = record.clock_set_ns
-            rows.append(
-                ClockSet(
-                    attempt=record.attempt,
-                    rank=record.rank,
-                    loop=record.step.loop,
-                    step=record.step.iteration,
-                    by_s=by_ns / 1e9,
-                )
-            )
+            loop, step = record.step.loop, record.step.iteration
+            rows.append(ClockSet(attempt=record.attempt, rank=record.rank, loop=loop, step=step, by_s=by_ns / 1e9))
     return rows
 
 
@@ -154,24 +145,19 @@ def _clock_lines(report: Report) -> list[str]:
     return [f"Wall clocks were set: {listed(times)}; durations do not depend on that."] if times else []
 
 
+def _loss(loss: Loss) -> str:
+    if loss.what == "dropped":
+        return f"{plural(loss.count, RECORDS.get(loss.signal, 'record'))} dropped ({loss.reason})"
+    if loss.what == "error":
+        return f"{plural(loss.count, 'error')} inside otel_rl: could not {loss.reason}"
+    if loss.reason == "name_clash":
+        return f"{plural(loss.count, 'number')} told apart by {v.METRIC_NAME} alone ({loss.reason})"
+    return f"{plural(loss.count, 'value')} cut, replaced or left out ({loss.reason})"
+
+
 def _caveats(report: Report) -> list[Block]:
-    lines = [
-        f"{plural(loss.count, RECORDS.get(loss.signal, 'record'))} dropped ({loss.reason})"
-        for loss in report.losses
-        if loss.what == "dropped"
-    ]
-    lines += [
-        f"{plural(loss.count, 'number')} told apart by {v.METRIC_NAME} alone ({loss.reason})"
-        if loss.reason == "name_clash"
-        else f"{plural(loss.count, 'value')} cut, replaced or left out ({loss.reason})"
-        for loss in report.losses
-        if loss.what == "changed"
-    ]
-    lines += [
-        f"{plural(loss.count, 'error')} inside otel_rl: could not {loss.reason}"
-        for loss in report.losses
-        if loss.what == "error"
-    ]
+    order = list(COUNTED.values())
+    lines = [_loss(loss) for loss in sorted(report.losses, key=lambda loss: order.index(loss.what))]
     lines += [
         f"{row.writer}: {count(row.bytes)} bytes unreadable in {plural(row.places, 'place')} ({row.reason})"
         for row in report.damage[:MOST_DAMAGED]
@@ -187,9 +173,7 @@ UNSEEN_STEPS: Final = Section(
 )
 DISAGREEMENTS: Final = Section(
     title="Numbers of steps",
-    data={
-        "disagreements": lambda source: disagreements(source.found.steps, source.run.journals, source.losses),
-    },
+    data={"disagreements": lambda source: disagreements(source.found.steps, source.run.journals, source.losses)},
     blocks=lambda report: [Line(_disagreement(report, row), "warning") for row in report.disagreements],
 )
 CAVEATS: Final = Section(

@@ -7,6 +7,7 @@ from array import array
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from functools import partial
 from itertools import groupby
 from typing import Final
@@ -176,17 +177,11 @@ def _series(head: Head, steps: dict[StepKey, list[Value]]) -> Series:
         rows.append((newest[0][0], key[1], _combine(numbers, name)))
     rows.sort(key=lambda row: row[0])
     numbers = [number for _, _, number in rows]
-    found = trend(numbers)
     return Series(
         name=name,
         qualifiers=dict(qualifiers),
         unit=unit,
-        first=found.first,
-        last=found.last,
-        mean=found.mean,
-        low=found.low,
-        high=found.high,
-        nonfinite=nonfinite,
+        **(asdict(trend(numbers)) | {"nonfinite": nonfinite}),
         steps=[step for _, step, _ in rows],
         values=[value if math.isfinite(value) else None for value in numbers],
     )
