@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal
 
 from otel_rl.report.format import count
 
 if TYPE_CHECKING:
-    from otel_rl.report.data.report import Rank, Report
+    from otel_rl.report.data.details import OpenStageRow
+    from otel_rl.report.data.ranks import OfRank, Rank
+    from otel_rl.report.data.report import Report
     from otel_rl.report.source import Source
 
 Severity = Literal["", "note", "good", "warning", "heading"]
@@ -114,14 +116,9 @@ def more(left: int, what: str = ", which --json has") -> list[Block]:
     return notes(f"and {count(left)} more{what}") if left > 0 else []
 
 
-def rank_name(report: Report, role: str, rank: int) -> str:
+def rank_name(report: Report, of: Rank | OfRank | OpenStageRow) -> str:
     """Return the number of a rank, after its role if there are several roles."""
-    return f"rank {rank}" if len({one.role for one in report.ranks}) < 2 else f"{role} {rank}"
-
-
-def rank_names(report: Report, ranks: Iterable[Rank]) -> list[str]:
-    """Return the names of ranks."""
-    return [rank_name(report, rank.role, rank.rank) for rank in ranks]
+    return f"rank {of.rank}" if len({one.role for one in report.ranks}) < 2 else f"{of.role} {of.rank}"
 
 
 def attempt_name(report: Report, attempt: str) -> str:

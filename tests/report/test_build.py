@@ -17,15 +17,14 @@ from otel_rl.journal.read import Run, open_run
 from otel_rl.process.state import state
 from otel_rl.report.build import build_report
 from otel_rl.report.data.details import MemoryParts, OpenStageRow
+from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import (
     Attempt,
     CommRow,
     DamagedFile,
     Loss,
     MemoryPeak,
-    Rank,
     RankComm,
-    RankSeconds,
     Report,
     StageRow,
     TrainingRow,
@@ -216,7 +215,7 @@ def test_a_slow_rank_is_named_by_own_time(tmp_path: Path) -> None:
     found = next(one for one in report.balance if one.stage == v.REWARD)
     assert Rank("trainer", 1) == found.straggler
     assert pytest.approx([one.own_s for one in found.own]) == [0.01, 0.02]
-    assert [RankSeconds("trainer", 0, found.own[0].own_s), RankSeconds("trainer", 1, found.own[1].own_s)] == found.own
+    assert [("trainer", 0), ("trainer", 1)] == [(one.role, one.rank) for one in found.own]
     assert ("straggler", Rank("trainer", 1), v.REWARD) == (
         report.verdict.kind,
         report.verdict.rank,

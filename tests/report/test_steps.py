@@ -12,7 +12,8 @@ from otel_rl import vocabulary as v
 from otel_rl.analysis.bubbles import Bubbles
 from otel_rl.analysis.stages import Comm, Slice
 from otel_rl.analysis.steps import Step
-from otel_rl.report.data.report import BalanceRow, CommRow, LongStep, Rank, RankComm
+from otel_rl.report.data.ranks import Rank
+from otel_rl.report.data.report import BalanceRow, CommRow, LongStep, RankComm
 from otel_rl.report.read.average import Averaged, average
 from otel_rl.report.read.collect import FoldedSpans, StepRecord
 from otel_rl.report.read.containers import NOTHING as NO_TIME

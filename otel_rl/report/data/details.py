@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from otel_rl.report.data.ranks import OfRank, Rank
+
 Scope = Literal["update", "logprob", "step"]
 SCOPES: Final[tuple[Scope, ...]] = ("update", "logprob", "step")
 
@@ -100,11 +102,9 @@ class Requests:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RankFlops:
+class RankFlops(OfRank):
     """How fast one rank computed, median over its steps that did."""
 
-    role: str
-    rank: int
     scope: Scope
     """`update`: forward, backward, clipping and optimizer; `logprob`: log-probabilities and values; `step`: both, by
     the time of the whole step."""
@@ -131,14 +131,6 @@ class Flops:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LedgerRank:
-    """A rank that has a fault."""
-
-    role: str
-    rank: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerMismatch:
     """One fault of one step, and the ranks that have it."""
 
@@ -149,7 +141,7 @@ class LedgerMismatch:
     """Where it showed; `rl.sample -> rl.train.forward` for what two of them disagree about."""
     fault: str
     """In words; docs/model.md lists them."""
-    ranks: list[LedgerRank]
+    ranks: list[Rank]
     of_ranks: int
     """Ranks that noted the step."""
 
@@ -215,11 +207,9 @@ class PendingRun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryParts:
+class MemoryParts(OfRank):
     """What the device of one rank held at the end of the step at which most was reserved; null is not known."""
 
-    role: str
-    rank: int
     allocated_bytes: int
     """Live tensors."""
     reserved_bytes: int

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from otel_rl.analysis.many_steps import is_at_times, is_mean
+from otel_rl.report.data.ranks import OfRank
 
 BubbleKind = Literal["data", "queue", "pipeline", "other", "skew"]
 UNTOLD: Final = (
@@ -17,11 +18,9 @@ GoodputKind = Literal["productive", "overhead", "idle", "wasted", "other"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StragglerRow:
+class StragglerRow(OfRank):
     """A rank that is slow in a stage again and again; peers are the ranks of its role and pipeline stage."""
 
-    role: str
-    rank: int
     stage: str
     own_s: float
     """Its own time in the stage, median of the averaged steps that have it; of a rank that is slow at times, in fewer
@@ -71,11 +70,9 @@ class SlowCommunication:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RankTime:
+class RankTime(OfRank):
     """What one rank did, mean per averaged step; the parts add up to the step time where stages do not overlap."""
 
-    role: str
-    rank: int
     steps: int
     step_s: float
     active_s: float
@@ -125,11 +122,9 @@ class Slowdown:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RankBubble:
+class RankBubble(OfRank):
     """One bubble of one rank, mean per averaged step."""
 
-    role: str
-    rank: int
     time_s: float
     share: float
 

@@ -7,6 +7,7 @@ from typing import Final, Literal
 
 from otel_rl.report.data.details import Flops, Ledger, MemoryParts, OpenStageRow, PendingRun, Requests
 from otel_rl.report.data.efficiency import Efficiency
+from otel_rl.report.data.ranks import OfRank, Rank
 
 FORMAT: Final = "otel_rl.report/1"
 """Changes when a field goes or changes its meaning; a new field does not change it."""
@@ -17,20 +18,10 @@ VerdictKind = Literal["nothing", "straggler", "slow communication", "idle", "com
 MemoryKind = Literal["host rss", "device allocated", "device reserved"]
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Rank:
-    """One process of the training, by role and rank."""
-
-    role: str
-    rank: int
-
-
-@dataclass(frozen=True, slots=True)
-class RankSeconds:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankSeconds(OfRank):
     """One rank's own time in a stage: median of the averaged steps that have it."""
 
-    role: str
-    rank: int
     own_s: float
 
 
@@ -183,11 +174,9 @@ class BalanceRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RankComm:
+class RankComm(OfRank):
     """The collectives of one rank in a stage, mean per averaged step."""
 
-    role: str
-    rank: int
     count: float
     time_s: float
     """Waiting for the other ranks included."""
@@ -203,11 +192,9 @@ class CommRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkRow:
+class WorkRow(OfRank):
     """What one rank handled in all finished training steps; evaluation is not in it."""
 
-    role: str
-    rank: int
     samples: int
     """Generated samples."""
     prompt_tokens: int | None
@@ -236,11 +223,9 @@ class Rate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryPeak:
+class MemoryPeak(OfRank):
     """Highest memory of one rank, and the stage in which it last rose."""
 
-    role: str
-    rank: int
     kind: MemoryKind
     bytes: int
     is_exact: bool

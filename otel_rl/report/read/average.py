@@ -11,7 +11,8 @@ from functools import cached_property
 from otel_rl.analysis.stages import Path, Slice
 from otel_rl.analysis.steps import tile, warmup
 from otel_rl.analysis.summary import summarize
-from otel_rl.report.data.report import Rank, StepTimes
+from otel_rl.report.data.ranks import Rank
+from otel_rl.report.data.report import StepTimes
 from otel_rl.report.read.collect import StepKey, StepRecord
 
 

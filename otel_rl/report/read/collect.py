@@ -20,7 +20,8 @@ from otel_rl.analysis.steps import Step
 from otel_rl.journal.identity import WriterIdentity
 from otel_rl.journal.read import SpanView
 from otel_rl.records import Value
-from otel_rl.report.data.report import Failure, Rank
+from otel_rl.report.data.ranks import Rank
+from otel_rl.report.data.report import Failure
 from otel_rl.report.read.containers import Bounds, Wall, skipped_calls, time_by_kind
 from otel_rl.report.read.memory_peaks import MemoryPeaks
 from otel_rl.report.read.span_attributes import (

@@ -7,7 +7,8 @@ from typing import Final
 
 from otel_rl import vocabulary as v
 from otel_rl.journal.read import SpanView
-from otel_rl.report.data.report import MemoryKind, MemoryPeak, Rank
+from otel_rl.report.data.ranks import Rank
+from otel_rl.report.data.report import MemoryKind, MemoryPeak
 from otel_rl.report.read.span_attributes import integer, is_container, iteration_of, label, rank_of
 
 KINDS: Final[tuple[tuple[MemoryKind, str, str, tuple[str, str]], ...]] = (

@@ -24,7 +24,7 @@ from otel_rl.report.data.efficiency import (
     Slowdown,
     StragglerRow,
 )
-from otel_rl.report.data.report import Rank
+from otel_rl.report.data.ranks import Rank
 from otel_rl.report.read.collect import StepRecord
 from otel_rl.runs.calls import is_idle, is_work
 from otel_rl.runs.spans import UNKNOWN

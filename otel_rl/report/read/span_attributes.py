@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from otel_rl import vocabulary as v
 from otel_rl.journal.read import OpenStage, SpanView
 from otel_rl.records import Value
-from otel_rl.report.data.report import Rank
+from otel_rl.report.data.ranks import Rank
 from otel_rl.runs.spans import call_of, integer, is_container, is_derived, is_request, iteration_of, label, piece, text
 
 __all__ = [

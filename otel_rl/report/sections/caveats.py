@@ -9,7 +9,8 @@ from typing import Final, Literal
 from otel_rl import vocabulary as v
 from otel_rl.analysis.steps import Name, disagreement
 from otel_rl.journal.read import Journal, PointView
-from otel_rl.report.data.report import ClockSet, DamagedFile, Loss, Rank, RankStep, Report, StepDisagreement
+from otel_rl.report.data.ranks import Rank
+from otel_rl.report.data.report import ClockSet, DamagedFile, Loss, RankStep, Report, StepDisagreement
 from otel_rl.report.format import count, listed, plural, seconds
 from otel_rl.report.read.collect import StepRecord
 from otel_rl.report.read.last_points import LastPoints
@@ -97,7 +98,7 @@ def _failures(report: Report) -> list[Block]:
     left = len(report.failures) - MOST_FAILURES
     blocks = notes(f"and {plural(left, 'failure')} before these:" if left > 0 else "")
     for failure in report.failures[-MOST_FAILURES:]:
-        who = rank_name(report, failure.rank.role, failure.rank.rank)
+        who = rank_name(report, failure.rank)
         where = f"inside {failure.stage}, step {failure.step}{attempt_name(report, failure.attempt)}"
         blocks.append(Line(f"{who} failed with {failure.error} {where}", "warning"))
     if report.state == "interrupted":
@@ -119,13 +120,12 @@ def _unseen(report: Report) -> list[Block]:
 
 def _disagreement(report: Report, row: StepDisagreement) -> str:
     ((usual, _),) = Counter(map(_step_name, row.first)).most_common(1)
-    known = next(one.rank for one in row.first if _step_name(one) == usual)
-    others = [
-        f"{_step_name(one)} on {rank_name(report, row.role, one.rank)}" for one in row.first if _step_name(one) != usual
-    ]
+    names = {rank_name(report, Rank(row.role, one.rank)): _step_name(one) for one in row.first}
+    known = next(who for who, step in names.items() if step == usual)
+    others = [f"{step} on {who}" for who, step in names.items() if step != usual]
     return (
         f"Ranks call {row.steps} of {plural(row.compared, 'step')} by different numbers: what "
-        f"{rank_name(report, row.role, known)} calls {usual} is {listed(others)}. Ranks are compared by these numbers: "
+        f"{known} calls {usual} is {listed(others)}. Ranks are compared by these numbers: "
         "do not trust what is said of them."
     )
 
@@ -140,7 +140,7 @@ def _clock_lines(report: Report) -> list[str]:
         way = "forward" if row.by_s > 0 else "back"
         loop = "" if row.loop == "train" else f" of {row.loop}"
         when = f"before step {row.step}{loop}{attempt_name(report, row.attempt)}"
-        ranks[f"{way} by {seconds(abs(row.by_s))} {when}"].append(rank_name(report, row.rank.role, row.rank.rank))
+        ranks[f"{way} by {seconds(abs(row.by_s))} {when}"].append(rank_name(report, row.rank))
     times = [f"that of {listed(names)} {what}" for what, names in ranks.items()]
     return [f"Wall clocks were set: {listed(times)}; durations do not depend on that."] if times else []
 

@@ -10,11 +10,12 @@ from typing import Final
 
 from otel_rl import vocabulary as v
 from otel_rl.analysis.stages import Comm
-from otel_rl.report.data.report import CommRow, Rank, RankComm, Report, StageRow
+from otel_rl.report.data.ranks import Rank
+from otel_rl.report.data.report import CommRow, RankComm, Report, StageRow
 from otel_rl.report.format import number, seconds
 from otel_rl.report.read.average import Averaged
 from otel_rl.report.read.collect import StepRecord
-from otel_rl.report.section import Block, Section, Table, by_rank, more, notes, rank_names
+from otel_rl.report.section import Block, Section, Table, by_rank, more, notes, rank_name
 
 MOST_ROWS: Final = 40
 """A table has at most so many stages, those with the longest times; JSON has all."""
@@ -52,7 +53,7 @@ def _rank(rank: Rank, count: int, time_ns: int, steps: Counter[Rank]) -> RankCom
 def _blocks(report: Report) -> list[Block]:
     if not report.comm:
         return []
-    ranks = sorted({Rank(one.role, one.rank) for row in report.comm for one in row.ranks})
+    ranks = sorted({one.who for row in report.comm for one in row.ranks})
     longest = sorted(report.comm, key=lambda row: max(one.time_s for one in row.ranks), reverse=True)[:MOST_ROWS]
     stages = {row.stage for row in longest}
     rows = [row for row in report.comm if row.stage in stages]
@@ -65,9 +66,9 @@ def _blocks(report: Report) -> list[Block]:
 
 def _table(report: Report, rows: list[CommRow], ranks: list[Rank]) -> Table:
     """Make a table with the times of each rank; without ranks those of the fastest, the median and the slowest."""
-    table = Table.of("collectives in", "per step", *(rank_names(report, ranks) or SHORT_HEADS))
+    table = Table.of("collectives in", "per step", *([rank_name(report, rank) for rank in ranks] or SHORT_HEADS))
     for row in rows:
-        times = {Rank(one.role, one.rank): one.time_s for one in row.ranks}
+        times = {one.who: one.time_s for one in row.ranks}
         short = (min(times.values()), median(times.values()), max(times.values()))
         shown = [times.get(rank) for rank in ranks] if ranks else short
         table.add(row.stage, _per_step(row), *("-" if time_s is None else seconds(time_s) for time_s in shown))

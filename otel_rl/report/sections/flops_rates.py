@@ -14,12 +14,12 @@ from otel_rl import vocabulary as v
 from otel_rl.journal.read import LogView, PointView
 from otel_rl.records import Attributes
 from otel_rl.report.data.details import SCOPES, Flops, RankFlops, Scope
-from otel_rl.report.data.report import Rank, Report
+from otel_rl.report.data.ranks import Rank
+from otel_rl.report.data.report import Report
 from otel_rl.report.format import percent
 from otel_rl.report.read.span_attributes import rank_of, text
 from otel_rl.report.section import Block, Section, Table, more, notes, rank_name
 
-RankKey = tuple[str, int]
 UNITS: Final = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"))
 MOST_ROWS: Final = 32
 """At most so many ranks are shown, the slowest."""
@@ -45,13 +45,13 @@ class FlopsPoints:
     NAMES: Final = (v.FLOPS_RATE, v.MFU)
 
     def __init__(self) -> None:
-        self._values: defaultdict[tuple[RankKey, str], dict[str, _Values]] = defaultdict(dict)
+        self._values: defaultdict[tuple[Rank, str], dict[str, _Values]] = defaultdict(dict)
 
     def add(self, point: PointView) -> None:
         """Add a point of ``NAMES``; what a user recorded under these names has no scope."""
         rank, scope = rank_of(point.resource), text(point.attributes, v.FLOPS_SCOPE)
         if scope in SCOPES and isfinite(point.value):
-            self._values[(rank.role, rank.rank), scope].setdefault(point.name, _Values()).add(point)
+            self._values[rank, scope].setdefault(point.name, _Values()).add(point)
 
     def rows(self, notes: Iterable[LogView]) -> Flops:
         """Take the median over the steps of each rank and scope."""
@@ -60,13 +60,13 @@ class FlopsPoints:
         return Flops(ranks=rows, notes=list(dict.fromkeys(note.body for note in notes)))
 
 
-def _rank_flops(rank: RankKey, scope: str, by_name: dict[str, _Values]) -> RankFlops:
+def _rank_flops(rank: Rank, scope: str, by_name: dict[str, _Values]) -> RankFlops:
     rates, ratios = by_name[v.FLOPS_RATE], by_name.get(v.MFU)
     last = (ratios or rates).last
     peak = last.get(v.FLOPS_PEAK)
     return RankFlops(
-        role=rank[0],
-        rank=rank[1],
+        role=rank.role,
+        rank=rank.rank,
         scope=cast("Scope", scope),
         steps=len(rates.values),
         per_second=median(rates.values),
@@ -86,11 +86,11 @@ def _blocks(report: Report) -> list[Block]:
         table = Table.of("FLOP/s", *scopes)
         by_rank: dict[Rank, dict[str, RankFlops]] = {}
         for row in rows:
-            by_rank.setdefault(Rank(row.role, row.rank), {})[row.scope] = row
+            by_rank.setdefault(row.who, {})[row.scope] = row
         slowest = sorted(by_rank, key=lambda rank: min(row.per_second for row in by_rank[rank].values()))[:MOST_ROWS]
         for rank in sorted(slowest):
             cells = (_cell(by_rank[rank].get(scope)) for scope in scopes)
-            table.add(rank_name(report, rank.role, rank.rank), *cells)
+            table.add(rank_name(report, rank), *cells)
         blocks = [table, *more(len(by_rank) - len(slowest)), *notes(_note(rows))]
     return blocks + notes(*(f"{note[:1].upper()}{note[1:]}." for note in report.flops.notes))
 

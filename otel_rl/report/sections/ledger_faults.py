@@ -13,7 +13,8 @@ from otel_rl.analysis.checksums import LAGS, LogprobSums, MaskSums, TokenSums
 from otel_rl.analysis.ledger import Fault, Row, check
 from otel_rl.journal.read import LogView, Run
 from otel_rl.records import Value
-from otel_rl.report.data.details import Ledger, LedgerMismatch, LedgerRank
+from otel_rl.report.data.details import Ledger, LedgerMismatch
+from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import Report
 from otel_rl.report.format import listed, plural
 from otel_rl.report.read.span_attributes import integer, rank_of, text
@@ -24,7 +25,6 @@ NUM_LOGPROBS: Final = len(fields(LogprobSums)) - 1 + len(LAGS)
 PATIENCE: Final = 16
 """A step is judged when its rank has so many newer ones: a batch may outlast its step."""
 
-RankKey = tuple[str, int]
 LoopKey = tuple[str, str]
 MOST_LINES: Final = 24
 """At most so many lines are shown; one holds all steps with the same fault on the same ranks."""
@@ -42,15 +42,14 @@ class _Judge:
     """Holds the rows of a few steps of each rank."""
 
     def __init__(self) -> None:
-        self._open: defaultdict[tuple[LoopKey, RankKey], dict[int, list[Row[RankKey]]]] = defaultdict(dict)
-        self._ranks: defaultdict[tuple[LoopKey, int], set[RankKey]] = defaultdict(set)
-        self._found: dict[tuple[LoopKey, int, str, Fault], list[RankKey]] = {}
+        self._open: defaultdict[tuple[LoopKey, Rank], dict[int, list[Row[Rank]]]] = defaultdict(dict)
+        self._ranks: defaultdict[tuple[LoopKey, int], set[Rank]] = defaultdict(set)
+        self._found: dict[tuple[LoopKey, int, str, Fault], list[Rank]] = {}
         self._rows = 0
 
     def add(self, log: LogView) -> None:
-        rank = rank_of(log.resource)
         loop = text(log.resource, v.ATTEMPT_ID), text(log.attributes, v.LOOP_NAME)
-        row = row_of(log, (rank.role, rank.rank))
+        row = row_of(log)
         self._rows += 1
         self._ranks[loop, row.step].add(row.rank)
         steps = self._open[loop, row.rank]
@@ -69,7 +68,7 @@ class _Judge:
                 step=step,
                 boundary=boundary,
                 fault=fault.value,
-                ranks=[LedgerRank(role=role, rank=rank) for role, rank in sorted(ranks)],
+                ranks=sorted(ranks),
                 of_ranks=len(self._ranks[loop, step]),
             )
             for (loop, step, boundary, fault), ranks in self._found.items()
@@ -78,13 +77,13 @@ class _Judge:
         found.sort(key=lambda one: (attempts.index((one.attempt, one.loop)), one.step))
         return Ledger(steps=len(self._ranks), rows=self._rows, mismatches=found)
 
-    def _judge(self, loop: LoopKey, rows: Sequence[Row[RankKey]]) -> None:
+    def _judge(self, loop: LoopKey, rows: Sequence[Row[Rank]]) -> None:
         for one in check(rows):
             ranks = self._found.setdefault((loop, one.step, one.boundary, one.fault), [])
             ranks += [rank for rank in one.ranks if rank not in ranks]
 
 
-def row_of(log: LogView, rank: RankKey) -> Row[RankKey]:
+def row_of(log: LogView) -> Row[Rank]:
     """Read a row as ``observing.ledger`` wrote it; a part of another form, as a user may record it, is left out."""
     attributes = log.attributes
     tokens = _whole(attributes.get(v.LEDGER_TOKENS), len(fields(TokenSums)))
@@ -92,7 +91,7 @@ def row_of(log: LogView, rank: RankKey) -> Row[RankKey]:
     shape = attributes.get(v.LEDGER_SHAPE)
     return Row(
         step=integer(attributes, v.ITERATION),
-        rank=rank,
+        rank=rank_of(log.resource),
         boundary=text(attributes, v.LEDGER_BOUNDARY),
         shape=shape if isinstance(shape, int) else None,
         tokens=TokenSums(*tokens) if tokens else None,
@@ -123,17 +122,17 @@ def _logprobs(values: Value | None) -> LogprobSums | None:
 def _blocks(report: Report) -> list[Block]:
     lines = []
     for (fault, boundary, ranks, of_ranks), steps in _by_fault(report.ledger).items():
-        who = listed([rank_name(report, *one) for one in ranks]) + (f" of {of_ranks} ranks" if of_ranks > 1 else "")
+        who = listed([rank_name(report, one) for one in ranks]) + (f" of {of_ranks} ranks" if of_ranks > 1 else "")
         lines.append(f"{fault}, {boundary}: {who}, {_steps(steps)}")
     left = len(lines) - MOST_LINES
     lines[MOST_LINES:] = [f"and {plural(left, 'more kind')}: otel-rl report RUN --json lists them"] if left > 0 else []
     return [Line(f"correctness: {line}", "warning") for line in lines]
 
 
-def _by_fault(found: Ledger) -> dict[tuple[str, str, tuple[RankKey, ...], int], list[int]]:
-    groups: defaultdict[tuple[str, str, tuple[RankKey, ...], int], list[int]] = defaultdict(list)
+def _by_fault(found: Ledger) -> dict[tuple[str, str, tuple[Rank, ...], int], list[int]]:
+    groups: defaultdict[tuple[str, str, tuple[Rank, ...], int], list[int]] = defaultdict(list)
     for one in found.mismatches:
-        ranks = tuple((rank.role, rank.rank) for rank in one.ranks)
+        ranks = tuple(one.ranks)
         groups[one.fault, one.boundary, ranks, one.of_ranks].append(one.step)
     order = Counter({key: len(steps) for key, steps in groups.items()})
     return {key: groups[key] for key, _ in order.most_common()}

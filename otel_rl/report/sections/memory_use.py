@@ -10,7 +10,8 @@ from typing import Final
 from otel_rl import vocabulary as v
 from otel_rl.journal.read import PointView
 from otel_rl.report.data.details import MemoryParts
-from otel_rl.report.data.report import MemoryPeak, Rank, Report
+from otel_rl.report.data.ranks import Rank
+from otel_rl.report.data.report import MemoryPeak, Report
 from otel_rl.report.format import percent, size
 from otel_rl.report.read.span_attributes import rank_of
 from otel_rl.report.section import MOST_RANKS, Block, Column, Section, Table, more, notes, rank_name
@@ -113,7 +114,7 @@ def _peak_blocks(report: Report) -> list[Block]:
     for row in rows:
         where = f", step {row.iteration}" if row.iteration is not None else ""
         bound = "" if row.is_exact else ">= "
-        table.add(rank_name(report, row.role, row.rank), row.kind, bound + size(row.bytes), row.stage + where)
+        table.add(rank_name(report, row), row.kind, bound + size(row.bytes), row.stage + where)
     return [table, *more(len(report.memory) - len(rows))]
 
 
@@ -127,14 +128,14 @@ def _highest(rows: Sequence[MemoryPeak]) -> list[MemoryPeak]:
 
 def _part_blocks(report: Report) -> list[Block]:
     rows = sorted(report.memory_parts, key=lambda row: -row.reserved_bytes)[:MOST_RANKS]
-    rows.sort(key=lambda row: (row.role, row.rank))
+    rows.sort(key=lambda row: row.who)
     known = [column for column in COLUMNS if any(column[1](row) is not None for row in rows)]
     if not known:
         return []
     table = Table.of("device", *(head for head, _, _ in known))
     for row in rows:
         cells = ["-" if (value := read(row)) is None else write(value) for _, read, write in known]
-        table.add(rank_name(report, row.role, row.rank), *cells)
+        table.add(rank_name(report, row), *cells)
     return [table, *more(len(report.memory_parts) - len(rows)), *notes(PARTS_NOTE)]
 
 

@@ -165,7 +165,7 @@ def _lines(report: Report, rows: list[OpenStageRow]) -> list[Block]:
 
 
 def _line(report: Report, row: OpenStageRow) -> Line:
-    who, time = rank_name(report, row.role, row.rank), seconds(row.open_s)
+    who, time = rank_name(report, row), seconds(row.open_s)
     where = _where(row) + attempt_name(report, row.attempt)
     since = f"{time} (since {clock(row.since_ns)})"
     if not row.is_alive:

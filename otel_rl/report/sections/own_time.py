@@ -11,10 +11,11 @@ from typing import Final
 from otel_rl import vocabulary as v
 from otel_rl.analysis.balance import STRAGGLER_RATIO, slowest
 from otel_rl.report.data.efficiency import StragglerRow
-from otel_rl.report.data.report import BalanceRow, Rank, RankSeconds, Report, StageRow
+from otel_rl.report.data.ranks import Rank
+from otel_rl.report.data.report import BalanceRow, RankSeconds, Report, StageRow
 from otel_rl.report.format import seconds, shorten
 from otel_rl.report.read.average import Averaged
-from otel_rl.report.section import Block, Column, Line, Section, Table, by_rank, more, notes, rank_name, rank_names
+from otel_rl.report.section import Block, Column, Line, Section, Table, by_rank, more, notes, rank_name
 
 MAIN_SHARE: Final = 0.01
 """A stage has a row from this share of the step time."""
@@ -42,7 +43,7 @@ def balance_rows(
             found = _own_ns(averaged, stage.stage)
             for of in sorted({peers[rank] for rank in found}):
                 own = {rank: found.get(rank, []) for rank in sorted(peers) if peers[rank] == of}
-                named = [row for row in stragglers if row.stage == stage.stage and Rank(row.role, row.rank) in own]
+                named = [row for row in stragglers if row.stage == stage.stage and row.who in own]
                 rows.append(_row(stage, own, averaged, named))
     return rows
 
@@ -63,12 +64,12 @@ def _row(
     own_s = {rank: median(times) / 1e9 if times else 0.0 for rank, times in own_ns.items()}
     is_comparable = len(own_s) > 1 and not (stage.is_comm_hidden or stage.is_host_clock)
     found = slowest(own_s) if is_comparable else None
-    slow = [Rank(row.role, row.rank) for row in named]
+    slow = [row.who for row in named]
     ratio = found.own_s / found.others_s if found and found.others_s > 0 else None
     excess_s = found.excess_s * _frequency(averaged, found.rank, own_ns) if found else None
     return BalanceRow(
         stage=stage.stage,
-        own=[RankSeconds(rank.role, rank.rank, value) for rank, value in own_s.items()],
+        own=[RankSeconds(role=rank.role, rank=rank.rank, own_s=value) for rank, value in own_s.items()],
         is_comparable=is_comparable,
         straggler=slow[0] if slow else None,
         tied=slow[1:],
@@ -85,7 +86,7 @@ def _blocks(report: Report) -> list[Block]:
     rows = [row for row in report.balance if len(row.own) > 1]
     if not rows:
         return []
-    ranks = sorted({Rank(one.role, one.rank) for row in rows for one in row.own})
+    ranks = sorted({one.who for row in rows for one in row.own})
     places = sorted(range(len(rows)), key=lambda place: rows[place].straggler is None)[:MOST_ROWS]
     shown = [rows[place] for place in sorted(places)]
     table = by_rank(ranks, partial(_table, report, shown))
@@ -101,11 +102,11 @@ def _blocks(report: Report) -> list[Block]:
 
 def _table(report: Report, rows: list[BalanceRow], ranks: list[Rank]) -> Table:
     """Make a table with the times of each rank; without ranks those of the fastest, the median and the slowest."""
-    heads = map(Column, rank_names(report, ranks) or SHORT_HEADS)
+    heads = map(Column, [rank_name(report, rank) for rank in ranks] or SHORT_HEADS)
     table = Table([Column("own time", "name"), *heads, Column("slowest", "fact")])
     for row in rows:
         if ranks:
-            own = {Rank(one.role, one.rank): one.own_s for one in row.own}
+            own = {one.who: one.own_s for one in row.own}
             cells = [_cell(own.get(rank), rank in (row.straggler, *row.tied)) for rank in ranks]
         else:
             times = sorted(one.own_s for one in row.own)
@@ -123,7 +124,7 @@ def _slowest(report: Report, row: BalanceRow) -> Line:
         return Line("-", "note")
     if row.straggler is None:
         return Line(_not_slow(report, row), "note")
-    name = shorten(rank_name(report, row.straggler.role, row.straggler.rank), LONGEST_RANK)
+    name = shorten(rank_name(report, row.straggler), LONGEST_RANK)
     if row.tied:
         name = f"{name} and {row.tied[0].rank}" if len(row.tied) == 1 else f"{len(row.tied) + 1} ranks"
     how = "at times" if row.ratio is None else f"{row.ratio:.1f}x the others"
@@ -135,7 +136,7 @@ def _not_slow(report: Report, row: BalanceRow) -> str:
     if row.ratio is not None:
         return "even" if row.ratio < STRAGGLER_RATIO else "negligible"
     busy = [one for one in row.own if one.own_s > 0]
-    return f"only {shorten(rank_name(report, busy[0].role, busy[0].rank), LONGEST_RANK)}" if len(busy) == 1 else "-"
+    return f"only {shorten(rank_name(report, busy[0]), LONGEST_RANK)}" if len(busy) == 1 else "-"
 
 
 OWN_TIME: Final = Section(

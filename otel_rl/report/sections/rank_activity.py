@@ -90,7 +90,7 @@ def _blocks(report: Report) -> list[Block]:
 
 def _table(report: Report, rows: list[RankTime]) -> Table:
     # of many ranks those that waited least: for them the others wait
-    shown = sorted(sorted(rows, key=lambda row: row.wait_s)[:MOST_RANKS], key=lambda row: (row.role, row.rank))
+    shown = sorted(sorted(rows, key=lambda row: row.wait_s)[:MOST_RANKS], key=lambda row: row.who)
     columns = [column for column in COLUMNS if any(column[1](row) for row in rows)]
     table = Table.of("mean step", *(head for head, _, _ in columns))
     for row in shown:
@@ -99,7 +99,7 @@ def _table(report: Report, rows: list[RankTime]) -> Table:
             f"{bounds.get(head, '')}{'-' if (value := read(row)) is None else write(value)}"
             for head, read, write in columns
         ]
-        table.add(rank_name(report, row.role, row.rank), *cells)
+        table.add(rank_name(report, row), *cells)
     if len(shown) < len(rows):
         table.legend.append(("", f"{plural(len(rows) - len(shown), 'rank')} that waited longer left out"))
     table.legend += [(head, LEGEND[head]) for head, _, _ in columns if head in LEGEND]
@@ -111,7 +111,7 @@ def _table(report: Report, rows: list[RankTime]) -> Table:
 def _slow(report: Report) -> list[str]:
     times = report.efficiency
     lines = [
-        f"{rank_name(report, row.role, row.rank)} costs {seconds(row.cost_s)} per step in {row.stage}, "
+        f"{rank_name(report, row)} costs {seconds(row.cost_s)} per step in {row.stage}, "
         f"{percent(row.share)} of the {row.of_step}: slow in {count(row.slow_steps)} of {plural(row.steps, 'step')}"
         for row in times.stragglers[:MOST_SLOW]
     ]

@@ -15,7 +15,8 @@ from typing import Final
 from otel_rl import vocabulary as v
 from otel_rl.analysis.trend import mean, sparkline, trend
 from otel_rl.journal.read import PointView
-from otel_rl.report.data.report import Rank, Report, Series
+from otel_rl.report.data.ranks import Rank
+from otel_rl.report.data.report import Report, Series
 from otel_rl.report.format import count, number
 from otel_rl.report.read.collect import StepRecord
 from otel_rl.report.read.span_attributes import rank_of, text

@@ -9,7 +9,7 @@ from typing import Final
 
 from otel_rl import vocabulary as v
 from otel_rl.report.data.efficiency import RankTime
-from otel_rl.report.data.report import Rank
+from otel_rl.report.data.ranks import Rank
 from otel_rl.report.read.average import Averaged
 
 MAIN_SHARE: Final = 0.5
@@ -39,7 +39,7 @@ def awaited(averaged: Averaged, times: Iterable[RankTime]) -> Awaited:
     longest_s = _longest_s(rows)
     if not longest_s:
         return Awaited()
-    apart_s = {Rank(row.role, row.rank): row.step_s - row.wait_s - row.transfer_s for row in rows}
+    apart_s = {row.who: row.step_s - row.wait_s - row.transfer_s for row in rows}
     limit_s = min(apart_s.values()) + MAIN_SHARE * longest_s
     ranks = sorted((rank for rank in apart_s if apart_s[rank] >= limit_s), key=lambda rank: -apart_s[rank])
     others = [rank for rank in apart_s if apart_s[rank] < limit_s]

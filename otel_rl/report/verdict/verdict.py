@@ -12,7 +12,8 @@ from otel_rl.analysis.balance import TIE_SHARE
 from otel_rl.analysis.many_steps import COMM_SHARE
 from otel_rl.report.data.details import RequestTail
 from otel_rl.report.data.efficiency import UNTOLD, Efficiency, SlowCommunication, StragglerRow
-from otel_rl.report.data.report import LongStep, Rank, StageRow, StepTimes, Verdict, VerdictKind
+from otel_rl.report.data.ranks import Rank
+from otel_rl.report.data.report import LongStep, StageRow, StepTimes, Verdict, VerdictKind
 from otel_rl.report.format import count, listed, percent, plural, seconds, times
 from otel_rl.report.verdict.awaited import Awaited
 
@@ -101,7 +102,7 @@ def _straggler(efficiency: Efficiency) -> Verdict | None:
         f"{percent(worst.share)} of the {worst.of_step}{f'; as much is lost by {listed(ties)}' if ties else ''}."
     )
     found = _verdict("straggler", sentence, worst.stage, worst.share)
-    return replace(found, rank=Rank(worst.role, worst.rank), ratio=worst.ratio)
+    return replace(found, rank=worst.who, ratio=worst.ratio)
 
 
 def _ranks(rows: Sequence[StragglerRow | Rank], efficiency: Efficiency) -> str:
