@@ -13,7 +13,7 @@ SCOPES: Final[tuple[Scope, ...]] = ("update", "logprob", "step")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quantiles:
-    """Values of many requests, as their histogram tells them: within 9 %, which is a bucket, of the truth."""
+    """Values of many requests from their histogram: within 9 %, which is a bucket, of the truth."""
 
     count: int
     median: float
@@ -24,7 +24,7 @@ class Quantiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestRow:
-    """The rollout requests of one engine and model, of all processes; a number that no request told is null."""
+    """The rollout requests of one engine and model, of all processes; null if no request has the number."""
 
     engine: str
     model: str
@@ -39,7 +39,7 @@ class RequestRow:
     """Cut at the length limit."""
     errors: int
     preemptions: int | None
-    """As the requests tell them; null where they do not: see `engine_preemptions`."""
+    """Null if the requests do not have them: see `engine_preemptions`."""
     ttft_s: Quantiles | None
     """First token - submit."""
     queue_s: Quantiles | None
@@ -63,12 +63,12 @@ class RequestTail:
     share: float
     """Of the rollouts' time, the part in which nothing else is left to generate."""
     step_share: float | None
-    """The same as part of the step time; null where the rollouts are no stage `rl.sample`."""
+    """The same as part of the step time; null if the rollouts are no stage `rl.sample`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnginePreemptions:
-    """Preemptions as an engine tells them, of all its requests together."""
+    """Preemptions of all requests of an engine together."""
 
     engine: str
     count: int
@@ -93,11 +93,10 @@ class Requests:
     """Slots of the engines that idle at the end of rollouts, as part of slots x rollout time."""
     kv_cache_peak: float | None
     engine_preemptions: list[EnginePreemptions]
-    """Of engines whose requests do not tell them; an engine that does not either is not there."""
+    """Of engines whose requests do not have them."""
     spans: int
-    """Requests that are spans."""
     omitted: int
-    """Requests that did not become spans; what a rollout keeps is decided, and told, at its end."""
+    """Requests that did not become spans, which is decided at the end of a rollout."""
     bad: list[BadRequests]
 
 
@@ -106,13 +105,12 @@ class RankFlops(OfRank):
     """How fast one rank computed, median over its steps that did."""
 
     scope: Scope
-    """`update`: forward, backward, clipping and optimizer; `logprob`: log-probabilities and values; `step`: both, by
-    the time of the whole step."""
+    """`update`: forward to optimizer; `logprob`: log-probabilities and values; `step`: both, by the step time."""
     steps: int
     per_second: float
-    """Operations of the model on this rank's device, padding excluded."""
+    """Operations of the network on this rank's device, padding excluded."""
     mfu: float | None
-    """Null where no peak is known, as of a CPU."""
+    """Null if no peak is known, as of a CPU."""
     peak: float | None
     """Operations per second of one device."""
     peak_source: str
@@ -123,7 +121,7 @@ class RankFlops(OfRank):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flops:
-    """The operations of the model."""
+    """The operations of the network."""
 
     ranks: list[RankFlops]
     notes: list[str]
@@ -143,7 +141,7 @@ class LedgerMismatch:
     """In words; docs/model.md lists them."""
     ranks: list[Rank]
     of_ranks: int
-    """Ranks that noted the step."""
+    """Ranks that have rows of the step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,21 +149,21 @@ class Ledger:
     """The correctness ledger."""
 
     steps: int
-    """Steps of which at least one rank noted something."""
+    """Steps of which at least one rank has rows."""
     rows: int
     mismatches: list[LedgerMismatch]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenCollective:
-    """The collective that a rank is inside: who else has not left the same one is found by group and sequence."""
+    """The collective that a rank is in; group and sequence name it on the other ranks."""
 
     operation: str
     group: str | None
-    """Null where the process group is not known."""
+    """Null if the process group is unknown."""
     group_size: int | None
     sequence: int | None
-    """Which collective of its group, from 1; null for what has no place in its order."""
+    """Which collective of its group, from 1; null if it is not ordered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,33 +171,30 @@ class OpenStageRow:
     """A stage without an end: where a rank is now, or was last seen, at most a second before it died."""
 
     attempt: str
-    """Empty of a rank that does not know it yet."""
+    """Empty if the rank does not know it yet."""
     role: str
     rank: int
     stage: str
     inside: list[str]
-    """The open stages around it, outermost first."""
+    """The open stages that it lies in, outermost first."""
     since_ns: int
     open_s: float
     """Until now for a living process; until its last record, at least four fifths of it, for a dead one."""
     longest_s: float | None
-    """Longest call of such a stage that ended, on any rank; null where none is known."""
+    """Longest call of such a stage that ended, on any rank."""
     calls_known: bool
-    """False of a rank that does not know its attempt yet: nobody tells how long the calls of it that ended took."""
+    """False if the rank does not know its attempt yet, so that its finished calls are unknown."""
     is_alive: bool
     is_hanging: bool
     """Of a living process: open for at least 10 s, and for three times as long as the longest call that ended."""
     iteration: int | None
     collective: OpenCollective | None
-    """Null where the stage is none."""
+    """Null if the stage is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingRun:
-    """A process that began with the run, on a host of it, and is in no run: as a rank before its process group is made.
-
-    Which run it belongs to nobody knows yet, so that no other number of this report counts it.
-    """
+    """A process beside the run that is in no run yet, as a rank before its process group is made."""
 
     path: str
     """Its own directory, for a report on it alone."""
