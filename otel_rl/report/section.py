@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from otel_rl.report.format import count
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from otel_rl.report.source import Source
 
 Severity = Literal["", "note", "good", "warning", "heading"]
+T = TypeVar("T")
 MOST_RANKS: Final = 16
 
 
@@ -109,6 +110,12 @@ def by_rank(ranks: list[Rank], make: Callable[[list[Rank]], Table]) -> Table:
     table = make(ranks) if len(ranks) <= MOST_RANKS else short
     table.narrow = short if table is not short else None
     return table
+
+
+def foremost(rows: Sequence[T], key: Callable[[T], Any], most: int = MOST_RANKS) -> list[T]:
+    """Choose the rows with the lowest keys; they stay in their order."""
+    chosen = sorted(range(len(rows)), key=lambda index: key(rows[index]))[:most]
+    return [rows[index] for index in sorted(chosen)]
 
 
 def more(left: int, what: str = ", which --json has") -> list[Block]:

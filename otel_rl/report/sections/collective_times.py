@@ -15,7 +15,7 @@ from otel_rl.report.data.report import CommRow, RankComm, Report, StageRow
 from otel_rl.report.format import number, seconds
 from otel_rl.report.read.average import Averaged
 from otel_rl.report.read.collect import StepRecord
-from otel_rl.report.section import Block, Section, Table, by_rank, more, notes, rank_name
+from otel_rl.report.section import Block, Section, Table, by_rank, foremost, more, notes, rank_name
 
 MOST_ROWS: Final = 40
 """A table has at most so many stages, those with the longest times; JSON has all."""
@@ -54,9 +54,7 @@ def _blocks(report: Report) -> list[Block]:
     if not report.comm:
         return []
     ranks = sorted({one.who for row in report.comm for one in row.ranks})
-    longest = sorted(report.comm, key=lambda row: max(one.time_s for one in row.ranks), reverse=True)[:MOST_ROWS]
-    stages = {row.stage for row in longest}
-    rows = [row for row in report.comm if row.stage in stages]
+    rows = foremost(report.comm, lambda row: -max(one.time_s for one in row.ranks), MOST_ROWS)
     table = by_rank(ranks, partial(_table, report, rows))
     lines = ["Means per step: calls of a rank, and its time in them with waiting for others."]
     if any(stage.is_comm_hidden for stage in report.stages):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -11,10 +11,10 @@ from otel_rl import vocabulary as v
 from otel_rl.journal.read import PointView
 from otel_rl.report.data.details import MemoryParts
 from otel_rl.report.data.ranks import Rank
-from otel_rl.report.data.report import MemoryPeak, Report
+from otel_rl.report.data.report import Report
 from otel_rl.report.format import percent, size
 from otel_rl.report.read.span_attributes import rank_of
-from otel_rl.report.section import MOST_RANKS, Block, Column, Section, Table, more, notes, rank_name
+from otel_rl.report.section import Block, Column, Section, Table, foremost, more, notes, rank_name
 
 OF_STEP: Final = (
     v.ALLOCATED, v.RESERVED, v.ACTIVE, v.REQUESTED, v.INACTIVE_SPLIT, v.FRAGMENTATION, v.SLACK, v.ROUNDING,
@@ -106,9 +106,11 @@ def _row(rank: Rank, of: _Of) -> MemoryParts:
 
 
 def _peak_blocks(report: Report) -> list[Block]:
-    rows = _highest(report.memory)
-    if not rows:
+    if not report.memory:
         return []
+    kinds = [[row for row in report.memory if row.kind == kind] for kind in {row.kind for row in report.memory}]
+    highest = {id(row) for rows in kinds for row in foremost(rows, lambda row: -row.bytes)}
+    rows = [row for row in report.memory if id(row) in highest]
     columns = [Column("memory", "name"), Column("kind", "fact"), Column("peak"), Column("last raised by", "name")]
     table = Table(columns)
     for row in rows:
@@ -118,17 +120,8 @@ def _peak_blocks(report: Report) -> list[Block]:
     return [table, *more(len(report.memory) - len(rows))]
 
 
-def _highest(rows: Sequence[MemoryPeak]) -> list[MemoryPeak]:
-    shown: set[int] = set()
-    for kind in {row.kind for row in rows}:
-        places = [place for place, row in enumerate(rows) if row.kind == kind]
-        shown.update(sorted(places, key=lambda place: -rows[place].bytes)[:MOST_RANKS])
-    return [rows[place] for place in sorted(shown)]
-
-
 def _part_blocks(report: Report) -> list[Block]:
-    rows = sorted(report.memory_parts, key=lambda row: -row.reserved_bytes)[:MOST_RANKS]
-    rows.sort(key=lambda row: row.who)
+    rows = foremost(report.memory_parts, lambda row: -row.reserved_bytes)
     known = [column for column in COLUMNS if any(column[1](row) is not None for row in rows)]
     if not known:
         return []

@@ -15,7 +15,7 @@ from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import BalanceRow, RankSeconds, Report, StageRow
 from otel_rl.report.format import seconds, shorten
 from otel_rl.report.read.average import Averaged
-from otel_rl.report.section import Block, Column, Line, Section, Table, by_rank, more, notes, rank_name
+from otel_rl.report.section import Block, Column, Line, Section, Table, by_rank, foremost, more, notes, rank_name
 
 MAIN_SHARE: Final = 0.01
 """A stage has a row from this share of the step time."""
@@ -87,8 +87,7 @@ def _blocks(report: Report) -> list[Block]:
     if not rows:
         return []
     ranks = sorted({one.who for row in rows for one in row.own})
-    places = sorted(range(len(rows)), key=lambda place: rows[place].straggler is None)[:MOST_ROWS]
-    shown = [rows[place] for place in sorted(places)]
+    shown = foremost(rows, lambda row: row.straggler is None, MOST_ROWS)
     table = by_rank(ranks, partial(_table, report, shown))
     marked = {row.stage for row in rows if not row.is_comparable}
     stages = [stage for stage in report.stages if stage.inside is None and stage.stage in marked]

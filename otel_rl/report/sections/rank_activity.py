@@ -14,7 +14,7 @@ from otel_rl.report.format import count, percent, plural, seconds
 from otel_rl.report.read.average import Averaged
 from otel_rl.report.read.collect import FoldedSpans, StepKey, StepRecord
 from otel_rl.report.read.rank_times import RankTimes
-from otel_rl.report.section import MOST_RANKS, Block, Line, Section, Table, rank_name
+from otel_rl.report.section import Block, Line, Section, Table, foremost, rank_name
 from otel_rl.report.sections.wall_time import Goodputs
 from otel_rl.runs.calls import matched_peers
 
@@ -90,7 +90,7 @@ def _blocks(report: Report) -> list[Block]:
 
 def _table(report: Report, rows: list[RankTime]) -> Table:
     # of many ranks those that waited least: for them the others wait
-    shown = sorted(sorted(rows, key=lambda row: row.wait_s)[:MOST_RANKS], key=lambda row: row.who)
+    shown = foremost(rows, lambda row: row.wait_s)
     columns = [column for column in COLUMNS if any(column[1](row) for row in rows)]
     table = Table.of("mean step", *(head for head, _, _ in columns))
     for row in shown:

@@ -20,7 +20,7 @@ from otel_rl.report.data.report import Report, Series
 from otel_rl.report.format import count, number
 from otel_rl.report.read.collect import StepRecord
 from otel_rl.report.read.span_attributes import rank_of, text
-from otel_rl.report.section import Block, Column, Line, Picture, Section, Table, more
+from otel_rl.report.section import Block, Column, Line, Picture, Section, Table, foremost, more
 
 NAMES: Final = (
     v.REWARD_SCORE, v.REWARD_STD, v.FUNCTION_SCORE, v.FUNCTION_STD, v.EVAL_REWARD, v.REWARD_ZERO_STD, v.LOSS,
@@ -195,19 +195,19 @@ def _combine(numbers: Sequence[float], name: str) -> float:
 
 def _series_blocks(report: Report) -> list[Block]:
     rows = [series for series in report.series if _is_shown(series)]
-    by_parts = sorted(rows, key=lambda one: one.name == v.FUNCTION_SCORE)[:MOST_ROWS]  # there may be many functions
+    shown = foremost(rows, lambda one: one.name == v.FUNCTION_SCORE, MOST_ROWS)  # there may be many functions
     table = _table("over the steps", "first", "last", "min", "max")
-    for one in sorted(by_parts, key=lambda one: (list(TITLES).index(one.name), len(one.qualifiers))):
+    for one in sorted(shown, key=lambda one: (list(TITLES).index(one.name), len(one.qualifiers))):
         _add(table, _title(one), (one.first, one.last, one.low, one.high), one)
-    return [table, *more(len(rows) - len(by_parts))] if rows else []
+    return [table, *more(len(rows) - len(shown))] if rows else []
 
 
 def _number_blocks(report: Report) -> list[Block]:
-    most = sorted(report.numbers, key=lambda one: -len(one.values))[:OWN_ROWS]
+    shown = foremost(report.numbers, lambda one: -len(one.values), OWN_ROWS)
     table = _table("your numbers", "last", "mean", "min", "max")
-    for one in sorted(most, key=lambda one: one.name):
+    for one in shown:
         _add(table, one.name, (one.last, one.mean, one.low, one.high), one)
-    return [table, *more(len(report.numbers) - len(most))] if most else []
+    return [table, *more(len(report.numbers) - len(shown))] if shown else []
 
 
 def _table(name: str, *heads: str) -> Table:

@@ -8,7 +8,7 @@ from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import Report, WorkRow
 from otel_rl.report.format import count
 from otel_rl.report.read.span_attributes import WorkSums
-from otel_rl.report.section import MOST_RANKS, Block, Section, Table, more, notes, rank_name
+from otel_rl.report.section import Block, Section, Table, foremost, more, notes, rank_name
 
 if TYPE_CHECKING:
     from otel_rl.report.source import Source
@@ -43,14 +43,14 @@ def _blocks(report: Report) -> list[Block]:
     environment = ["env."] if has_environment else []
     name = "with spans" if report.unseen_steps else "in all steps"
     table = Table.of(name, "samples", "prompt tok.", "response tok.", *environment, "padding", "trained tok.")
-    most = sorted(report.work, key=lambda row: -row.train_tokens)[:MOST_RANKS]
-    for row in sorted(most, key=lambda row: row.who):
+    shown = foremost(report.work, lambda row: -row.train_tokens)
+    for row in shown:
         numbers = [row.samples, row.prompt_tokens, row.response_tokens]
         numbers += [row.environment_tokens] if has_environment else []
         cells = ["-" if value is None else count(value) for value in (*numbers, row.padding_tokens, row.train_tokens)]
         table.add(rank_name(report, row), *cells)
     note = f"{NOTE} {ENVIRONMENT_NOTE}" if has_environment else NOTE
-    return [table, *more(len(report.work) - len(most)), *notes(note)]
+    return [table, *more(len(report.work) - len(shown)), *notes(note)]
 
 
 WORK: Final = Section(title="Samples and tokens", data={"work": _rows}, blocks=_blocks)
