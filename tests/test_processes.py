@@ -16,7 +16,7 @@ from otel_rl import entry
 from otel_rl import vocabulary as v
 from otel_rl.journal.read import open_run
 from otel_rl.report.build import build_report
-from otel_rl.report.terminal.screen import render
+from otel_rl.report.terminal import render
 from tests.programs.launch import HERE, run, start
 from tests.programs.recorded import Node, Recorded
 

@@ -25,7 +25,7 @@ from otel_rl.journal.frame import Signal
 from otel_rl.journal.otlp import encode
 from otel_rl.journal.read import Journal, Run
 from otel_rl.report.format import clock, count, plural, size
-from otel_rl.report.sections.health import damage_rows, totals
+from otel_rl.report.sections.caveats import damage_rows, totals
 from otel_rl.sidecar import settings as sending
 from otel_rl.sidecar.settings import SIGNALS
 from otel_rl.version import __version__

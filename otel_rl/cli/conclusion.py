@@ -18,9 +18,10 @@ from otel_rl.cli.sending import start_without_signals
 from otel_rl.cli.shipping import refusals
 from otel_rl.guard import guard
 from otel_rl.journal.read import Run
-from otel_rl.report.build import Points, build_report, no_points, read_points
-from otel_rl.report.read.head import head
-from otel_rl.report.terminal.screen import render
+from otel_rl.report.build import build_report
+from otel_rl.report.sections.header import early_head
+from otel_rl.report.source import Points, no_points, read_points
+from otel_rl.report.terminal import laid_out, render
 
 LIMIT_S: Final = 5.0
 """A command that has ended is not kept for longer, whatever takes long: the journal, a file server, the report."""
@@ -89,7 +90,7 @@ class Conclusion:
 def _head(run: Run, points: Points, console: Console) -> str:
     with console.capture() as shown:
         console.print()
-        console.print(head(run, points), highlight=False)
+        console.print(laid_out(early_head(run, points), console.width), highlight=False)
         console.print()
     return shown.get()
 

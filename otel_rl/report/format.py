@@ -5,11 +5,15 @@ from __future__ import annotations
 import math
 import unicodedata
 from collections.abc import Sequence
+from dataclasses import fields, is_dataclass, replace
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
+
+from rich.cells import cell_len
 
 UNPRINTABLE: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 """Unicode categories that order a terminal about: control characters, text direction, half characters, line ends."""
+ELLIPSIS: Final = "…"
 BYTE_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -18,6 +22,32 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join("\N{REPLACEMENT CHARACTER}" if unicodedata.category(one) in UNPRINTABLE else one for one in text)
+
+
+def all_printable(value: Any) -> Any:
+    """Make every text in a value printable."""
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, list):
+        return [all_printable(item) for item in value]
+    if isinstance(value, dict):
+        return {all_printable(key): all_printable(item) for key, item in value.items()}
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(value, **{field.name: all_printable(getattr(value, field.name)) for field in fields(value)})
+    return value
+
+
+def shorten(text: str, width: int) -> str:
+    """Cut a text in its middle to a number of cells: of many long names the end tells them apart."""
+    if cell_len(text) <= width:
+        return text
+    tail_width = (width - 1) // 2
+    head, tail = text[: width - 1 - tail_width], text[len(text) - tail_width :]
+    while cell_len(head) > width - 1 - tail_width:
+        head = head[:-1]
+    while cell_len(tail) > tail_width:
+        tail = tail[1:]
+    return f"{head}{ELLIPSIS}{tail}"
 
 
 def seconds(value: float) -> str:

@@ -30,7 +30,7 @@ from otel_rl.process.state import state
 from otel_rl.records import Count, Distribution, Exemplar, MetricPoints, Number
 from otel_rl.report.build import build_report
 from otel_rl.report.data.report import Loss
-from otel_rl.report.terminal.screen import render
+from otel_rl.report.terminal import render
 from tests.fixtures import MS, WALL_NS, Recording
 
 LABELS = st.sampled_from([(), (("a", "1"),), (("a", "2"), ("b", "x"))])

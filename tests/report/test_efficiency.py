@@ -26,7 +26,7 @@ from otel_rl.report.data.efficiency import (
 )
 from otel_rl.report.read.average import average
 from otel_rl.report.read.collect import collect
-from otel_rl.report.sections.efficiency import efficiency
+from otel_rl.report.sections.rank_activity import efficiency
 from tests import made_runs
 from tests.made_runs import BEGIN_NS, MS, Plan, write_run
 from tests.peers import Did, Met, Peer

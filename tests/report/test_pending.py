@@ -14,7 +14,7 @@ from otel_rl import vocabulary as v
 from otel_rl.journal.read import JournalNotFound, open_run
 from otel_rl.report.build import build_report
 from otel_rl.report.data.report import Report
-from otel_rl.report.terminal.screen import render
+from otel_rl.report.terminal import render
 from tests.made_runs import FakeSpan
 from tests.peers import ALIVE, BEGIN_NS, MS, Did, Peer
 from tests.programs.launch import start

@@ -23,13 +23,12 @@ from otel_rl.journal.identity import WriterIdentity
 from otel_rl.journal.read import Journal, PointView
 from otel_rl.records import Value
 from otel_rl.report.build import build_report
+from otel_rl.report.data.details import BadRequests, EnginePreemptions, Quantiles, RequestRow, RequestTail
 from otel_rl.report.data.report import Report
-from otel_rl.report.data.requests import BadRequests, EnginePreemptions, Quantiles, RequestRow, Tail
 from otel_rl.report.json import to_json
-from otel_rl.report.sections import requests as request_rows
-from otel_rl.report.sections.requests import RequestPoints
-from otel_rl.report.terminal.requests import request_table
-from otel_rl.report.terminal.screen import render
+from otel_rl.report.sections import request_times as request_rows
+from otel_rl.report.sections.request_times import REQUESTS, RequestPoints
+from otel_rl.report.terminal import render
 from otel_rl.report.verdict.verdict import verdict
 from otel_rl.requests import queue
 from otel_rl.requests.queue import record_requests
@@ -103,7 +102,7 @@ def test_the_tail_is_the_verdict(recording: Recording) -> None:
 def test_what_is_no_tail(recording: Recording, share: float, step_share: float | None) -> None:
     """A small part of the step, one that the requests have by their number, or one of an unknown step time."""
     report = recorded(recording)
-    tails = [Tail(slowest=0.01, share=share, step_share=step_share)]
+    tails = [RequestTail(slowest=0.01, share=share, step_share=step_share)]
     assert "stage" == verdict(report.steps, report.stages, report.efficiency, None, tails).kind
 
 
@@ -185,7 +184,7 @@ def test_a_run_without_requests_says_nothing_of_them(recording: Recording) -> No
     with otel_rl.step(1):
         recording.tick(1)
     report = build_report(recording.stop(), recording.clock.ns)
-    assert (None, [], []) == (request_table(report), report.requests.rows, report.requests.tails)
+    assert ([], [], []) == (REQUESTS.blocks(report), report.requests.rows, report.requests.tails)
 
 
 def test_many_kinds_are_left_to_json(recording: Recording) -> None:
@@ -254,7 +253,7 @@ def test_rollouts_weigh_as_long_as_they_took(most: int, monkeypatch: pytest.Monk
 
     def see(rank: int, name: str, time_ns: int, value: float, **attributes: Value) -> None:
         labels = {v.SLOWEST if key == "slowest" else v.MODE: one for key, one in attributes.items()}
-        points.see(PointView(name, "gauge", "1", time_ns, 0, labels, {}, journals[rank], value))
+        points.add(PointView(name, "gauge", "1", time_ns, 0, labels, {}, journals[rank], value))
 
     for rank in (0, 1):
         for number in range(1, 6):
@@ -265,7 +264,7 @@ def test_rollouts_weigh_as_long_as_they_took(most: int, monkeypatch: pytest.Monk
             see(rank, v.ROLLOUT_WALL, 20 + number, 100.0, mode="eval")
     found = points.rows([], 0)
     expected = sum((0.1 * number + rank) * number for number in range(1, 6) for rank in (0, 1)) / 30
-    assert [Tail(slowest=0.01, share=pytest.approx(expected), step_share=None)] == found.tails
+    assert [RequestTail(slowest=0.01, share=pytest.approx(expected), step_share=None)] == found.tails
     assert (0.5, None, []) == (found.bubble, found.kv_cache_peak, found.rows)
 
 

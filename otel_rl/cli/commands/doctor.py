@@ -25,7 +25,7 @@ from otel_rl.cli.console import FAILED, RUN, opened, stdout
 from otel_rl.cli.shipping import HONOURED, sending, sent
 from otel_rl.config import root
 from otel_rl.report.format import printable
-from otel_rl.report.terminal.style import GOOD, HEADING, NOTE, WARNING, plain_table
+from otel_rl.report.terminal import GOOD, HEADING, NOTE, WARNING, plain_table
 
 MARKS = {"ok": ("✓", "+", GOOD), "note": ("·", "-", NOTE), "wrong": ("✗", "x", WARNING)}
 """The second where the encoding lacks the first."""

@@ -14,7 +14,7 @@ from rich.text import Text
 from otel_rl.cli.console import FAILED, Directory, complain, stderr, stdout
 from otel_rl.config import root
 from otel_rl.report.format import printable, seconds
-from otel_rl.report.terminal.style import GOOD, NOTE, WARNING, plain_table
+from otel_rl.report.terminal import GOOD, NOTE, WARNING, plain_table
 
 if TYPE_CHECKING:
     from otel_rl.stack.control import ProgramStatus

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from otel_rl.analysis.many_steps import is_at_times, is_mean
+from otel_rl.report.data.ranks import OfRank
 
 BubbleKind = Literal["data", "queue", "pipeline", "other", "skew"]
 UNTOLD: Final = (
@@ -17,24 +18,19 @@ GoodputKind = Literal["productive", "overhead", "idle", "wasted", "other"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StragglerRow:
+class StragglerRow(OfRank):
     """A rank that is slow in a stage again and again; peers are the ranks of its role and pipeline stage."""
 
-    role: str
-    rank: int
     stage: str
     own_s: float
-    """Its own time in the stage, median of the averaged steps that have it; of a rank that is slow at times, in fewer
-    than half of these, of the steps in which it is slow."""
+    """Median own time of the averaged steps that have the stage; if it is slow in fewer than half of them, of those."""
     ratio: float
-    """That over the median of the other ranks, those that are as slow left out."""
+    """That over the median of the other ranks, without those that are as slow."""
     cost_s: float
-    """Own time minus the median of these in the same step, per step: median of the steps that have the stage, times the
-    part of the steps that have it; of a rank that is slow at times the mean of all steps. Where all waits are known, at
-    most what a peer waited in a mean step."""
+    """What it costs per step: own time minus the median of the others; if all waits are known, at most what a peer
+    waited in a mean step. docs/report.md has the definition."""
     share: float
-    """Cost over the median step time; of a rank that is slow at times, and of a stage that not every step has, over the
-    mean one."""
+    """Cost over the median step time; over the mean one if not every step has the stage or is slow."""
     slow_steps: int
     """Averaged steps in which it was the slowest, or as slow."""
     steps: int
@@ -42,7 +38,7 @@ class StragglerRow:
     all_steps: int
     """Averaged steps, with the stage or without."""
     pipeline: int | None
-    """The pipeline stage (`rl.rank.pp`); null where it is not known."""
+    """The pipeline stage (`rl.rank.pp`); null if unknown."""
 
     @property
     def is_at_times(self) -> bool:
@@ -51,7 +47,7 @@ class StragglerRow:
 
     @property
     def of_step(self) -> str:
-        """Say what ``share`` is a part of."""
+        """What ``share`` is a part of."""
         return "mean step" if is_mean(self.slow_steps, self.steps, self.all_steps) else "median step"
 
 
@@ -67,15 +63,13 @@ class SlowCommunication:
     share: float
     """Of the step, median."""
     pipeline: int | None
-    """The pipeline stage (`rl.rank.pp`); null where it is not known."""
+    """The pipeline stage (`rl.rank.pp`); null if unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RankTime:
+class RankTime(OfRank):
     """What one rank did, mean per averaged step; the parts add up to the step time where stages do not overlap."""
 
-    role: str
-    rank: int
     steps: int
     step_s: float
     active_s: float
@@ -85,8 +79,7 @@ class RankTime:
     transfer_s: float
     """The remainder of the time in collectives."""
     is_wait_exact: bool
-    """False: `wait_s` is a lower bound and `transfer_s` an upper one, since not every collective was recorded on every
-    rank of its group; of those of a stage only the 32 longest of each rank are."""
+    """False: `wait_s` is a lower bound and `transfer_s` an upper one, since not every collective was recorded."""
     inseparable_s: float
     """In stages that hide collectives or measure launches only."""
     idle_s: float
@@ -98,14 +91,14 @@ class RankTime:
     response_tokens: float
     """Generated for training."""
     relative_score: float | None
-    """Against the fastest peer in each stage, weighted by time: 1 as fast, 0.5 takes twice as long; below 0.75 it is
-    slow by the measure of nvidia-resiliency-ext. Null without peers, or where no stage is comparable."""
+    """Against the fastest peer in each stage, weighted by time: 0.5 takes twice as long; nvidia-resiliency-ext calls a
+    rank below 0.75 slow. Null if no stage is comparable."""
     individual_score: float | None
-    """The last tenth of the steps against its own best tenth, likewise; null below ten steps."""
+    """The last tenth of its steps against its best tenth, likewise; null below ten steps."""
     slowdown: float | None
-    """Step time if this rank were as it is and its peers ideal, over the ideal one; null where it cannot be told."""
+    """Step time with this rank as it is and its peers ideal, over the ideal one; null if unknown."""
     pipeline: int | None
-    """The pipeline stage (`rl.rank.pp`); null where it is not known."""
+    """The pipeline stage (`rl.rank.pp`); null if unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,22 +107,20 @@ class Slowdown:
 
     role: str
     steps: int
-    """Averaged steps of which it can be told: every rank has the same calls, and their collectives can be separated."""
+    """Averaged steps in which every rank has the same calls, with separable collectives."""
     actual_s: float
     """Time under stages per step, waits included."""
     ideal_s: float
     slowdown: float
     """Actual over ideal: 1 for a balanced job."""
     pipeline: int | None
-    """The pipeline stage (`rl.rank.pp`); null where it is not known."""
+    """The pipeline stage (`rl.rank.pp`); null if unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RankBubble:
+class RankBubble(OfRank):
     """One bubble of one rank, mean per averaged step."""
 
-    role: str
-    rank: int
     time_s: float
     share: float
 
@@ -139,8 +130,7 @@ class BubbleRow:
     """Waiting of one kind, over the averaged steps."""
 
     kind: BubbleKind
-    """`data`, `queue`, `pipeline`: the reason of `rl.idle`; `other`: another reason, or none; `skew`: in collectives,
-    for slower peers."""
+    """The reason of `rl.idle` (`other`: another, or none), or `skew`: waits for slower peers in collectives."""
     denominator: Literal["step"]
     """What the shares are of: the step time."""
     share: float
@@ -170,11 +160,9 @@ class GoodputRow:
     """Of the ranks together: the parts add up to it exactly."""
     parts: list[GoodputPart]
     is_idle_exact: bool
-    """False: ranks waited for slower ones for longer than is known (see `is_wait_exact` of the ranks), so `idle` is a
-    lower bound, and of productive, overhead and other the true ones may be shorter."""
+    """False: `idle` is a lower bound, since not all waits are known; productive, overhead and other may be less."""
     padding_share: float | None
-    """Padding positions of all positions of the training forwards: shown beside the parts, it is none of them. Null
-    where a training forward with `rl.tokens` lacks `rl.tokens.padding`, or none has it."""
+    """Padding positions of all positions of the training forwards; null if a forward with `rl.tokens` does not say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,6 +180,6 @@ class Efficiency:
     """One for each attempt, the last one for all; empty where no time was recorded."""
 
     def of_stage(self, pipeline: int | None) -> str:
-        """Name peers by their pipeline stage where there are several; a text that follows "rank"."""
+        """Name peers by their pipeline stage if there are several; a text that follows "rank"."""
         several = len({row.pipeline for row in self.ranks}) > 1
         return f" of pipeline stage {pipeline}" if several and pipeline is not None else ""

@@ -4,30 +4,27 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from functools import reduce
 
-from otel_rl.report.read.attributes import Work
 from otel_rl.report.read.collect import StepKey, StepRecord
+from otel_rl.report.read.span_attributes import WorkSums
 from otel_rl.runs.spans import NOT_TOLD, UNKNOWN
 
 
-def work_of_all(records: Sequence[StepRecord]) -> Work | None:
-    """Add up over ranks and steps; of the ranks of a data-parallel group that share their samples one counts.
-
-    Of each number it is the one that counted most in the step: with a pipeline only some of them may see the batch.
+def work_of_all(records: Sequence[StepRecord]) -> WorkSums | None:
+    """Add up over ranks and steps; of ranks that share their samples the one counts that counted most.
 
     Returns:
-        None where ranks share their samples and not all of them say with whom.
+        None if ranks share their samples and not all of them say with whom.
     """
     if not _is_told(records):
         return None
-    shared: dict[tuple[StepKey, str, int, int], Work] = {}
+    shared: dict[tuple[StepKey, str, int, int], WorkSums] = {}
     for record in records:
         own = record.rank.rank if record.samples == UNKNOWN else UNKNOWN
-        shared.setdefault((record.key, record.rank.role, record.samples, own), Work()).most(record.work)
-    total = Work()
-    for work in shared.values():
-        total.add(work)
-    return total
+        key = record.key, record.rank.role, record.samples, own
+        shared[key] = shared.get(key, WorkSums()).most(record.work)
+    return reduce(WorkSums.plus, shared.values(), WorkSums())
 
 
 def _is_told(records: Sequence[StepRecord]) -> bool:

@@ -11,7 +11,8 @@ from functools import cached_property
 from otel_rl.analysis.stages import Path, StageTimes
 from otel_rl.analysis.steps import tile, warmup
 from otel_rl.analysis.summary import summarize
-from otel_rl.report.data.report import Rank, StepTimes
+from otel_rl.report.data.ranks import Rank
+from otel_rl.report.data.report import StepTimes
 from otel_rl.report.read.collect import StepKey, StepRecord
 
 
@@ -40,27 +41,26 @@ class Averaged:
         return sum(record.step.time_ns for record in self.steady)
 
     def per_rank_s(self, nanoseconds: Callable[[StepRecord], int]) -> float:
-        """Add something up over the averaged steps, mean over the ranks of each attempt, s."""
+        """Add up over the averaged steps, mean over the ranks of each attempt."""
         return sum(nanoseconds(record) / self.num_ranks[record.attempt] for record in self.steady) / 1e9
 
     def without(self, key: StepKey) -> Averaged:
-        """Leave one step out of the averages."""
+        """Leave one step out."""
         return replace(self, steady=[record for record in self.steady if record.key != key])
 
-    def slices(self, path: Path) -> Iterator[tuple[StepRecord, StageTimes]]:
-        """Give one stage in every averaged step that has it."""
-        for place in self._places.get(path, ()):
-            record = self.steady[place]
-            yield record, record.slices[path]
+    def steps_with(self, path: Path) -> Iterator[tuple[StepRecord, StageTimes]]:
+        """Return every averaged step that has a stage, with the stage."""
+        for index in self._steps.get(path, ()):
+            yield self.steady[index], self.steady[index].stages[path]
 
     @cached_property
-    def _places(self) -> dict[Path, array[int]]:
-        """In which steps each stage is: a run may have as many stages as samples, each of them in one step."""
-        places: defaultdict[Path, array[int]] = defaultdict(lambda: array("I"))
-        for place, record in enumerate(self.steady):
-            for path in record.slices:
-                places[path].append(place)
-        return dict(places)
+    def _steps(self) -> dict[Path, array[int]]:
+        """Index the steps by stage: a run may have as many stages as samples, each of them in one step."""
+        steps: defaultdict[Path, array[int]] = defaultdict(lambda: array("I"))
+        for index, record in enumerate(self.steady):
+            for path in record.stages:
+                steps[path].append(index)
+        return steps
 
 
 def average(records: Iterable[StepRecord]) -> Averaged:
@@ -86,7 +86,7 @@ def average(records: Iterable[StepRecord]) -> Averaged:
 def step_times(averaged: Averaged) -> StepTimes:
     """Sum up the step times."""
     summary = summarize([record.step.time_ns / 1e9 for record in averaged.steady])
-    finished, steady = _numbers(averaged.finished), _numbers(averaged.steady)
+    finished, steady = ({record.key for record in records} for records in (averaged.finished, averaged.steady))
     iterations = [record.step.iteration for record in averaged.finished]
     return StepTimes(
         recorded=len(finished),
@@ -99,7 +99,3 @@ def step_times(averaged: Averaged) -> StepTimes:
         p95_s=summary.p95,
         total_s=averaged.per_rank_s(lambda record: record.step.time_ns),
     )
-
-
-def _numbers(records: Iterable[StepRecord]) -> set[StepKey]:
-    return {record.key for record in records}

@@ -10,7 +10,6 @@ from otel_rl import vocabulary as v
 from otel_rl.report.data.report import LongStep
 from otel_rl.report.read.average import Averaged
 from otel_rl.report.read.collect import StepKey, StepRecord
-from otel_rl.report.sections.stages import other_ns
 
 RATIO: Final = 5.0
 """A step is long from this multiple of the median."""
@@ -19,7 +18,7 @@ SHARE: Final = 0.1
 
 
 def set_aside(averaged: Averaged) -> tuple[Averaged, LongStep | None]:
-    """Leave the one long step out, if there is one; two of them are no accident and stay in."""
+    """Leave the one long step out, if there is one; two of them are no accident."""
     steps: defaultdict[StepKey, list[StepRecord]] = defaultdict(list)
     for record in averaged.steady:
         steps[record.key].append(record)
@@ -44,6 +43,6 @@ def _longest(records: Sequence[StepRecord]) -> StepRecord:
 
 
 def _main_stage(record: StepRecord) -> str:
-    times = Counter({path[0]: part.busy_ns for path, part in record.slices.items() if len(path) == 1})
-    times[v.OTHER] = other_ns(record)
+    times = Counter({path[0]: part.busy_ns for path, part in record.stages.items() if len(path) == 1})
+    times[v.OTHER] = record.other_ns
     return times.most_common(1)[0][0]
