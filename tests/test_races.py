@@ -12,9 +12,9 @@ import otel_rl
 from otel_rl import entry, guard, ids
 from otel_rl import vocabulary as v
 from otel_rl.metrics import record as metrics
-from otel_rl.observing import api
+from otel_rl.probes.memory import UNREAD, probes
 from otel_rl.process import state as runtime
-from otel_rl.process.state import UNREAD, Runtime, state
+from otel_rl.process.state import Runtime, state
 from otel_rl.records import Noted, Point
 from otel_rl.requests import queue
 from otel_rl.trace import stage
@@ -123,7 +123,7 @@ def test_a_stage_that_ends_at_the_exit_is_journaled_once(recording: Recording, m
     def work() -> None:
         with Stage("mine"):
             monkeypatch.setattr(stage, "FRESH_NS", -1)
-            monkeypatch.setattr(state, "read_memory", read)
+            monkeypatch.setattr(probes, "read_memory", read)
 
     worker = threading.Thread(target=work)
     worker.start()
@@ -162,20 +162,6 @@ def test_requests_that_find_the_queue_full_are_counted(recording: Recording, mon
     state.dropped.clear()
     counted = sum(point.value for point in recording.stop().last_points(v.REQUESTS))
     assert (50, True) == (counted + given_up, 0 < given_up < 10)
-
-
-def test_a_process_observes_into_one_book(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two threads show their first batch at once: none is lost."""
-    both, make = threading.Barrier(2), api.Book
-
-    def made() -> Any:
-        both.wait(60)
-        return make()
-
-    monkeypatch.setattr(api, "Book", made)
-    found: list[Any] = []
-    together(*[lambda: found.append(api.book())] * 2)
-    assert found[0] is found[1] is api.book()
 
 
 @pytest.mark.parametrize("kept", ["streams", "batching"])

@@ -11,6 +11,7 @@ from typing import cast
 from otel_rl import vocabulary
 from otel_rl.analysis.goodput import is_background
 from otel_rl.comm.groups import Group
+from otel_rl.comm.memory import comm
 from otel_rl.ids import random_bits
 from otel_rl.metrics.record import Fold
 from otel_rl.process.state import QUEUE_LIMIT, state
@@ -54,7 +55,7 @@ class Collective:
         if stage is None or stage.ended:
             stage = innermost() or _stage_of_bare_thread()
         self.stage = stage
-        state.comm.seen_in = self.stage
+        comm.seen_in = self.stage
         self.span_id = 0
         """Given by the flusher when it finds the collective open: then it must become a span."""
         self.ended = 0

@@ -15,6 +15,7 @@ from otel_rl.flusher.stage_metrics import StageMetrics
 from otel_rl.flusher.step_time import StepTime
 from otel_rl.guard import attempt, guard
 from otel_rl.metrics.record import Fold
+from otel_rl.observing.book import book
 from otel_rl.probes.attributes import clock_attributes, device_duration, memory_attributes
 from otel_rl.process.state import state
 from otel_rl.records import Attributes, Count, Late, Later, Log, Noted, Point, Span
@@ -103,11 +104,10 @@ class Intake:
         with guard("count requests"):
             if is_all:
                 self.requests.sweep(opened, self._late, taken.spans, is_last=is_last)
-        observed = state.training.observed
-        if observed is not None:
+        if book.is_open:
             with guard("count what was observed"):
                 late_traces = {stage.trace for stage in self._late}
-                due = observed.due(late_traces, self.requests.stages, is_last=is_last and is_all)
+                due = book.due(late_traces, self.requests.stages, is_last=is_last and is_all)
                 self._sift(due, taken)
         with guard("name open stages"):
             taken.logs += self.opened.keep({*opened, *self._late})
@@ -120,8 +120,8 @@ class Intake:
         _each("count a record", self._take, records, taken)
         ended, self._ended = self._ended, []
         _each("count the duration of a stage", self._metrics.take, ended)
-        if state.training.observed is not None:
-            _each("count a stage's operations", state.training.observed.ended, ended)
+        if book.is_open:
+            _each("count a stage's operations", book.ended, ended)
         _each("count the time of a stage", self._times.take, new)
         _each("count a collective", self._totals.take, [one for one in new if one.__class__ is Collective])
 

@@ -7,6 +7,7 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from time import monotonic
 from typing import Any
 
@@ -20,9 +21,11 @@ from otel_rl.journal.identity import WriterIdentity
 from otel_rl.journal.otlp.encode import Request, SpanEncoder
 from otel_rl.journal.write import Writer
 from otel_rl.metrics.record import Fold
-from otel_rl.probes.memory import use_memory_reader
+from otel_rl.probes.device_id import learn_device
+from otel_rl.probes.memory import probes, use_memory_reader
 from otel_rl.process import directories
 from otel_rl.process.identity import folder_name
+from otel_rl.process.memory import Memory
 from otel_rl.process.state import state
 from otel_rl.records import Span, Value
 from otel_rl.sidecar.start import make_keeper
@@ -44,6 +47,20 @@ FREEZE_S = 10.0
 torch and TRL on a cold machine does, and only then is it known what trains. So long metrics wait for it at most."""
 HOLD_LIMIT = 20_000
 """Spans, and points, that may wait for the attempt to become known; then a rank above 0 reports alone."""
+
+
+@dataclass(eq=False)
+class Trouble(Memory):
+    """What was said of this process's journal."""
+
+    is_said: bool = False
+    """Whether a disk that refuses was mentioned."""
+
+    def after_fork_in_child(self) -> None:
+        """Stay: a child need not repeat it."""
+
+
+trouble = Trouble.keep("trouble")
 
 
 class _Answer(threading.Event):
@@ -288,6 +305,8 @@ class Flusher:
         if not self._waiting and self.fold.is_waiting:
             self._waiting = now
         if self._stopping or (self._first and now - self._first > FREEZE_S):
+            if not state.frozen:
+                learn_device()
             state.freeze()
         is_full = self.fold.num_points > HOLD_LIMIT
         if is_full:
@@ -327,8 +346,8 @@ class Flusher:
 
     def _care_for(self, writer: Writer) -> None:
         """Retry what the disk refused, tell readers that we live, and say a lasting trouble once."""
-        if state.memory_reader is not None and not state.memory_reader.is_own():
-            use_memory_reader(state.read_device)
+        if probes.reader is not None and not probes.reader.is_own():
+            use_memory_reader(probes.read_device)
         writer.retry()
         if monotonic() - self._beat > HEARTBEAT_S:
             self._beat = monotonic()
@@ -364,8 +383,8 @@ class Flusher:
         writer.retry()
 
 
-def _say_failure(trouble: str) -> None:
+def _say_failure(what: str) -> None:
     """Log once that nothing can be written, or not at present."""
-    if not state.said_failure:
-        state.said_failure = True
-        say("otel_rl: %s; training goes on", trouble)
+    if not trouble.is_said:
+        trouble.is_said = True
+        say("otel_rl: %s; training goes on", what)

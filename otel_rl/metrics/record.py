@@ -18,7 +18,7 @@ from typing import Any, Literal
 from otel_rl import vocabulary
 from otel_rl.analysis.buckets import BOUNDS
 from otel_rl.guard import guard, say
-from otel_rl.metrics.naming import series_of
+from otel_rl.metrics.naming import names, series_of
 from otel_rl.process.state import state
 from otel_rl.records import Count, Distribution, Exemplar, Labels, MetricPoints, Number, Point
 from otel_rl.trace.values import is_on_host
@@ -79,8 +79,8 @@ def record(name: str, value: Any) -> None:
 def _refuse_name(name: str) -> None:
     """Count a number under a name of ours, and say so the first time that the name comes."""
     state.dropped["metrics", "name_taken"] += 1
-    if name not in state.refused and len(state.refused) < MOST_REFUSED:
-        state.refused.add(name)
+    if name not in names.refused and len(names.refused) < MOST_REFUSED:
+        names.refused.add(name)
         why = "is measured by otel_rl itself" if _is_ours(name) else "begins as names of otel_rl and OpenTelemetry do"
         say(
             "otel_rl.record(%r, ...) is not recorded: the name %s. Record it under another name, such as %r",

@@ -15,8 +15,9 @@ from otel_rl.guard import guard
 from otel_rl.metrics.record import refuse
 from otel_rl.observing import network
 from otel_rl.observing.batch import KEYS
-from otel_rl.observing.book import Book, Shown
+from otel_rl.observing.book import Book, Shown, book
 from otel_rl.probes import deferred
+from otel_rl.probes.deferred import deferral
 from otel_rl.probes.host_arrays import of_own
 from otel_rl.process.state import state
 from otel_rl.records import Later
@@ -71,18 +72,9 @@ def observe(*, model: Any = None, batch: Mapping[str, Any] | None = None) -> Non
                 take(batch, stage=_stage_of_ours(names), seen=seen, boundary=names[0])
 
 
-def book() -> Book:
-    """Give what this process has observed."""
-    found: Book | None = state.training.observed
-    if found is None:
-        made = Book()
-        found = state.training.observed = state.training.observed or made  # another thread may have been here
-    return found
-
-
 def show(model: Any) -> network.Seen | None:
     """Read a model, the first time that it is shown; None of what is none."""
-    known = book()
+    known, book.is_open = book, True
     seen: network.Seen | None
     if isinstance(model, Mapping):
         seen = _of_configuration(known, dict(model))
@@ -124,7 +116,7 @@ def take(batch: Any, *, stage: str, seen: network.Seen | None = None, **how: Any
     if not isinstance(batch, Mapping):
         refuse("no_batch", "otel_rl.observe takes a batch as a mapping, not %s", type(batch).__name__)
         return
-    known = book()
+    known = book
     given = {key: value for key, value in batch.items() if key in KEYS and value is not None and _is_here(key, value)}
     if not _fits(known, sum(map(_size, given.values()))):
         return
@@ -171,7 +163,7 @@ def take_masks(
             return
     shown = _shown(stage, seen, {"parts": NOTHING, **how})
     if shown is not None:
-        state.add(Later(book().take_masks, (shown, masks, kept)))
+        state.add(Later(book.take_masks, (shown, masks, kept)))
 
 
 def _shown(stage: str, seen: network.Seen | None, how: Mapping[str, Any]) -> Shown | None:
@@ -181,12 +173,13 @@ def _shown(stage: str, seen: network.Seen | None, how: Mapping[str, Any]) -> Sho
     if container is None or not attributes or vocabulary.ITERATION not in attributes or container.trace is None:
         refuse("outside_step", "otel_rl.observe: a batch outside of a step is not used")
         return None
+    book.is_open = True
     return Shown(
         stage=stage,
         trace=container.trace,
         step=attributes[vocabulary.ITERATION],
         loop=attributes[vocabulary.LOOP_NAME],
-        seen=seen or book().last,
+        seen=seen or book.last,
         **how,
     )
 
@@ -296,11 +289,11 @@ def _size(value: Any) -> int:
 
 def _from_host(known: Book, shown: Shown, values: dict[str, Any], size: int) -> bool:
     """Hand over copies of the host's, behind what is on its way from a device: the ledger compares in that order."""
-    if state.training.deferred:
+    if deferral.pending:
         deferred.resolve()
-    if not state.training.deferred:
+    if not deferral.pending:
         return state.add(Later(known.take, (shown, values, size)))
-    if len(state.training.deferred) >= deferred.LIMIT:
+    if len(deferral.pending) >= deferred.LIMIT:
         refuse("device_too_late", "otel_rl.observe: a batch would wait behind too many of a device")
         return False
     if not state.add(Later(known.expect, (shown, 1))):

@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple
 from otel_rl import vocabulary
 from otel_rl.guard import attempt
 from otel_rl.probes.exposed import Exposed, Pair
+from otel_rl.probes.memory import probes
 from otel_rl.process.state import state
 from otel_rl.records import Late, Value
 from otel_rl.vocabulary import CONTAINER
@@ -275,7 +276,7 @@ def is_used(device: Any) -> bool:
     Raises:
         RuntimeError: the device has failed.
     """
-    return state.has_context is None or bool(state.has_context(device.current_device()))
+    return probes.has_context is None or bool(probes.has_context(device.current_device()))
 
 
 def is_capturing(device: Any) -> bool:

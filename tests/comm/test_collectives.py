@@ -14,11 +14,13 @@ import otel_rl
 from otel_rl import vocabulary
 from otel_rl.comm import collectives
 from otel_rl.comm.collectives import Collective
+from otel_rl.comm.memory import comm
 from otel_rl.flusher.dispatch import Intake
 from otel_rl.hooks.collective import input_bytes
 from otel_rl.hooks.install import Hook, wrap
 from otel_rl.metrics.record import Fold
 from otel_rl.probes.device import DeviceInUse
+from otel_rl.probes.memory import probes
 from otel_rl.process.state import state
 from otel_rl.runs.calls import tells_waits
 from otel_rl.trace.stage import Stage
@@ -301,9 +303,9 @@ def test_a_launched_collective_is_what_it_is_waited_for(recording: Recording) ->
     with otel_rl.step(1):
         first, second = (launch(np.zeros(size), group, True) for size in (1, 2))
         launch(np.zeros(3), group=group, async_op=True)  # nobody keeps it
-        assert 2 == len(state.comm.launched)
+        assert 2 == len(comm.launched)
         assert wait(second) is wait(self=first) is wait(second) is True
-    assert {} == state.comm.launched
+    assert {} == comm.launched
     assert [
         ("all_reduce", "default_pg", 2, True, 16, 3),
         ("all_reduce", "default_pg", 1, True, 8, 3),
@@ -314,7 +316,7 @@ def test_a_launched_collective_is_what_it_is_waited_for(recording: Recording) ->
 def test_what_a_device_does_says_that_it_was_launched(recording: Recording) -> None:
     """Its duration is that of the launch, and tells no wait; what lies on the host blocks it, beside a device too."""
     state.identify(world_size=2)
-    state.device = DeviceInUse(FakeCuda())
+    probes.device = DeviceInUse(FakeCuda())
     group = ProcessGroup()
 
     def all_reduce(tensor: Any, group: Any = None, async_op: bool = False) -> Work:

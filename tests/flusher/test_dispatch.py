@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +18,7 @@ from otel_rl.flusher import stage_metrics, step_time
 from otel_rl.flusher.dispatch import Intake
 from otel_rl.flusher.open_stages import OpenStages
 from otel_rl.metrics.record import Fold
+from otel_rl.observing.book import book
 from otel_rl.process.state import Trace, state
 from otel_rl.records import Distribution, Point
 from otel_rl.requests import parents
@@ -313,6 +313,7 @@ def test_what_was_observed_is_closed_behind_the_last_record(
         asked.append(is_last)
         return []
 
-    monkeypatch.setattr(state.training, "observed", SimpleNamespace(due=due, ended=lambda *_: None))
+    monkeypatch.setattr(book, "is_open", True)
+    monkeypatch.setattr(book, "due", due)
     Intake(Fold(0)).take((), [], is_asked=False, is_all=is_all, is_last=is_last)
     assert [expected] == asked

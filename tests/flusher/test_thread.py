@@ -22,6 +22,7 @@ from otel_rl.flusher.wake import Wake
 from otel_rl.journal import segment, views
 from otel_rl.journal.read import Run, open_run
 from otel_rl.journal.write import Writer
+from otel_rl.probes.memory import probes
 from otel_rl.process import directories
 from otel_rl.process.directories import run_directory, usable_root
 from otel_rl.process.state import state
@@ -217,16 +218,16 @@ def test_a_stage_that_ends_while_the_flusher_looks_is_in_the_journal(recording: 
         outer = otel_rl.stage("outer").__enter__()
         with otel_rl.stage("inner"):
             pass
-        real, seen = state.read_memory, []
+        real, seen = probes.read_memory, []
 
         def read() -> Any:
             seen.append(otel_rl.flush())  # the flusher looks right now, on its own thread
             return real()
 
-        state.read_memory = read
+        probes.read_memory = read
         recording.tick(11)
         outer.__exit__(None, None, None)
-        state.read_memory = real
+        probes.read_memory = real
         assert [True] == seen
         known = {stage.name for stage in recording.run().open_stages()}
         assert "outer" in known

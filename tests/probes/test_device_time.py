@@ -13,6 +13,7 @@ from otel_rl import vocabulary as v
 from otel_rl.probes import deferred, device_time
 from otel_rl.probes.device import DeviceInUse
 from otel_rl.probes.device_time import DeviceClock
+from otel_rl.probes.memory import probes
 from otel_rl.process.state import state
 from otel_rl.records import Late
 from otel_rl.trace.stage import Stage
@@ -24,13 +25,13 @@ from tests.fixtures import Recording
 def cuda(recording: Recording) -> FakeCuda:
     """A device that is in use while a recording is on."""
     cuda = FakeCuda()
-    state.device = DeviceInUse(cuda)
+    probes.device = DeviceInUse(cuda)
     return cuda
 
 
 def test_a_stage_says_how_long_the_device_took(recording: Recording, cuda: FakeCuda) -> None:
     """However far the host has run ahead; each stage has its own time, also where the device was late for its begin."""
-    state.read_memory = lambda: (b"", None)
+    probes.read_memory = lambda: (b"", None)
     with otel_rl.step(1):
         with otel_rl.stage("train.forward"):
             cuda.launch(0.5)
@@ -327,7 +328,7 @@ def test_a_device_that_the_process_does_not_use_is_not_asked_for_captures(monkey
     """Torch may make a context there for the answer."""
     cuda: Any = FakeCuda()
     cuda.is_current_stream_capturing = Mock(return_value=True)
-    monkeypatch.setattr(state, "has_context", lambda index: index == 3)
+    monkeypatch.setattr(probes, "has_context", lambda index: index == 3)
     found = [device_time.is_capturing(cuda)]
     cuda.stream.device = "cuda:3"
     found.append(device_time.is_capturing(cuda))
@@ -383,8 +384,8 @@ def test_what_another_thread_timed_before_the_first_step_is_not_asked_for(
     """The thread of the steps may capture by now, which only that one knows; such stages go without, at once."""
     mine = threading.get_ident()
     cuda.is_current_stream_capturing = lambda: cuda.capturing and threading.get_ident() == mine
-    assert state.device is not None
-    clock = state.device.clock
+    assert probes.device is not None
+    clock = probes.device.clock
     begun, asked = threading.Event(), threading.Event()
     stages, open_one = [], Stage(v.REWARD)
 

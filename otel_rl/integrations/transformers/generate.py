@@ -28,6 +28,8 @@ from otel_rl.hooks.install import Hook
 from otel_rl.ids import random_bits
 from otel_rl.integrations.transformers import batching
 from otel_rl.probes import deferred, kv_cache
+from otel_rl.probes.deferred import deferral
+from otel_rl.probes.memory import probes
 from otel_rl.process.state import state
 from otel_rl.records import Count, Labels, Later, Noted
 from otel_rl.requests import queue
@@ -130,15 +132,15 @@ class Call:
 
 
 def _begin(args: Args, kwargs: Kwargs) -> None:
-    if state.training.deferred:
+    if deferral.pending:
         deferred.resolve()
     generating = state.training.generating
     call = generating.call
     if call is not None and not call.marks:
         call.depth += 1
     else:
-        if state.device is not None:
-            state.device.clock.generates()
+        if probes.device is not None:
+            probes.device.clock.generates()
         generating.call = call = Call(call, args[0])
         generating.marks = call.marks
 

@@ -18,6 +18,7 @@ from otel_rl.integrations.trl import rollouts, tools
 from otel_rl.integrations.trl.metrics import evaluation_metrics, keep_loss, step_metrics
 from otel_rl.integrations.trl.rollouts import EVAL, SERVER_HOOKS, TRAIN, Rollout, Sampling, mode_of, policy_version
 from otel_rl.probes import deferred
+from otel_rl.probes.deferred import deferral
 from otel_rl.process.identity import training_of
 from otel_rl.process.state import state
 from otel_rl.records import Count, Late, Point, Value
@@ -90,7 +91,7 @@ def _describe_rollout(args: Args, kwargs: Kwargs, result: Any) -> dict[str, Valu
 
     GRPO gives a mask too, where a tool or an environment may have written parts of the responses.
     """
-    if state.training.deferred:  # TRL has read the tokens: the numbers of its requests are there too
+    if deferral.pending:  # TRL has read the tokens: the numbers of its requests are there too
         deferred.resolve()
     prompts, responses, mask = result[0], result[1], result[2] if len(result) > 3 else None
     mode = mode_of(args[0])
