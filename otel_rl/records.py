@@ -15,7 +15,7 @@ Labels = tuple[tuple[str, str | bool | int | float], ...]
 """Attributes of a metric's series."""
 
 
-class Late(dict[str, Value]):
+class PendingAttributes(dict[str, Value]):
     """Attributes of which some are still on their way from a device; the flusher waits for them a while."""
 
     is_complete = False
@@ -110,7 +110,7 @@ class Point(NamedTuple):
         return dict(self.labels)
 
 
-class Later(NamedTuple):
+class Deferred(NamedTuple):
     """Work that a hot thread leaves to the flusher, where it waits for nobody: ``function(*arguments)``."""
 
     function: Callable[..., Iterable[Count | Point | Log | Noted]]

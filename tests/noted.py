@@ -10,7 +10,7 @@ import pytest
 
 import otel_rl
 from otel_rl.process.state import state
-from otel_rl.records import Count, Later, Noted
+from otel_rl.records import Count, Deferred, Noted
 from otel_rl.requests.queue import Request
 
 
@@ -46,7 +46,7 @@ def take() -> Taken:
             record.clear()  # as the flusher does: it may be queued twice
         elif isinstance(record, Count):
             taken.counts.append(record)
-        elif isinstance(record, Later):
+        elif isinstance(record, Deferred):
             state.queue.extendleft(reversed(list(record.function(*record.arguments))))
     return taken
 

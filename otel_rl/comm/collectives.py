@@ -143,14 +143,14 @@ class Forgotten(Collective):
     __slots__ = ()
 
 
-class Totals:
+class CollectiveTotals:
     """What one cycle of the flusher counts of collectives: metrics take many values at once for less."""
 
     def __init__(self) -> None:
         self._rows: defaultdict[tuple[str, Group | None, bool, bool], list[Collective]] = defaultdict(list)
         """By what tells series apart."""
 
-    def take(self, collectives: Iterator[Collective]) -> None:
+    def add(self, collectives: Iterator[Collective]) -> None:
         """Take in those that ended."""
         rows = self._rows
         for one in collectives:
@@ -167,7 +167,7 @@ class Totals:
                 fold.count(vocabulary.COMM_IO, size, labels)
 
 
-class InStage:
+class StageCollectives:
     """The collectives directly inside one stage, as far as they have ended."""
 
     __slots__ = ("count", "ended", "forgotten", "longest", "must", "total_ns")
@@ -182,7 +182,7 @@ class InStage:
         """Those that are not among these yet."""
         self.forgotten: list[Forgotten] = []
 
-    def settle(self) -> None:
+    def add_up(self) -> None:
         """Take in those that ended; of equal length the earlier stays."""
         ended, self.ended = self.ended, []
         self.count += len(ended)

@@ -41,7 +41,7 @@ class StageMetrics:
         self._told = -inf
         """When the last exemplars were told, s."""
 
-    def take(self, stages: Iterator[Stage]) -> None:
+    def add(self, stages: Iterator[Stage]) -> None:
         """Take in stages that have ended.
 
         A step is counted by the containers of the ranks, not by its root, which only rank 0 has.

@@ -85,7 +85,7 @@ class StepTime:
         self._waited: set[str] = set()
         """Reasons to wait, likewise."""
 
-    def take(self, records: Iterator[Any]) -> None:
+    def add(self, records: Iterator[Any]) -> None:
         """Take in the stages and collectives among what has ended; a container emits the numbers of its step."""
         trace: Trace | None = None
         ended: Ended | None = None

@@ -12,7 +12,7 @@ from time import monotonic
 from typing import Any
 
 from otel_rl import vocabulary
-from otel_rl.flusher.dispatch import Intake
+from otel_rl.flusher.dispatch import Dispatcher
 from otel_rl.flusher.spool import Held
 from otel_rl.flusher.wake import Wake
 from otel_rl.guard import errors, guard, say
@@ -104,7 +104,7 @@ class Flusher:
         self._held = Held(self.fold)
         self._is_asked = False
         """Somebody waits for this cycle: what was recorded must be on disk behind it."""
-        self.intake = Intake(self.fold)
+        self.dispatcher = Dispatcher(self.fold)
         self._keeper = make_keeper(is_forbidden=not state.config.sidecar)
         """Keeps the process alive that sends the records; None where nothing is to be sent."""
         self._first = 0.0
@@ -208,19 +208,19 @@ class Flusher:
             _say_failure(str(error))
             return
         opened, records = self._drain()
-        taken = self.intake.take(
+        result = self.dispatcher.dispatch(
             opened, records, is_asked=self._is_asked, is_all=len(records) < SLICE, is_last=self._stopping
         )
         with guard("journal log records"):
-            self.recorded["logs"] += len(taken.logs)
-            self._write(writer, encoder.encode_logs(taken.logs))
+            self.recorded["logs"] += len(result.logs)
+            self._write(writer, encoder.encode_logs(result.logs))
         with guard("journal spans"):  # they ended before what they are in: the journal gets parents first
-            spans = self._release(taken.spans)
+            spans = self._release(result.spans)
             self.recorded["traces"] += len(spans)
             self._write(writer, encoder.encode(reversed(spans)))
         with guard("journal spans and metrics of others"):
-            self.recorded["traces"] += len(taken.foreign)
-            requests = self._foreign(taken.foreign, self._resource)  # their metrics it collects itself
+            self.recorded["traces"] += len(result.foreign)
+            requests = self._foreign(result.foreign, self._resource)  # their metrics it collects itself
             self.recorded["metrics"] += sum(request.count for request in requests if request.signal == "metrics")
             self._write(writer, requests)
         if is_due and (self.fold.is_waiting or self._counts(writer, encoder) != self._told):

@@ -223,7 +223,7 @@ class Fold:
             self.count(vocabulary.NONFINITE, 1, ((vocabulary.METRIC_NAME, name),))
         self._points[name].append(point)
 
-    def sift(self, records: Iterable[Any]) -> Iterator[Any]:
+    def add(self, records: Iterable[Any]) -> Iterator[Any]:
         """Take the counts and points among records; gives what is neither.
 
         A trainer's step has 50 points: a call of a function for each would cost as much as all else done with them.

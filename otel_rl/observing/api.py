@@ -20,7 +20,7 @@ from otel_rl.probes import deferred
 from otel_rl.probes.deferred import deferral
 from otel_rl.probes.host_arrays import of_own
 from otel_rl.process.state import state
-from otel_rl.records import Later
+from otel_rl.records import Deferred
 from otel_rl.trace.stage import Stage, current_stage
 
 LIMIT_BYTES: Final = 256 << 20
@@ -163,7 +163,7 @@ def take_masks(
             return
     shown = _shown(stage, seen, {"parts": NOTHING, **how})
     if shown is not None:
-        state.add(Later(book.take_masks, (shown, masks, kept)))
+        state.add(Deferred(book.take_masks, (shown, masks, kept)))
 
 
 def _shown(stage: str, seen: network.Seen | None, how: Mapping[str, Any]) -> Shown | None:
@@ -292,11 +292,11 @@ def _from_host(known: Book, shown: Shown, values: dict[str, Any], size: int) -> 
     if deferral.pending:
         deferred.resolve()
     if not deferral.pending:
-        return state.add(Later(known.take, (shown, values, size)))
+        return state.add(Deferred(known.take, (shown, values, size)))
     if len(deferral.pending) >= deferred.LIMIT:
         refuse("device_too_late", "otel_rl.observe: a batch would wait behind too many of a device")
         return False
-    if not state.add(Later(known.expect, (shown, 1))):
+    if not state.add(Deferred(known.expect, (shown, 1))):
         return False
     deferred.follow(lambda _: known.arrived(shown, values, {}, size))
     return True
@@ -311,14 +311,14 @@ def _from_device(known: Book, shown: Shown, values: dict[str, Any], remote: dict
     def use(hosts: list[Any]) -> Any:
         return known.arrived(shown, values, dict(zip(names, hosts, strict=True)), size)
 
-    if not state.add(Later(known.expect, (shown, 1))):
+    if not state.add(Deferred(known.expect, (shown, 1))):
         return False
     is_coming = False
     try:
         is_coming = deferred.copy(tensors[0].device.type, tensors, use)
     finally:
         if not is_coming:
-            state.add(Later(known.expect, (shown, -1)))
+            state.add(Deferred(known.expect, (shown, -1)))
     if not is_coming:
         refuse("device_too_late", "otel_rl.observe: a batch could not be copied from its device")
     return is_coming

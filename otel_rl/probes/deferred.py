@@ -15,7 +15,7 @@ from otel_rl.probes.host_arrays import of_host
 from otel_rl.probes.memory import of_parents, probes
 from otel_rl.process.memory import Memory
 from otel_rl.process.state import QUEUE_LIMIT, state
-from otel_rl.records import Count, Labels, Later, Point
+from otel_rl.records import Count, Deferred, Labels, Point
 
 LIMIT = 256
 """Groups of numbers that may wait for their device; more are dropped and counted."""
@@ -64,7 +64,7 @@ def read(tensors: Sequence[Any], use: Use) -> bool:
             return False  # to read a DTensor is a collective
     kind = tensors[0].device.type
     if kind == "cpu":
-        state.add(Later(_use_host, (tensors, use)))
+        state.add(Deferred(_use_host, (tensors, use)))
         return True
 
     def sums() -> Any:
@@ -84,7 +84,7 @@ def follow(use: Use) -> None:
     try:
         device, event, _, _ = waiting[-1]
     except IndexError:
-        state.add(Later(use, ([],)))
+        state.add(Deferred(use, ([],)))
     else:
         waiting.append((device, event, [], use))
 
@@ -183,7 +183,7 @@ def _hand_over() -> None:
     try:
         while waiting and len(state.queue) < QUEUE_LIMIT and not is_capturing(waiting[0][0]) and waiting[0][1].query():
             _, _, hosts, use = waiting[0]
-            if not state.add(Later(use, (hosts,))):
+            if not state.add(Deferred(use, (hosts,))):
                 break  # another thread has filled it
             waiting.popleft()
     finally:

@@ -20,7 +20,7 @@ from otel_rl.guard import attempt
 from otel_rl.probes.exposed import Exposed, Pair
 from otel_rl.probes.memory import probes
 from otel_rl.process.state import state
-from otel_rl.records import Late, Value
+from otel_rl.records import PendingAttributes, Value
 from otel_rl.vocabulary import CONTAINER
 
 ASYNCHRONOUS: Final = frozenset(
@@ -58,7 +58,7 @@ class Begun(NamedTuple):
 class _Waiting(NamedTuple):
     begun: Begun
     end: Any
-    attributes: Late
+    attributes: PendingAttributes
     waits: Sequence[Pair]
     """Its waits for collectives, all of them between its begin and its end."""
 
@@ -183,7 +183,9 @@ class DeviceClock:
             self._fail()
             return None
 
-    def _stop(self, begun: Begun, attributes: dict[str, Value] | None, waits: Sequence[Pair]) -> Late | None:
+    def _stop(
+        self, begun: Begun, attributes: dict[str, Value] | None, waits: Sequence[Pair]
+    ) -> PendingAttributes | None:
         if self._has_failed:
             return None
         try:
@@ -194,10 +196,10 @@ class DeviceClock:
         except RuntimeError:
             self._fail()
             return None
-        if attributes.__class__ is Late:
-            late: Late = attributes
+        if attributes.__class__ is PendingAttributes:
+            late: PendingAttributes = attributes
         else:
-            late = Late(attributes or {})
+            late = PendingAttributes(attributes or {})
             late.is_complete = True
         late.is_timed = False
         waiting = self._of_thread.waiting

@@ -10,7 +10,7 @@ from otel_rl import vocabulary as v
 from otel_rl.guard import guard
 from otel_rl.journal.otlp.native import find_native
 from otel_rl.process.state import QUEUE_LIMIT, state
-from otel_rl.records import Count, Later, Noted
+from otel_rl.records import Count, Deferred, Noted
 from otel_rl.trace.current import CURRENT
 from otel_rl.trace.stage import Stage, current_parent
 
@@ -163,7 +163,7 @@ def _dropped(engine: Any, training: ref[Any]) -> None:
     with guard("count the requests of an engine that is gone"):
         if state.on and state.training is training():  # neither another recording's nor a parent's
             # The flusher asks: this may run anywhere, under any lock of its thread, and an engine may wait for another.
-            state.add(Later(_unfinished, (engine,)))
+            state.add(Deferred(_unfinished, (engine,)))
 
 
 def _unfinished(engine: Any) -> Iterator[Count]:

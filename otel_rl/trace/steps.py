@@ -22,7 +22,7 @@ from otel_rl.probes.device_id import learn_device
 from otel_rl.probes.memory import Reading, host, peak_rss, probes
 from otel_rl.process.rendezvous import Rendezvous
 from otel_rl.process.state import PHASES, Trace, state
-from otel_rl.records import Later, Noted, Point, Value
+from otel_rl.records import Deferred, Noted, Point, Value
 from otel_rl.trace.child_process import hear_attempt, leave_place, take_place, tell_attempt
 from otel_rl.trace.current import CONTEXT, CURRENT, SPAN_KEY, is_shared
 from otel_rl.trace.own_loop import OwnLoop
@@ -371,7 +371,7 @@ class Loop:
         began, self.began = self.began, 0
         if began:
             usage = None if probes.device is None else probes.device.usage_now_and_then()
-            state.add(Later(_step_points, (began, now, state.clock.anchor, memory, usage)))
+            state.add(Deferred(_step_points, (began, now, state.clock.anchor, memory, usage)))
             for at_end in self.at_end:
                 attempt("count", "a step", at_end, began, now)
 

@@ -15,7 +15,7 @@ from otel_rl import vocabulary
 from otel_rl.comm import collectives
 from otel_rl.comm.collectives import Collective
 from otel_rl.comm.memory import comm
-from otel_rl.flusher.dispatch import Intake
+from otel_rl.flusher.dispatch import Dispatcher
 from otel_rl.hooks.collective import input_bytes
 from otel_rl.hooks.install import Hook, wrap
 from otel_rl.metrics.record import Fold
@@ -60,7 +60,7 @@ def test_the_longest_of_a_stage_become_spans(recording: Recording) -> None:
 @pytest.mark.parametrize("is_full", [False, True])
 def test_a_stage_that_ends_while_its_collectives_are_counted_has_them_all(recording: Recording, is_full: bool) -> None:
     """What of it came in one cycle waits for the end of the stage, which comes in the next, or behind a full slice."""
-    intake, stage = Intake(Fold(0)), Stage("rl.train.forward")
+    dispatcher, stage = Dispatcher(Fold(0)), Stage("rl.train.forward")
 
     def drained() -> tuple[tuple[Any, ...], list[Any]]:
         found = tuple(state.open), list(state.queue)
@@ -72,8 +72,8 @@ def test_a_stage_that_ends_while_its_collectives_are_counted_has_them_all(record
             collect(recording, 1)
         opened, records = drained()
         collect(recording, 1)
-    intake.take(() if is_full else opened, records, is_asked=False, is_all=not is_full, is_last=False)
-    intake.take(*drained(), is_asked=False, is_all=True, is_last=False)
+    dispatcher.dispatch(() if is_full else opened, records, is_asked=False, is_all=not is_full, is_last=False)
+    dispatcher.dispatch(*drained(), is_asked=False, is_all=True, is_last=False)
     assert stage.attributes is not None
     assert (8, 0.008) == (stage.attributes[vocabulary.COMM_COUNT], stage.attributes[vocabulary.COMM_TIME])
 
@@ -138,7 +138,7 @@ def test_one_that_outlives_its_stage_is_emitted(recording: Recording) -> None:
         assert otel_rl.flush()
         collective.close()
         assert otel_rl.flush()
-        assert {} == recording.flusher.intake._in_stage
+        assert {} == recording.flusher.dispatcher._collectives._by_stage
     run = recording.stop()
     assert (1, []) == (sum(span.name == "rl.train.comm" for span in run.spans()), orphans(run))
 

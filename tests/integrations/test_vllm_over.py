@@ -17,7 +17,7 @@ from otel_rl.integrations.vllm import over as vllm_over
 from otel_rl.integrations.vllm import rows as vllm_rows
 from otel_rl.integrations.vllm.rows import Engine, Remembered, remembered
 from otel_rl.process.state import state
-from otel_rl.records import Later
+from otel_rl.records import Deferred
 from tests.fixtures import Recording
 from tests.integrations.test_vllm import EngineDeadError, Offline, opened, places, rollout
 from tests.integrations.vllm_shapes import FinishReason, Processor, Queue, Sequence, at, wall
@@ -50,7 +50,7 @@ def hold(monkeypatch: pytest.MonkeyPatch, pieces: int) -> None:
 
 def told() -> int:
     """Count how often the flusher was told."""
-    return sum(isinstance(record, Later) for record in state.queue)
+    return sum(isinstance(record, Deferred) for record in state.queue)
 
 
 def test_the_engine_s_thread_only_writes_down_what_may_change(waiting: Recording) -> None:
@@ -109,9 +109,9 @@ def test_what_ends_in_a_step_is_counted_in_it(waiting: Recording, is_asked: bool
     with otel_rl.step(2), otel_rl.stage("sample"):
         finish(processor, *submit(processor, "3"))
         assert not is_asked or not remembered().engine(processor).open
-        kinds = [Later if isinstance(one, Later) else getattr(one, "name", "") for one in state.queue]
-    first = kinds.index(Later)
-    assert first < kinds.index("rl.rank 0", first) < kinds.index(Later, first + 1)
+        kinds = [Deferred if isinstance(one, Deferred) else getattr(one, "name", "") for one in state.queue]
+    first = kinds.index(Deferred)
+    assert first < kinds.index("rl.rank 0", first) < kinds.index(Deferred, first + 1)
     run = waiting.stop()
     assert ({"stop": 3}, {}) == (counted(run, v.REQUESTS, v.FINISH), bad(run))
 
@@ -184,7 +184,7 @@ def when_told(monkeypatch: pytest.MonkeyPatch, work: list[Callable[[], object]])
     add = state.add
 
     def overtaken(record: object) -> bool:
-        if isinstance(record, Later):
+        if isinstance(record, Deferred):
             others = work[:]
             work.clear()
             for one in others:

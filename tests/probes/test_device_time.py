@@ -15,7 +15,7 @@ from otel_rl.probes.device import DeviceInUse
 from otel_rl.probes.device_time import DeviceClock
 from otel_rl.probes.memory import probes
 from otel_rl.process.state import state
-from otel_rl.records import Late
+from otel_rl.records import PendingAttributes
 from otel_rl.trace.stage import Stage
 from tests.fake_cuda import Event, FakeCuda, Stream
 from tests.fixtures import Recording
@@ -146,7 +146,7 @@ def test_attributes_are_late_until_the_device_was_there() -> None:
         seen.append([stage.attributes.is_timed for stage in stages])
         cuda.wait(1.0)
     assert [[False] * 3, [True, False, False], [True, True, False], [True] * 3] == seen
-    assert all(type(stage.attributes) is Late and stage.attributes.is_complete for stage in stages)
+    assert all(type(stage.attributes) is PendingAttributes and stage.attributes.is_complete for stage in stages)
     assert {"rl.batch_size": 1, v.DEVICE_TIME: 1.0} == stages[0].attributes
     assert not clock.is_waiting
 
@@ -155,7 +155,7 @@ def test_numbers_of_a_framework_are_waited_for_too() -> None:
     """One stage may lack both."""
     cuda = FakeCuda()
     clock = DeviceClock(cuda)
-    late = Late({"rl.mode": "train"})
+    late = PendingAttributes({"rl.mode": "train"})
     begun = clock.start()
     assert begun is not None
     assert late is clock.stop(begun, late)
@@ -308,7 +308,9 @@ def test_a_device_that_is_lost_while_it_tells_a_time_keeps_nobody_waiting(monkey
 
     monkeypatch.setattr(Event, "elapsed_time", lost)
     clock.resolve()
-    assert [True, True] == [stage.attributes.is_timed for stage in stages if isinstance(stage.attributes, Late)]
+    assert [True, True] == [
+        stage.attributes.is_timed for stage in stages if isinstance(stage.attributes, PendingAttributes)
+    ]
     state.dropped.clear()
 
 

@@ -31,7 +31,7 @@ from otel_rl.probes import deferred, kv_cache
 from otel_rl.probes.deferred import deferral
 from otel_rl.probes.memory import probes
 from otel_rl.process.state import state
-from otel_rl.records import Count, Labels, Later, Noted
+from otel_rl.records import Count, Deferred, Labels, Noted
 from otel_rl.requests import queue
 from otel_rl.requests.queue import UNKNOWN, Request, note
 from otel_rl.trace.stage import Stage, current_parent
@@ -216,9 +216,9 @@ def _is_measured(call: Call, ids: Any, result: Any, parent: Any) -> bool:
     if not is_turn and isinstance(parent, Stage) and plan.decoder == "_sample":
         values = read()
         add_padding(parent, positions * plan.rows - sum(_lengths(values, positions, is_known)))
-        state.add(Later(use, (values,)))
+        state.add(Deferred(use, (values,)))
     else:
-        state.add(Later(_account_later, (use, read)))
+        state.add(Deferred(_account_later, (use, read)))
     return True
 
 

@@ -21,7 +21,7 @@ from otel_rl.probes import deferred
 from otel_rl.probes.deferred import deferral
 from otel_rl.process.identity import training_of
 from otel_rl.process.state import state
-from otel_rl.records import Count, Late, Point, Value
+from otel_rl.records import Count, PendingAttributes, Point, Value
 from otel_rl.trace.gap import begin_between, end_between
 from otel_rl.trace.stage import Stage, current_stage
 
@@ -186,9 +186,9 @@ def _say_logprob(args: Args, kwargs: Kwargs) -> dict[str, Value]:
     return said
 
 
-def _say_unmasked(known: dict[str, Value], mask: Any) -> Late:
+def _say_unmasked(known: dict[str, Value], mask: Any) -> PendingAttributes:
     """Leave out the tokens of truncated responses, which TRL masks; their number follows from the device."""
-    said, positions = Late(known), mask.numel()
+    said, positions = PendingAttributes(known), mask.numel()
 
     def use(values: list[float]) -> Iterable[Count | Point]:
         said[vocabulary.TOKENS] = int(values[0])
@@ -283,7 +283,7 @@ def _say_forward(args: Args, kwargs: Kwargs) -> dict[str, Value]:
     trainer, model, inputs = args[0], args[1], args[2]
     prompt_mask, completion_mask = inputs["prompt_mask"], inputs["completion_mask"]
     mode = mode_of(trainer)
-    said = Late(
+    said = PendingAttributes(
         {
             vocabulary.MODE: mode,
             vocabulary.TRAIN_BATCH_SIZE: completion_mask.shape[0],

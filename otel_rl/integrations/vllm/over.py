@@ -17,7 +17,7 @@ from otel_rl.guard import attempt
 from otel_rl.integrations.vllm.finished import rows
 from otel_rl.integrations.vllm.rows import Remembered
 from otel_rl.process.state import state
-from otel_rl.records import Later, Noted
+from otel_rl.records import Deferred, Noted
 from otel_rl.requests import queue as requests
 from otel_rl.requests.reader import BREATH_S, SLICE
 
@@ -51,7 +51,7 @@ def look(known: Remembered, over: Sequence[Any]) -> None:
 def tell(known: Remembered, noted: Noted) -> None:
     """Have the flusher look, before what is queued behind this: the end of the step, behind which requests are late."""
     known.settle = settle
-    is_told = state.add(Later(_take, (known, noted)))
+    is_told = state.add(Deferred(_take, (known, noted)))
     # Only now others may rely on it: what they had added before it is queued could be behind the end of the step.
     known.told = noted if is_told and not known.strays else None
     if not is_told:
