@@ -84,7 +84,6 @@ class Collective:
 
     @property
     def labels(self) -> Labels:
-        """What its points in metrics say: few values each."""
         labels: Labels = ((vocabulary.COMM_OPERATION, self.operation),)
         if self.group is not None:
             labels += ((vocabulary.COMM_GROUP_KIND, self.group.kind),)
@@ -94,7 +93,6 @@ class Collective:
 
     @property
     def attributes(self) -> dict[str, Value]:
-        """What the collective's span and open record say."""
         known: dict[str, Value] = {vocabulary.COMM_OPERATION: self.operation}
         if self.bytes:
             known[vocabulary.COMM_BYTES] = self.bytes
@@ -113,26 +111,21 @@ class Collective:
 
     @property
     def trace_id(self) -> int:
-        """Trace id, 0 outside of every stage."""
         return self.stage.trace_id if self.stage is not None else 0
 
     @property
     def parent_id(self) -> int:
-        """The stage that it is in."""
         return self.stage.span_id if self.stage is not None else 0
 
     @property
     def start_ns(self) -> int:
-        """Begin on the wall clock, ns since 1970."""
         return self.began + self.stage.trace.anchor if self.stage is not None and self.stage.trace else 0
 
     @property
     def end_ns(self) -> int:
-        """End on the wall clock, ns since 1970."""
         return self.ended + self.stage.trace.anchor if self.stage is not None and self.stage.trace else 0
 
     def as_span(self) -> Collective:
-        """Let it become a span, which needs an id."""
         self.span_id = self.span_id or random_bits(64) or 1
         return self
 
@@ -148,16 +141,13 @@ class CollectiveTotals:
 
     def __init__(self) -> None:
         self._rows: defaultdict[tuple[str, Group | None, bool, bool], list[Collective]] = defaultdict(list)
-        """By what tells series apart."""
 
     def add(self, collectives: Iterator[Collective]) -> None:
-        """Take in those that ended."""
         rows = self._rows
         for one in collectives:
             rows[one.operation, one.group, one.is_wait, one.is_launch].append(one)
 
     def fold(self, fold: Fold) -> None:
-        """Hand them over to the metrics, and begin anew."""
         rows, self._rows = self._rows, defaultdict(list)
         for some in rows.values():
             labels = some[0].labels
@@ -179,7 +169,6 @@ class StageCollectives:
         self.must: list[Collective] = []
         """Journaled as open already, so their spans follow in any case."""
         self.ended: list[Collective] = []
-        """Those that are not among these yet."""
         self.forgotten: list[Forgotten] = []
 
     def add_up(self) -> None:
@@ -194,7 +183,6 @@ class StageCollectives:
             del self.longest[SPANS_PER_STAGE:]
 
     def attributes(self) -> dict[str, Value]:
-        """What the stage says of its collectives."""
         omitted = self.count - len(self.longest) - len(self.must)
         known: dict[str, Value] = {vocabulary.COMM_COUNT: self.count, vocabulary.COMM_TIME: self.total_ns / 1e9}
         if omitted:
@@ -202,7 +190,6 @@ class StageCollectives:
         return known
 
     def spans(self) -> list[Collective]:
-        """Give those that become spans."""
         return [one.as_span() for one in (*self.must, *self.longest, *self.forgotten)]
 
 

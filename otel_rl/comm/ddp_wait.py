@@ -34,17 +34,14 @@ class _Backward:
 
     def __init__(self, group: Any) -> None:
         self.group = group
-        """The process group that DDP reduces in."""
         self.handle: Any = None
         self.is_split = False
         """A backward ran inside it: DDP may have waited in the middle."""
         self.row: Collective | None = None
         """The wait, from when the last local gradient had come: open meanwhile, so that a hang in it is journaled."""
         self.ended = 0
-        """When DDP had waited, monotonic ns."""
 
     def begin(self, gradient: Any) -> None:
-        """Ask for the end; runs as the first thing of the backward."""
         with guard("watch the end of a backward"):
             _at_the_end(self.wait)
 
@@ -59,7 +56,6 @@ class _Backward:
             comm.seen_in = None  # only what others call from now on counts
 
     def end(self) -> None:
-        """Note that nothing is waited for any more."""
         self.ended = monotonic_ns()
 
 
@@ -76,7 +72,6 @@ _open = _Open()
 
 
 def wrapped(model: Any) -> None:
-    """Remember a model that DDP wraps; never keeps it alive."""
     comm.wrapped.add(model)
 
 
@@ -115,7 +110,6 @@ def watch(tensors: Any) -> None:
 
 
 def split() -> None:
-    """Note that a backward begins inside the watched one."""
     if _open.backward is not None:
         _open.backward.is_split = True
 
@@ -130,11 +124,7 @@ def cancel() -> None:
 
 
 def describe(stage: Any) -> dict[str, Value] | None:
-    """Say what the backward that ends now knows of its collectives, and record its wait for DDP as one.
-
-    Args:
-        stage: the stage of the backward.
-    """
+    """Say what the backward that ends now knows of its collectives, and record its wait for DDP as one."""
     try:
         return _described(stage, _open.backward)
     finally:

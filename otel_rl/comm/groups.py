@@ -30,7 +30,6 @@ class Group:
     def __init__(self, name: str, kind: str, size: int) -> None:
         self.name = name
         self.kind = kind
-        """A label of metrics: few values."""
         self.size = size
         self.sequence = 0
 

@@ -82,7 +82,6 @@ class CollectiveCompleter:
         self._by_stage: dict[Stage | None, StageCollectives] = {}
 
     def add(self, collective: Collective) -> None:
-        """Keep a collective until its stage ends."""
         inside = self._by_stage.get(collective.stage)
         if inside is None:
             inside = self._by_stage[collective.stage] = StageCollectives()
@@ -120,8 +119,6 @@ class CollectiveCompleter:
 
 @dataclass(slots=True)
 class _MicroBatches:
-    """Micro-batches of one step."""
-
     pending: int = 0
     """Forwards without a backward yet."""
     forward: Stage | None = None
@@ -130,7 +127,6 @@ class _MicroBatches:
     """Whether more than one was on its way."""
     highest: int = 0
     end_ns: int = 0
-    """End of the last backward, ns since 1970."""
 
 
 class ActivationCompleter:
@@ -142,7 +138,6 @@ class ActivationCompleter:
 
     def __init__(self, emit: Callable[[Point], object]) -> None:
         self._emit = emit
-        """Takes the highest of each step."""
         self._steps: dict[Trace | None, _MicroBatches] = {}
         """Open steps: stages of several come by turns if the device is late."""
 
@@ -171,12 +166,7 @@ class ActivationCompleter:
         return NOTHING
 
     def fold(self, current: Trace | None, unfinished: Iterable[Any]) -> None:
-        """Emit the highest of each step that is over.
-
-        Args:
-            current: the trace of what comes next.
-            unfinished: stages and collectives that are open or pending.
-        """
+        """Emit the highest of each step that is over."""
         goes_on = {stage.trace for stage in unfinished if stage.name in PASSES} | {current}
         for trace in [trace for trace in self._steps if trace not in goes_on]:
             step = self._steps.pop(trace)
@@ -201,7 +191,6 @@ def _peak(forward: Stage, backward: Stage) -> Peak | None:
 
 
 def _within(stage: Stage) -> Peak | None:
-    """Bound the peak of live bytes within a stage; it is exact if it is the stage's own."""
     attributes = stage.attributes or {}
     own = attributes.get(vocabulary.ALLOCATED_PEAK)
     if isinstance(own, int) and attributes.get(vocabulary.ALLOCATED_PEAK_EXACT) is True:

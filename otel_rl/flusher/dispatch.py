@@ -36,7 +36,6 @@ PENDING_LIMIT_NS: Final = 10_000_000_000
 CHUNK: Final = 500
 """Records that are dispatched together: so few that they stay in the processor's cache."""
 MOST_NAMES: Final = 20_000
-"""Names of stages that are remembered."""
 
 
 @dataclass(slots=True)
@@ -75,7 +74,6 @@ class Dispatcher:
         self._pending: list[Stage] = []
         """Finished stages that wait for numbers of their device."""
         self._ended: list[Stage] = []
-        """Stages of this chunk that are complete."""
         self._is_asked = False
 
     def dispatch(
@@ -108,7 +106,6 @@ class Dispatcher:
         return result
 
     def _fold_cycle(self, opened: Collection[Any], result: Dispatched, *, is_all: bool, is_last: bool) -> None:
-        """Emit what the cycle has added up."""
         with guard("count durations"):
             self._metrics.fold(self._fold, is_last=is_last)
         with guard("count activations"):
@@ -165,12 +162,10 @@ class Dispatcher:
                 self._dispatch_other(kind, record, result)
 
     def _dispatch_made(self, made: Iterable[Any], result: Dispatched) -> None:
-        """Dispatch what deferred work has made: most often points and counts."""
         for other in self._fold.add(made):
             self._dispatch_other(type(other), other, result)
 
     def _dispatch_other(self, kind: type, record: Any, result: Dispatched) -> None:
-        """Dispatch a record of which there are few."""
         if kind is Count:
             self._fold.count(*record)
         elif kind is Log:
@@ -185,7 +180,6 @@ class Dispatcher:
             result.foreign.append(record)
 
     def _complete(self, stage: Stage, spans: list[Span]) -> None:
-        """Count a finished stage and, if its step is sampled, complete its span."""
         if stage.attributes.__class__ is PendingAttributes:
             device_duration(self._fold, stage.attributes or {}, self._metrics.labels(stage))
         found: Any = None

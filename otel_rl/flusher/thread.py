@@ -54,7 +54,6 @@ class Trouble(Memory):
     """What was said of this process's journal."""
 
     is_said: bool = False
-    """Whether a disk that refuses was mentioned."""
 
     def after_fork_in_child(self) -> None:
         """Stay: a child need not repeat it."""
@@ -69,7 +68,6 @@ class _Answer(threading.Event):
     def __init__(self, *, is_last: bool) -> None:
         super().__init__()
         self.is_last = is_last
-        """The journal is closed after it."""
         self.written = False
         """Whether everything is on disk."""
 
@@ -78,17 +76,12 @@ class Flusher:
     """Owns the journal of this process; a forked child makes a new one."""
 
     def __init__(self, foreign: Callable[[Any, Any], list[Request]]) -> None:
-        """Prepare; nothing is opened before ``start``.
-
-        Args:
-            foreign: encodes spans and metrics of other libraries with the given resource.
-        """
+        """Prepare; nothing is opened before ``start``."""
         self.pid = os.getpid()
         self.lock = threading.Lock()
         """Held during a cycle; a fork waits for it a moment, so that a child never sees a half-done one."""
         self.fold = Fold(state.now(), is_exponential=state.config.is_exponential)
         self.recorded: Counter[Signal] = Counter()
-        """Records that came to be encoded, by signal."""
         self.encoded: Counter[Signal] = Counter()
         self._foreign = foreign
         self._queue = state.queue
@@ -108,16 +101,12 @@ class Flusher:
         self._keeper = make_keeper(is_forbidden=not state.config.sidecar)
         """Keeps the process alive that sends the records; None where nothing is to be sent."""
         self._first = 0.0
-        """When the first span was journaled."""
         self._waiting = 0.0
-        """When the first metric was found to wait."""
         self._told: tuple[int, ...] = ()
-        """Our own counts when they were journaled last."""
         self._beat = monotonic()
         self._thread = threading.Thread(target=self._run, name="otel_rl-flusher", daemon=True)
 
     def start(self) -> None:
-        """Start the thread."""
         self._thread.start()
 
     def flush(self, timeout_s: float) -> bool:
@@ -193,14 +182,12 @@ class Flusher:
         return is_last
 
     def _cycles(self) -> None:
-        """Journal what waits now, slice by slice."""
         for _ in range(len(self._queue) // SLICE + 1):
             if self._given_up:
                 return
             self._cycle()
 
     def _cycle(self) -> None:
-        """Journal what was recorded until now."""
         is_due = self._metrics_due()  # first, since it may complete the resource that all of the cycle is written with
         try:
             encoder, writer = self._target()
@@ -384,7 +371,6 @@ class Flusher:
 
 
 def _say_failure(what: str) -> None:
-    """Log once that nothing can be written, or not at present."""
     if not trouble.is_said:
         trouble.is_said = True
         say("otel_rl: %s; training goes on", what)

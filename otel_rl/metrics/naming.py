@@ -24,10 +24,8 @@ LABEL: Final = vocabulary.METRIC_NAME.replace(".", "_")
 LONGEST: Final = 255
 """Characters of a metric's name, as OpenTelemetry limits them; the end of a longer one becomes a checksum."""
 KEPT: Final = re.compile("[a-zA-Z0-9:]+")
-"""What Prometheus keeps of a name; all else becomes one underscore."""
 
 Series = tuple[str, Labels]
-"""Name of a metric, and its attributes."""
 
 
 @dataclass(eq=False)
@@ -35,9 +33,7 @@ class Names(Memory):
     """Names that users and frameworks have given to numbers."""
 
     series: dict[str, Series] = field(default_factory=dict)
-    """By name with prefix."""
     alike: dict[str, list[str]] = field(default_factory=dict)
-    """By how Prometheus writes them."""
     refused: set[str] = field(default_factory=set)
 
     def after_fork_in_child(self) -> None:

@@ -26,10 +26,8 @@ from otel_rl.trace.stage import Stage, current_stage
 LIMIT_BYTES: Final = 256 << 20
 """Copies that may wait for the flusher; a batch beyond that is not taken."""
 LIMIT_ROWS: Final = 65_536
-"""Rows of a list."""
 LIMIT_CONFIGURATIONS: Final = 32
 HOST: Final = ("cpu", "meta")
-"""Kinds of devices whose tensors are the host's."""
 NOTHING: Final[frozenset[str]] = frozenset()
 """Of a batch whose masks alone are shown the ledger notes nothing."""
 
@@ -73,7 +71,6 @@ def observe(*, model: Any = None, batch: Mapping[str, Any] | None = None) -> Non
 
 
 def show(model: Any) -> network.Seen | None:
-    """Read a model, the first time that it is shown; None of what is none."""
     known, book.is_open = book, True
     seen: network.Seen | None
     if isinstance(model, Mapping):
@@ -102,14 +99,7 @@ def _of_configuration(known: Book, config: dict[str, Any]) -> network.Seen:
 
 
 def take(batch: Any, *, stage: str, seen: network.Seen | None = None, **how: Any) -> None:
-    """Take a batch in that is not one of an evaluation.
-
-    Args:
-        batch: as ``observe`` takes it.
-        stage: of ours that handles it.
-        seen: the model that handles it; by default the one that was shown last.
-        how: further fields of ``Shown``.
-    """
+    """Take a batch in that is not one of an evaluation."""
     shown = _shown(stage, seen, how)
     if shown is None:
         return
@@ -144,16 +134,7 @@ def take(batch: Any, *, stage: str, seen: network.Seen | None = None, **how: Any
 def take_masks(
     masks: Mapping[str, Any], *, stage: str, seen: network.Seen | None, kept: int | None = None, **how: Any
 ) -> None:
-    """Take in the masks of a batch, which FLOPs are counted from; on the host they are not copied.
-
-    Args:
-        masks: ``attention_mask``, or ``prompt_mask`` and ``completion_mask``: tensors (B, T) of one device, as
-            ``observe`` takes them; nobody may change them on the host.
-        stage: that handles the batch.
-        seen: the model that handles it.
-        kept: so many of the last columns of ``attention_mask`` are the responses, where no mask of their own says it.
-        how: further fields of ``Shown``.
-    """
+    """Take in the masks of a batch, which FLOPs are counted from; on the host they are not copied."""
     for mask in masks.values():
         if mask.device.type not in HOST or hasattr(mask, "placements"):
             if kept is not None:
@@ -185,7 +166,6 @@ def _shown(stage: str, seen: network.Seen | None, how: Mapping[str, Any]) -> Sho
 
 
 def _fits(known: Book, size: int) -> bool:
-    """Say whether so many bytes may wait for the flusher too."""
     if known.taken_bytes - known.done_bytes + size <= LIMIT_BYTES:
         return True
     refuse("too_many_bytes", "otel_rl.observe: %d bytes would wait at once; a batch is left out", LIMIT_BYTES)
@@ -193,7 +173,6 @@ def _fits(known: Book, size: int) -> bool:
 
 
 def _stages() -> list[Stage]:
-    """Give the current stage and what is around it, innermost first: that is still open."""
     opened = {one.span_id: one for one in state.open.copy() if one.__class__ is Stage}
     stage, found = current_stage(), []
     while stage is not None:
@@ -236,19 +215,16 @@ def _is_here(key: str, value: Any) -> bool:
 
 
 def _is_dense(value: Any) -> bool:
-    """Say whether a tensor of a device is none that is sparse, nested or quantized."""
     is_other = getattr(value, "is_nested", False) or getattr(value, "is_quantized", False)
     return not is_other and str(getattr(value, "layout", "torch.strided")) == "torch.strided"
 
 
 def _device_of(value: Any) -> str:
-    """Name the kind of device that holds a tensor; empty for what is the host's."""
     kind = getattr(getattr(value, "device", None), "type", "cpu")
     return kind if kind not in HOST and hasattr(value, "element_size") else ""
 
 
 def _capture(key: str, value: Any) -> Any:
-    """Copy one entry of the host; None if it cannot be read."""
     try:
         return _copy(value)
     except (TypeError, ValueError, RuntimeError) as error:
@@ -257,7 +233,6 @@ def _capture(key: str, value: Any) -> Any:
 
 
 def _copy(value: Any, depth: int = 1) -> Any:
-    """Copy a tensor, an array, a number or a list of them."""
     numpy = sys.modules.get("numpy")
     if numpy is None:
         raise RuntimeError("numpy is not loaded")
@@ -279,7 +254,6 @@ def _copy(value: Any, depth: int = 1) -> Any:
 
 
 def _size(value: Any) -> int:
-    """Count the bytes of a tensor, an array or rows of them; 0 for numbers in lists."""
     if isinstance(value, (list, tuple)):
         return sum(map(_size, value)) if value and hasattr(value[0], "dtype") else 0
     if hasattr(value, "element_size"):
@@ -303,7 +277,6 @@ def _from_host(known: Book, shown: Shown, values: dict[str, Any], size: int) -> 
 
 
 def _from_device(known: Book, shown: Shown, values: dict[str, Any], remote: dict[str, Any], size: int) -> bool:
-    """Ask for copies of what lies on a device; say whether they will come."""
     names, tensors = tuple(remote), [one.detach() for one in remote.values()]
     if not known.device:
         known.device = network.device_name(tensors[0])

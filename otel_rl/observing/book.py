@@ -41,7 +41,6 @@ class Shown(NamedTuple):
     """One batch that was shown, and where."""
 
     stage: str
-    """Of ours: the nearest one around the call."""
     trace: Trace
     step: int
     loop: str
@@ -69,9 +68,7 @@ class StepBook:
     group: Group
     work: Work = field(default_factory=Work)
     container: Stage | None = None
-    """Once it has ended."""
     waiting: int = 0
-    """Batches on their way from a device."""
 
 
 @dataclass(eq=False)
@@ -83,7 +80,6 @@ class Book(Memory):
     models: WeakKeyDictionary[Any, Seen] = field(default_factory=WeakKeyDictionary)
     """By module. The training thread owns this field and the next ones."""
     trainers: WeakKeyDictionary[Any, tuple[Seen | None, Seen | None]] = field(default_factory=WeakKeyDictionary)
-    """Policy and reference."""
     looked_ns: int = 0
     """When the ledger read a trainer's last rollout, monotonic."""
     looked_at: str = ""
@@ -93,7 +89,6 @@ class Book(Memory):
     last: Seen | None = None
     """The model that was shown last: it handles the batches that come without one."""
     device: str = ""
-    """Name of the device that the last batch lay on."""
     taken_bytes: int = 0
     """Bytes that the training thread has copied."""
     done_bytes: int = 0
@@ -116,13 +111,7 @@ class Book(Memory):
         yield from self.take(shown, {**values, **{key: of_own(one) for key, one in tensors.items()}}, 0)
 
     def take(self, shown: Shown, values: dict[str, Any], size: int) -> Made:
-        """Take a batch: count its FLOPs, note its sums.
-
-        Args:
-            shown: where.
-            values: numpy arrays and lists by their keys.
-            size: bytes, that are free again.
-        """
+        """Take a batch: count its FLOPs, note its sums."""
         self.done_bytes += size
         step = self._step(shown)
         part = read(values)
@@ -139,13 +128,7 @@ class Book(Memory):
             refuse("misfit", "otel_rl.observe: %s has another shape or type than the rest of its batch", key)
 
     def take_masks(self, shown: Shown, masks: Mapping[str, Any], kept: int | None) -> Made:
-        """Take in the masks of a batch as they lie on the host, where nobody changes them.
-
-        Args:
-            shown: where.
-            masks: tensors by their keys: ``attention_mask``, or ``prompt_mask`` and ``completion_mask``.
-            kept: so many of the last columns of ``attention_mask`` are the responses; None: it does not say.
-        """
+        """Take in the masks of a batch as they lie on the host, where nobody changes them."""
         lengths, responses = lengths_of({key: of_host(mask) for key, mask in masks.items()}, kept)
         return self._count(self._step(shown).work, shown, lengths, responses)
 
@@ -168,13 +151,7 @@ class Book(Memory):
     # --- what goes out ------------------------------------------------------------------------------------------------
 
     def due(self, late: Collection[Trace | None], stages: Stages, *, is_last: bool) -> Made:
-        """Give the numbers and rows of the steps that are over.
-
-        Args:
-            late: traces of which stages still wait for their device.
-            stages: all that have been seen.
-            is_last: nothing will come any more.
-        """
+        """Give the numbers and rows of the steps that are over."""
         over = [
             trace
             for trace, step in self.steps.items()

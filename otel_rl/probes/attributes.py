@@ -85,13 +85,7 @@ def _device_attributes(start: Device | None, end: Device) -> dict[str, Value]:
 
 
 def device_points(device: Device, usage: tuple[int, int] | None, time_ns: int) -> Iterator[Point]:
-    """Say what the memory of a device consisted of at the end of a step; what is not known is left out.
-
-    Args:
-        device: the allocator.
-        usage: free and total bytes of the device, where they were read.
-        time_ns: the end of the step, ns since 1970.
-    """
+    """Say what the memory of a device consisted of at the end of a step; what is not known is left out."""
     free, total = usage or (None, None)
     is_counted = device.active is None or device.active >= device.allocated  # cudaMallocAsync leaves them at 0
     split = device.inactive_split if is_counted else None

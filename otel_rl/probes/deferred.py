@@ -36,10 +36,8 @@ class Deferral(Memory):
 
     pending: deque[Pending] = field(default_factory=deque)
     alone: threading.Lock = field(default_factory=threading.Lock)
-    """Held by the thread that hands them over."""
 
     def after_fork_in_child(self) -> None:
-        """Keep what is the parent's, and never touch it."""
         of_parents.append(self.pending)
         self.renew()
 
@@ -105,11 +103,6 @@ def gauge(name: str, value: Any, labels: Labels) -> None:
 def send(kind: str, make: Callable[[], Any], use: Callable[[Any], Iterable[Any]]) -> bool:
     """Record what ``use`` makes of a small tensor of a device, given as a list, as soon as it can be had.
 
-    Args:
-        kind: the kind of device (``cuda``).
-        make: computes the tensor; called only if its numbers can come.
-        use: makes records of the numbers; runs in the flusher.
-
     Returns:
         Whether the numbers will come.
     """
@@ -121,11 +114,6 @@ def send(kind: str, make: Callable[[], Any], use: Callable[[Any], Iterable[Any]]
 
 def copy(kind: str, tensors: Sequence[Any], use: Callable[[Any], Iterable[Any]]) -> bool:
     """Record what ``use`` makes of copies of a device's tensors, as tensors of the host, as soon as they can be had.
-
-    Args:
-        kind: the kind of device; all of them lie on the current one.
-        tensors: as they are now: what is done to them later on this stream does not matter.
-        use: makes records of the copies; runs in the flusher.
 
     Returns:
         Whether they will come; who asked counts what does not.

@@ -67,7 +67,6 @@ class DeviceInUse:
             attempt("read", "peaks of memory", self._peaks.end, stage)
 
     def forget(self, stage: Any) -> None:
-        """Let go of a stage whose end a handler of a signal interrupted."""
         self._unread.discard(stage)
         self.clock.forget(stage)
         if self._peaks is not None:
@@ -89,7 +88,6 @@ class DeviceInUse:
         return self.usage()
 
     def _read(self, index: int | None = None) -> Device | None:
-        """Read the memory of a device; of the current one, if this process uses it."""
         return attempt("read", "memory of the device", self._memory, index)
 
     def _memory(self, index: int | None) -> Device | None:

@@ -21,7 +21,6 @@ METRICS: Final = (
     (vocabulary.TENSOR_ACTIVITY, "NVML_GPM_METRIC_ANY_TENSOR_UTIL"),
     (vocabulary.DRAM_UTILIZATION, "NVML_GPM_METRIC_DRAM_BW_UTIL"),
 )
-"""Ours, and NVML's in percent."""
 
 
 class Gpm:
@@ -32,7 +31,6 @@ class Gpm:
         self._samples: list[Any] = []
         """The snapshot of the reading before, and the place for the next one."""
         self._taken_s = -math.inf
-        """When the first of them was taken."""
         self._request = nvml.c_nvmlGpmMetricsGet_t()  # 19 kB
         self._request.version = nvml.NVML_GPM_METRICS_GET_VERSION
         self._request.numMetrics = len(METRICS)
@@ -59,7 +57,6 @@ class Gpm:
         return self._between(before, now, device) if had_before else []
 
     def close(self) -> None:
-        """Give the memory of the snapshots back."""
         samples, self._samples = self._samples, []
         for sample in samples:
             with suppress(self._nvml.NVMLError):

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from otel_rl.probes.device import DeviceInUse
 
 FIELDS = 2
-"""Numbers of statm that are read."""
 PAGE = os.sysconf("SC_PAGE_SIZE")
 FRESH_NS = 10_000_000
 """A reading of the host's memory serves again for so long. It costs 0.5 us in a loop and 6 to 25 us where it really
@@ -48,7 +47,6 @@ Reading = tuple[bytes, Device | None]
 
 
 UNREAD: Final[Reading] = b"", None
-"""A reading of nothing."""
 of_parents: Final[list[object]] = []
 """Events and pinned memory of devices that a fork inherited: to free them would use the parent's device."""
 
@@ -66,11 +64,8 @@ class Probes(Memory):
     """The probes of this process, as ``instrument()`` and the integration of torch put them in place."""
 
     reader: MemoryReader | None = None
-    """Owner of ``read_memory``."""
     read_memory: Callable[[], Reading] = _unread
-    """Read the memory of the host."""
     reading: Reading = UNREAD
-    """The last one of the host."""
     read_ns: int = 0
     """When it was read, monotonic."""
     read_device: ReadDevice | None = None
@@ -183,10 +178,6 @@ def cuda_reader(cuda: Any, in_use: Callable[[], object] = lambda: None) -> ReadD
 
     It never initialises the device and never resets a peak. One nested-dict call: ``memory_allocated()`` and its kin
     flatten and sort 122 keys each, 79 us.
-
-    Args:
-        cuda: the module of the device.
-        in_use: called when the process is first found to use it.
     """
     is_initialized, current = cuda.is_initialized, cuda.current_device
     stats = cuda.memory.memory_stats_as_nested_dict

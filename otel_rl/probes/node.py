@@ -11,7 +11,6 @@ from otel_rl.probes.nvidia import NvidiaProbe
 from otel_rl.probes.sample import Probe, Sample
 
 PROBES: Final[tuple[Callable[[], Probe], ...]] = (HostProbe, NvidiaProbe)
-"""What a node is asked for."""
 
 
 class NodeProbe:
@@ -29,7 +28,6 @@ class NodeProbe:
         return found
 
     def close(self) -> None:
-        """Close them all."""
         for probe in self._probes:
             with guard(f"close {probe.name}"):
                 probe.close()

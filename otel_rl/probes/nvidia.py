@@ -46,7 +46,6 @@ class NvidiaProbe:
                 yield Sample(vocabulary.HW_STATUS, int(value), (*labels, (vocabulary.HW_STATE, state)))
 
     def close(self) -> None:
-        """End the session with the driver."""
         if self._session is not None:
             self._session.close()
             self._session, self._wait = None, 0
@@ -130,7 +129,6 @@ class Session:
                 self._lose(device)  # a device that has fallen off the bus often says no more than that it fails
 
     def close(self) -> None:
-        """Give everything back; the driver may be gone."""
         for gpm in self._gpm:
             gpm.close()
         if self._xids is not None:

@@ -42,7 +42,6 @@ def utilization(device: Device) -> list[Sample]:
 
 
 def memory(device: Device) -> list[Sample]:
-    """Say what is in use and what there is."""
     info = device.nvml.nvmlDeviceGetMemoryInfo(device.handle)
     return [
         Sample(vocabulary.GPU_MEMORY, info.used, device.labels),
@@ -62,18 +61,15 @@ def energy(device: Device) -> list[Sample]:
 
 
 def temperature(device: Device) -> list[Sample]:
-    """Say how hot the chip is."""
     degrees = device.nvml.nvmlDeviceGetTemperature(device.handle, device.nvml.NVML_TEMPERATURE_GPU)
     return [Sample(vocabulary.TEMPERATURE, degrees, device.labels)]
 
 
 def sm_clock(device: Device) -> list[Sample]:
-    """Say how fast the streaming multiprocessors run."""
     return _clock(device, "sm", device.nvml.NVML_CLOCK_SM)
 
 
 def memory_clock(device: Device) -> list[Sample]:
-    """Say how fast the memory runs."""
     return _clock(device, "memory", device.nvml.NVML_CLOCK_MEM)
 
 
@@ -114,12 +110,10 @@ def _reason(device: Device, word: str, bits: int) -> Sample:
 
 
 def corrected(device: Device) -> list[Sample]:
-    """Count errors of memory that ECC has mended."""
     return _ecc(device, "corrected", device.nvml.NVML_MEMORY_ERROR_TYPE_CORRECTED)
 
 
 def uncorrected(device: Device) -> list[Sample]:
-    """Count errors of memory that ECC could not mend."""
     return _ecc(device, "uncorrected", device.nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED)
 
 

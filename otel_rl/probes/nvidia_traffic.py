@@ -87,5 +87,4 @@ class Traffic:
 
 
 def _never(nvml: Any) -> tuple[int, ...]:
-    """Give the answers that will not change."""
     return nvml.NVML_ERROR_NOT_SUPPORTED, nvml.NVML_ERROR_FUNCTION_NOT_FOUND, nvml.NVML_ERROR_INVALID_ARGUMENT

@@ -37,7 +37,6 @@ class Xids:
         self._set = nvml.nvmlEventSetCreate()
 
     def watch(self, handle: Any, labels: Labels) -> None:
-        """Have the events of a device kept; one that has none is left out."""
         nvml = self._nvml
         with suppress(nvml.NVMLError):
             wanted = nvml.nvmlDeviceGetSupportedEventTypes(handle) & nvml.nvmlEventTypeXidCriticalError
@@ -54,7 +53,6 @@ class Xids:
             yield Sample(vocabulary.XID, count, (*labels, (vocabulary.XID_CODE, code)))
 
     def close(self) -> None:
-        """Have no more kept."""
         with suppress(self._nvml.NVMLError):
             self._nvml.nvmlEventSetFree(self._set)
 
