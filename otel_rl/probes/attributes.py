@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final
 
 from otel_rl import vocabulary
 from otel_rl.analysis.memory import DeviceBytes, composition, stage_peak
-from otel_rl.probes.device_time import ASYNCHRONOUS
 from otel_rl.probes.memory import Device, Reading, host
 from otel_rl.records import Attributes, Labels, Point, Value
 
@@ -20,11 +19,6 @@ DEVICE_TIMES: Final = (
     (vocabulary.COMM_EXPOSED_TIME, vocabulary.COMM_EXPOSED),
 )
 """Histograms, and the attributes of stages that they count."""
-
-
-def clock_attributes(name: str) -> dict[str, Value]:
-    """Say of a stage with an accelerator that its duration is the host's."""
-    return {vocabulary.CLOCK: "host"} if name in ASYNCHRONOUS else {}
 
 
 def device_duration(fold: Fold, attributes: Attributes, labels: Labels) -> None:

@@ -12,7 +12,7 @@ from time import monotonic
 from typing import Any, Final
 
 from otel_rl import vocabulary
-from otel_rl.probes.nvidia_readings import Device
+from otel_rl.probes.nvidia_readings import NvidiaDevice
 from otel_rl.probes.sample import Sample
 
 APART_S: Final = 0.1
@@ -23,7 +23,7 @@ METRICS: Final = (
 )
 
 
-class Gpm:
+class GpmActivity:
     """The activity of one device since the reading before; the first reading gives none."""
 
     def __init__(self, nvml: Any) -> None:
@@ -37,7 +37,7 @@ class Gpm:
         for place, (_, theirs) in enumerate(METRICS):
             self._request.metrics[place].metricId = getattr(nvml, theirs)
 
-    def __call__(self, device: Device) -> list[Sample]:
+    def __call__(self, device: NvidiaDevice) -> list[Sample]:
         """Read. Cost: two calls of the driver, at first four."""
         nvml, whole = self._nvml, device.whole or device.handle
         if not self._samples:
@@ -62,7 +62,7 @@ class Gpm:
             with suppress(self._nvml.NVMLError):
                 self._nvml.nvmlGpmSampleFree(sample)
 
-    def _between(self, before: Any, now: Any, device: Device) -> list[Sample]:
+    def _between(self, before: Any, now: Any, device: NvidiaDevice) -> list[Sample]:
         self._request.sample1, self._request.sample2 = before, now
         self._nvml.nvmlGpmMetricsGet(self._request)
         found = []
