@@ -28,7 +28,7 @@ from otel_rl.hooks.overrides import Overrides
 from otel_rl.integrations.choice import NotPossibleError, wanted
 from otel_rl.journal.otlp.wire import OtlpRequest
 from otel_rl.probes import deferred
-from otel_rl.probes.memory import use_memory_reader
+from otel_rl.probes.memory import probes, use_memory_reader
 from otel_rl.process.state import state
 from otel_rl.records import Count, FinishedRequests
 from otel_rl.requests.memory import generation
@@ -181,8 +181,8 @@ def uninstrument() -> None:
     if _parts.providers is not None:
         _parts.providers.remove()
     _parts.providers = _parts.flusher = None
-    if state.memory_reader is not None:
-        state.memory_reader.close()
+    if probes.reader is not None:
+        probes.reader.close()
     state.reset()
 
 
@@ -361,7 +361,6 @@ def _after_fork_in_child() -> None:
         _parts.flusher = None
     if state.on:
         state.phase = Phase()
-        state.comm.ask_again = None  # the connection to the store is the parent's
-        use_memory_reader(state.read_device)
+        use_memory_reader(probes.read_device)
         if _parts.providers is not None:
             _parts.providers.in_child()

@@ -16,7 +16,7 @@ Labels = tuple[tuple[str, str | bool | int | float], ...]
 """Attributes of a metric's series."""
 
 
-class Late(dict[str, Value]):
+class PendingAttributes(dict[str, Value]):
     """Attributes of which some are still on their way from a device; the flusher waits for them a while."""
 
     is_complete = False
@@ -140,7 +140,7 @@ class RecordQueue(deque[Any]):
         """A record that finished requests are added to; it is queued while it is not empty."""
 
 
-class Later(NamedTuple):
+class Deferred(NamedTuple):
     """Work that a hot thread leaves to the flusher, where it waits for nobody: ``function(*arguments)``."""
 
     function: Callable[..., Iterable[Count | Point | Log | FinishedRequests]]

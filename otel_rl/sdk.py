@@ -50,7 +50,6 @@ from otel_rl.vocabulary import EXCEPTION_MESSAGE, EXCEPTION_STACKTRACE
 
 BATCH = 512
 DEFAULT_LIMIT = 128
-"""The SDK's, of every count."""
 THEIRS = object()
 """Says that the program has a provider of its own."""
 OF_API: Any = trace_api.ProxyTracer._tracer
@@ -77,11 +76,9 @@ class Ids(IdGenerator):
     """Ids from our private generator: the SDK's draws from ``random``, which is the training program's."""
 
     def generate_span_id(self) -> int:
-        """Draw a span id."""
         return random_bits(64) or 1
 
     def generate_trace_id(self) -> int:
-        """Draw a trace id."""
         return random_bits(128) or 1
 
 
@@ -94,11 +91,9 @@ class Ours(trace_api.Span):
     """The innermost stage around it."""
 
     def get_span_context(self) -> trace_api.SpanContext:
-        """Return what propagates."""
         return self.own_context() if is_shared() else seen_without_us(self.outside)
 
     def own_context(self) -> trace_api.SpanContext:
-        """Return the ids of the span, whoever serves tracers."""
         return super().get_span_context()  # type: ignore[safe-super]
 
 
@@ -150,7 +145,6 @@ class ToQueue(SpanProcessor):
         self._open.add(span)
 
     def on_end(self, span: ReadableSpan) -> None:
-        """Queue a sampled span."""
         context = span.context
         if state.on and context is not None and context.trace_flags.sampled and context.span_id not in self._inherited:
             state.add(span)
@@ -164,7 +158,6 @@ class OurTracerProvider(TracerProvider):
     """The SDK's tracer provider, known as ours."""
 
     def get_tracer(self, *args: Any, **kwargs: Any) -> trace_api.Tracer:
-        """Make a tracer for one library."""
         tracer = super().get_tracer(*args, **kwargs)
         if type(tracer) is Tracer:
             tracer.__class__ = OurTracer
@@ -199,7 +192,6 @@ class Collected(MetricReader):
         self._data: MetricsData | None = None
 
     def take(self) -> MetricsData | None:
-        """Collect now."""
         self.collect()
         data, self._data = self._data, None
         return data

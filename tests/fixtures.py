@@ -17,7 +17,8 @@ from otel_rl import entry
 from otel_rl.flusher.thread import Flusher
 from otel_rl.journal.read import Run, open_run
 from otel_rl.journal.views import SpanView
-from otel_rl.process.state import UNREAD, state
+from otel_rl.probes.memory import UNREAD, probes
+from otel_rl.process.state import state
 from otel_rl.records import Value
 
 WALL_NS = 1_700_000_000_000_000_000
@@ -69,7 +70,7 @@ class Recording:
         state.clock.anchor = WALL_NS  # before anything takes a time from it: a test that came before had a real clock
         state.started_ns, state.first_ns = self.clock.ns, 0
         otel_rl.instrument(integrations)
-        state.read_memory, state.reading = lambda: UNREAD, UNREAD
+        probes.read_memory, probes.reading = lambda: UNREAD, UNREAD
         return self
 
     @property

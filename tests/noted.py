@@ -10,7 +10,7 @@ import pytest
 
 import otel_rl
 from otel_rl.process.state import state
-from otel_rl.records import Count, FinishedRequests, Later
+from otel_rl.records import Count, Deferred, FinishedRequests
 from otel_rl.requests.queue import Request
 
 
@@ -38,7 +38,7 @@ def take() -> Taken:
         record = state.queue.popleft()
         if isinstance(record, Count):
             taken.counts.append(record)
-        elif isinstance(record, Later):
+        elif isinstance(record, Deferred):
             state.queue.extendleft(reversed(list(record.function(*record.arguments))))
         elif isinstance(record, FinishedRequests):
             for read, parent, arguments in parts(record):

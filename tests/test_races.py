@@ -12,9 +12,9 @@ import otel_rl
 from otel_rl import entry, guard, ids
 from otel_rl import vocabulary as v
 from otel_rl.metrics import record as metrics
-from otel_rl.observing import api
+from otel_rl.probes.memory import UNREAD, probes
 from otel_rl.process import state as runtime
-from otel_rl.process.state import UNREAD, Runtime, state
+from otel_rl.process.state import Runtime, state
 from otel_rl.requests.memory import generation
 from otel_rl.requests.queue import count_when_dropped
 from otel_rl.trace import stage
@@ -123,7 +123,7 @@ def test_a_stage_that_ends_at_the_exit_is_journaled_once(recording: Recording, m
     def work() -> None:
         with Stage("mine"):
             monkeypatch.setattr(stage, "FRESH_NS", -1)
-            monkeypatch.setattr(state, "read_memory", read)
+            monkeypatch.setattr(probes, "read_memory", read)
 
     worker = threading.Thread(target=work)
     worker.start()
@@ -137,20 +137,6 @@ def test_a_stage_that_ends_at_the_exit_is_journaled_once(recording: Recording, m
 
     monkeypatch.setattr(recording.flusher, "stop", stop_late)
     assert ["mine"] == [span.name for span in recording.stop().spans() if span.name == "mine"]
-
-
-def test_a_process_observes_into_one_book(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two threads show their first batch at once: none is lost."""
-    both, make = threading.Barrier(2), api.Book
-
-    def made() -> Any:
-        both.wait(60)
-        return make()
-
-    monkeypatch.setattr(api, "Book", made)
-    found: list[Any] = []
-    together(*[lambda: found.append(api.book())] * 2)
-    assert found[0] is found[1] is api.book()
 
 
 def test_a_stream_that_is_opened_during_the_exit_fails_nothing(recording: Recording) -> None:

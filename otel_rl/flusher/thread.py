@@ -7,11 +7,12 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from time import monotonic
 from typing import Any
 
 from otel_rl import vocabulary
-from otel_rl.flusher.dispatch import Intake
+from otel_rl.flusher.dispatch import Dispatcher
 from otel_rl.flusher.spool import Spool
 from otel_rl.flusher.wake import Wake
 from otel_rl.guard import errors, guard, say
@@ -20,9 +21,11 @@ from otel_rl.journal.identity import WriterIdentity
 from otel_rl.journal.otlp.encode import OtlpRequest, SpanEncoder
 from otel_rl.journal.write import Writer
 from otel_rl.metrics.record import Fold
-from otel_rl.probes.memory import use_memory_reader
+from otel_rl.probes.device_id import learn_device
+from otel_rl.probes.memory import probes, use_memory_reader
 from otel_rl.process import directories
 from otel_rl.process.identity import folder_name
+from otel_rl.process.memory import Memory
 from otel_rl.process.state import state
 from otel_rl.records import Span, Value
 from otel_rl.sidecar.start import make_keeper
@@ -46,13 +49,25 @@ HOLD_LIMIT = 20_000
 """Spans, and points, that may wait for the attempt to become known; then a rank above 0 reports alone."""
 
 
+@dataclass(eq=False)
+class Trouble(Memory):
+    """What was said of this process's journal."""
+
+    is_said: bool = False
+
+    def after_fork_in_child(self) -> None:
+        """Stay: a child need not repeat it."""
+
+
+trouble = Trouble.keep("trouble")
+
+
 class _Answer(threading.Event):
     """Set when a cycle that somebody asked for is over."""
 
     def __init__(self, *, is_last: bool) -> None:
         super().__init__()
         self.is_last = is_last
-        """The journal is closed after it."""
         self.written = False
         """Whether everything is on disk."""
 
@@ -61,17 +76,12 @@ class Flusher:
     """Owns the journal of this process; a forked child makes a new one."""
 
     def __init__(self, foreign: Callable[[Any, Any], list[OtlpRequest]]) -> None:
-        """Prepare; nothing is opened before ``start``.
-
-        Args:
-            foreign: encodes spans and metrics of other libraries with the given resource.
-        """
+        """Prepare; nothing is opened before ``start``."""
         self.pid = os.getpid()
         self.lock = threading.Lock()
         """Held during a cycle; a fork waits for it a moment, so that a child never sees a half-done one."""
         self.fold = Fold(state.now(), is_exponential=state.config.is_exponential)
         self.recorded: Counter[Signal] = Counter()
-        """Records that came to be encoded, by signal."""
         self.encoded: Counter[Signal] = Counter()
         self._foreign = foreign
         self._queue = state.queue
@@ -87,20 +97,16 @@ class Flusher:
         self._spool = Spool(self.fold)
         self._is_asked = False
         """Somebody waits for this cycle: what was recorded must be on disk behind it."""
-        self.intake = Intake(self.fold)
+        self.dispatcher = Dispatcher(self.fold)
         self._keeper = make_keeper(is_forbidden=not state.config.sidecar)
         """Keeps the process alive that sends the records; None where nothing is to be sent."""
         self._first = 0.0
-        """When the first span was journaled."""
         self._waiting = 0.0
-        """When the first metric was found to wait."""
         self._told: tuple[int, ...] = ()
-        """Our own counts when they were journaled last."""
         self._beat = monotonic()
         self._thread = threading.Thread(target=self._run, name="otel_rl-flusher", daemon=True)
 
     def start(self) -> None:
-        """Start the thread."""
         self._thread.start()
 
     def flush(self, timeout_s: float) -> bool:
@@ -176,14 +182,12 @@ class Flusher:
         return is_last
 
     def _cycles(self) -> None:
-        """Journal what waits now, slice by slice."""
         for _ in range(len(self._queue) // SLICE + 1):
             if self._given_up:
                 return
             self._cycle()
 
     def _cycle(self) -> None:
-        """Journal what was recorded until now."""
         is_due = self._metrics_due()  # first, since it may complete the resource that all of the cycle is written with
         try:
             encoder, writer = self._target()
@@ -191,19 +195,19 @@ class Flusher:
             _say_failure(str(error))
             return
         opened, records = self._drain()
-        taken = self.intake.take(
+        result = self.dispatcher.dispatch(
             opened, records, is_asked=self._is_asked, is_all=len(records) < SLICE, is_last=self._stopping
         )
         with guard("journal log records"):
-            self.recorded["logs"] += len(taken.logs)
-            self._write(writer, encoder.encode_logs(taken.logs))
+            self.recorded["logs"] += len(result.logs)
+            self._write(writer, encoder.encode_logs(result.logs))
         with guard("journal spans"):  # they ended before what they are in: the journal gets parents first
-            spans = self._release(taken.spans)
+            spans = self._release(result.spans)
             self.recorded["traces"] += len(spans)
             self._write(writer, encoder.encode(reversed(spans)))
         with guard("journal spans and metrics of others"):
-            self.recorded["traces"] += len(taken.foreign)
-            requests = self._foreign(taken.foreign, self._resource)  # their metrics it collects itself
+            self.recorded["traces"] += len(result.foreign)
+            requests = self._foreign(result.foreign, self._resource)  # their metrics it collects itself
             self.recorded["metrics"] += sum(request.count for request in requests if request.signal == "metrics")
             self._write(writer, requests)
         if is_due and (self.fold.is_waiting or self._counts(writer, encoder) != self._told):
@@ -288,6 +292,8 @@ class Flusher:
         if not self._waiting and self.fold.is_waiting:
             self._waiting = now
         if self._stopping or (self._first and now - self._first > FREEZE_S):
+            if not state.frozen:
+                learn_device()
             state.freeze()
         is_full = self.fold.num_points > HOLD_LIMIT
         if is_full:
@@ -325,8 +331,8 @@ class Flusher:
 
     def _care_for(self, writer: Writer) -> None:
         """Retry what the disk refused, tell readers that we live, and say a lasting trouble once."""
-        if state.memory_reader is not None and not state.memory_reader.is_own():
-            use_memory_reader(state.read_device)
+        if probes.reader is not None and not probes.reader.is_own():
+            use_memory_reader(probes.read_device)
         writer.retry()
         if monotonic() - self._beat > HEARTBEAT_S:
             self._beat = monotonic()
@@ -362,8 +368,7 @@ class Flusher:
         writer.retry()
 
 
-def _say_failure(trouble: str) -> None:
-    """Log once that nothing can be written, or not at present."""
-    if not state.said_failure:
-        state.said_failure = True
-        say("otel_rl: %s; training goes on", trouble)
+def _say_failure(what: str) -> None:
+    if not trouble.is_said:
+        trouble.is_said = True
+        say("otel_rl: %s; training goes on", what)

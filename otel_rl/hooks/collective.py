@@ -11,8 +11,10 @@ from otel_rl import vocabulary
 from otel_rl.comm import buffers
 from otel_rl.comm.collectives import Collective
 from otel_rl.comm.groups import group_of
+from otel_rl.comm.memory import comm
 from otel_rl.guard import attempt
 from otel_rl.hooks.arguments import Bind, parameters
+from otel_rl.probes.memory import probes
 from otel_rl.process.state import state
 from otel_rl.trace.importlib_bootstrap import not_counted
 
@@ -64,7 +66,7 @@ def around_collective(
         row = attempt("open", target, begin, args, kwargs)
         if row is None:
             return original(*args, **kwargs)
-        device = state.device
+        device = probes.device
         begun = None if device is None else attempt("time", target, device.clock.exposed.begin, row)
         inside.active = True
         try:
@@ -75,9 +77,9 @@ def around_collective(
             attempt("close", target, row.close)
             raise
         inside.active = False
-        if begun is not None:
+        if device is not None and begun is not None:
             attempt("time", target, device.clock.exposed.end, begun)
-        if row.goes_on or state.comm.before_making is not None:
+        if row.goes_on or comm.before_making is not None:
             attempt("close", target, end, row, result)
         else:
             row.close()
@@ -107,12 +109,12 @@ def around_method(target: str, before: Callable[..., object] | None, original: A
         row = attempt("open", target, call.begin, (self,), kwargs)
         if row is None:
             return original(self, *args, **kwargs)
-        device = state.device
+        device = probes.device
         begun = None if device is None else attempt("time", target, device.clock.exposed.begin, row)
         state.in_collective.active = True
         try:
             result = original(self, *args, **kwargs)
-            if begun is not None:  # one that failed has no end: its stage has no sum
+            if device is not None and begun is not None:  # one that failed has no end: its stage has no sum
                 attempt("time", target, device.clock.exposed.end, begun)
             return result
         finally:
@@ -144,14 +146,14 @@ class _Call:
                 given = next((value for value in args if hasattr(value, "group_name")), None)
         elif given.__class__ is int:  # so torch says that this rank is outside, and returns at once
             return None
-        known = state.comm.groups.get(id(given))
+        known = comm.groups.get(id(given))
         group = known[1] if known is not None else group_of(given)
         position, name = self.input
         value: Any = args[position] if len(args) > position else kwargs.get(name)
         sequence = 0
         if group is not None and self.is_counted:
             sequence = group.sequence = group.sequence + 1
-            if sequence == 1 and state.device is not None:  # most communicators are made by their first collective
+            if sequence == 1 and probes.device is not None:  # most communicators are made by their first collective
                 buffers.begin()
         try:
             size = value.nbytes
@@ -164,16 +166,16 @@ class _Call:
         is_asynchronous = args[position] if len(args) > position else kwargs.get(name)
         if is_asynchronous or self.is_functional:
             row.goes_on = True
-        if state.device is not None:
+        if probes.device is not None:
             row.is_launch = is_on_device(value)
         return row
 
     def end(self, row: Collective, result: Any) -> None:
         """Close the row; one that was only launched is kept until somebody waits for it."""
-        if state.comm.before_making is not None:
+        if comm.before_making is not None:
             buffers.end()
-        if row.goes_on and state.device is not None:
-            state.device.clock.exposed.launched(row)
+        if row.goes_on and probes.device is not None:
+            probes.device.clock.exposed.launched(row)
         launched: list[Any] = []
         if self.is_functional:
             results = result if type(result) is list else (result,)
@@ -223,11 +225,11 @@ class _Wait:
             waited = waited[0] if waited else None
         if self.name != "wait":  # what a functional collective gave is a wrapper of what was launched
             waited = getattr(waited, "elem", waited)
-        _, launched = state.comm.launched.pop(id(waited), (None, None))
+        _, launched = comm.launched.pop(id(waited), (None, None))
         if launched is None:
             return Collective(self.name, 0, is_wait=True)
-        if state.device is not None:
-            state.device.clock.exposed.awaited(launched)
+        if probes.device is not None:
+            probes.device.clock.exposed.awaited(launched)
         size, launched.bytes = launched.bytes, 0  # several tensors of one collective count its bytes once
         row = Collective(launched.operation, size, launched.group, launched.sequence, is_wait=True)
         row.is_launch = launched.is_launch  # its stream waits, and not the host
@@ -246,7 +248,7 @@ def _call(target: str, name: str, position: int, original: Any) -> _Call | _Maki
 
 def _remember(waited: Any, row: Collective) -> None:
     """Keep a launched collective as long as what is to be waited for lives."""
-    launched, key = state.comm.launched, id(waited)
+    launched, key = comm.launched, id(waited)
     launched[key] = weakref.ref(waited, lambda _: launched.pop(key, None)), row
 
 

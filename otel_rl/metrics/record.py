@@ -18,7 +18,7 @@ from typing import Any, Literal
 from otel_rl import vocabulary
 from otel_rl.analysis.buckets import BOUNDS
 from otel_rl.guard import guard, say
-from otel_rl.metrics.naming import series_of
+from otel_rl.metrics.naming import names, series_of
 from otel_rl.process.state import state
 from otel_rl.records import Count, Distribution, Exemplar, Labels, MetricPoints, Number, Point
 from otel_rl.trace.values import is_on_host
@@ -29,11 +29,9 @@ SETTABLE = frozenset(vocabulary.SETTABLE)
 MOST_REFUSED = 100
 """Names that are refused with a line in the log each."""
 LARGEST = 1 << 1023
-"""An integer as large as this is no number that a metric can hold."""
 
 
 def count(name: str, value: int | float, *labels: tuple[str, str]) -> None:
-    """Add to a counter of the vocabulary. Cost: 0.4 us."""
     state.add(Count(name, value, labels))
 
 
@@ -79,8 +77,8 @@ def record(name: str, value: Any) -> None:
 def _refuse_name(name: str) -> None:
     """Count a number under a name of ours, and say so the first time that the name comes."""
     state.dropped["metrics", "name_taken"] += 1
-    if name not in state.refused and len(state.refused) < MOST_REFUSED:
-        state.refused.add(name)
+    if name not in names.refused and len(names.refused) < MOST_REFUSED:
+        names.refused.add(name)
         why = "is measured by otel_rl itself" if _is_ours(name) else "begins as names of otel_rl and OpenTelemetry do"
         say(
             "otel_rl.record(%r, ...) is not recorded: the name %s. Record it under another name, such as %r",
@@ -89,7 +87,6 @@ def _refuse_name(name: str) -> None:
 
 
 def _is_ours(name: str) -> bool:
-    """Whether a metric of ours has the name."""
     return name in vocabulary.METRICS or any(name == stage.duration for stage in vocabulary.STAGES.values())
 
 
@@ -128,7 +125,6 @@ class _Histogram:
 class _Metric:
     row: vocabulary.Metric
     bounds: Sequence[float]
-    """Of a histogram's buckets."""
     series: dict[Labels, Any] = field(default_factory=dict)
     changed: set[Labels] = field(default_factory=set)
 
@@ -137,12 +133,6 @@ class Fold:
     """Cumulative counters and histograms and waiting gauge points of this process; used by the flusher only."""
 
     def __init__(self, start_ns: int, *, is_exponential: bool = True) -> None:
-        """Begin without values.
-
-        Args:
-            start_ns: when counting begins.
-            is_exponential: histograms have the buckets of ``buckets.BOUNDS``, else those of the vocabulary.
-        """
         self.start_ns = start_ns
         self.is_exponential = is_exponential
         self.overflow = 0
@@ -152,16 +142,13 @@ class Fold:
 
     @property
     def num_points(self) -> int:
-        """How many gauge points wait."""
         return sum(map(len, self._points.values()))
 
     @property
     def is_waiting(self) -> bool:
-        """Whether anything has changed since the last ``take``."""
         return bool(self._points) or any(metric.changed for metric in self._metrics.values())
 
     def count(self, name: str, value: int | float, labels: Labels = ()) -> None:
-        """Add to a counter."""
         metric = self._metrics.get(name) or self._metric(name, "counter")
         before = metric.series.get(labels)
         if before is not None:
@@ -189,14 +176,7 @@ class Fold:
             histogram.min, histogram.max = min(histogram.min, low), max(histogram.max, high)
 
     def merge(self, name: str, labels: Labels, counts: Sequence[int], summary: tuple[float, float, float]) -> None:
-        """Add values to a histogram that have been sorted into its buckets.
-
-        Args:
-            name: of the histogram.
-            labels: of the series.
-            counts: how many values lie in each bucket.
-            summary: sum, least and greatest of the values.
-        """
+        """Add values to a histogram that have been sorted into its buckets."""
         histogram = self._histogram(self._metrics.get(name) or self._metric(name, "histogram"), labels, sum(counts))
         if histogram is not None:
             total, low, high = summary
@@ -219,7 +199,7 @@ class Fold:
             self.count(vocabulary.NONFINITE, 1, ((vocabulary.METRIC_NAME, name),))
         self._points[name].append(point)
 
-    def sift(self, records: Iterable[Any]) -> Iterator[Any]:
+    def add(self, records: Iterable[Any]) -> Iterator[Any]:
         """Take the counts and points among records; gives what is neither.
 
         A trainer's step has 50 points: a call of a function for each would cost as much as all else done with them.
@@ -287,7 +267,6 @@ class Fold:
         return metric
 
     def _histogram(self, metric: _Metric, labels: Labels, values: int) -> _Histogram | None:
-        """Find or make the series that so many values are of; None where there are too many series."""
         histogram: _Histogram | None = metric.series.get(labels)
         if not self._admit(metric, labels, values):
             return None
@@ -311,7 +290,6 @@ def _duration_row(name: str, kind: Literal["counter", "histogram"]) -> vocabular
 
 
 def labels_of(attributes: dict[str, Any], keys: Iterable[str]) -> Labels:
-    """Pick the attributes of a span that its metric keeps."""
     labels: Labels = ()
     for key in keys:
         if key in attributes:

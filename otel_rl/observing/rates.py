@@ -46,7 +46,6 @@ class Done(NamedTuple):
     above: ForeignParent
     """The stage around it."""
     time: Interval
-    """Of the host."""
     device_s: float | None
     """Of the device, where it knows."""
 
@@ -56,17 +55,14 @@ class Work:
     """Operations of one step, and the stages that did them."""
 
     counts: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
-    """By stage."""
     unknown: set[str] = field(default_factory=set)
     """Scopes of which a part cannot be known."""
     done: list[Done] = field(default_factory=list)
 
     def count(self, stage: str, operations: int) -> None:
-        """Add operations."""
         self.counts[stage] += operations
 
     def stage(self, stage: Stage, trace: Trace) -> None:
-        """Add the time of a stage that has ended."""
         attributes = stage.attributes or {}
         if attributes.get(v.MODE) == "eval":
             return
@@ -75,11 +71,7 @@ class Work:
         self.done.append(Done(stage.name, ForeignParent(trace, stage.parent_id), (stage.began, stage.ended), device_s))
 
     def leave_evaluations(self, stages: Stages) -> None:
-        """Forget the stages that lie in an evaluation.
-
-        Args:
-            stages: all that have ended or are open, since a stage ends before the one around it.
-        """
+        """Forget the stages that lie in an evaluation."""
         purposes = stages.purposes({one.above for one in self.done})
         self.done = [one for one in self.done if not purposes[one.above].mode]
 
@@ -110,13 +102,7 @@ def _outermost(done: list[Done]) -> list[Done]:
 
 
 def points(work: Work, container: Stage, device: str) -> Iterator[Point]:
-    """Give FLOP/s of each scope that has operations, and MFU where a peak is known.
-
-    Args:
-        work: of the step.
-        container: this rank's, which has ended.
-        device: name of its device; empty for a CPU.
-    """
+    """Give FLOP/s of each scope that has operations, and MFU where a peak is known."""
     best = peak(device, state.config.peak_flops or None) if device or state.config.peak_flops else None
     counts: defaultdict[str, int] = defaultdict(int)
     for stage, number in work.counts.items():

@@ -10,16 +10,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import monotonic_ns
 from types import SimpleNamespace
-from typing import Any, Final
-from weakref import WeakSet
+from typing import Any
 
 from otel_rl import guard, ids
 from otel_rl.clock import Clock, first_start_ns, process_start_ns
 from otel_rl.config import Config
-from otel_rl.process import layout as coordinates
 from otel_rl.process import memory
 from otel_rl.process.identity import Identity, found_attempt, from_launcher
-from otel_rl.records import Attributes, Labels, Log, RecordQueue
+from otel_rl.process.layout import layout
+from otel_rl.records import Attributes, Log, RecordQueue
 from otel_rl.vocabulary import SETUP, TEARDOWN
 
 PHASES = frozenset((SETUP, TEARDOWN))
@@ -72,14 +71,6 @@ def _nothing(*_: object) -> None:
     return None
 
 
-UNREAD: Final = b"", None
-"""A memory reading of nothing."""
-
-
-def _unread() -> tuple[bytes, None]:
-    return UNREAD
-
-
 def _no() -> bool:
     return False
 
@@ -124,40 +115,6 @@ class Training:
     """By its stage, of an optimizer's step that has begun and not told its end: ends the stage if the step raised."""
     heard: dict[Any, bool] = field(default_factory=dict)
     """By an event of the framework and the classes of its callbacks, whether any listens to it."""
-    observed: Any = None
-    """What has been observed of models and batches, once something has."""
-    deferred: deque[Any] = field(default_factory=deque)
-    """Numbers on their way from a device."""
-    resolving: Any = field(default_factory=threading.Lock)
-    """Held by the thread that hands them over."""
-
-
-@dataclass(eq=False)
-class Communication:
-    """What is known of process groups, and of collectives on their way."""
-
-    worlds: int = 0
-    """How many default process groups this process has made; the names of groups begin anew with each."""
-    groups: dict[int, Any] = field(default_factory=dict)
-    """By ``id()`` of the process group: a weak reference to it, and how records name it."""
-    kinds: set[str] = field(default_factory=set)
-    """Descriptions of groups that are labels of metrics."""
-    launched: dict[int, Any] = field(default_factory=dict)
-    """By ``id()`` of what is to be waited for: a weak reference to it, and the collective."""
-    seen_in: Any = None
-    """The stage in which a collective was seen last."""
-    in_backward: bool = False
-    """Whether a collective was seen in a backward that is not DDP's."""
-    before_making: Any = None
-    """What of the device was in use before the communicator that is being made."""
-    buffers: int = 0
-    """Estimate of what communicators take of the device, bytes."""
-    wrapped: WeakSet[Any] = field(default_factory=WeakSet)
-    """Models whose gradients DDP reduces."""
-    layout: coordinates.Layout = field(default_factory=coordinates.Layout)
-    """What the program's meshes and grids say of this rank's place."""
-    ask_again: Callable[[], object] | None = None
-    """Learns the attempt that rank 0 had not said in time, if it has by now."""
 
 
 @dataclass(eq=False)
@@ -189,22 +146,16 @@ class Runtime:
     """Whether this is a rank that looks for the others when it begins its first step; not behind a process group."""
     rendezvous: Any = None
     """Where it meets the other ranks while it does, once it trains without a process group."""
+    ask_again: Callable[[], object] | None = None
+    """Learns the attempt that rank 0 had not said in time."""
     directory: Path | None = None
     """Where this process journals, once it does."""
-    said_failure: bool = False
-    """Whether a disk that refuses was mentioned."""
 
     queue: RecordQueue = field(default_factory=RecordQueue)
     """Finished stages, requests, collectives, logs and numbers on their way to the flusher."""
     open: set[Any] = field(default_factory=set)
     """Stages and collectives that have begun and not ended; who looks through it makes a ``copy``, which nobody sees
     change: in the middle of a ``tuple`` the collector may come, and drop what ends a stage."""
-    series: dict[str, tuple[str, Labels]] = field(default_factory=dict)
-    """Metric and attributes of the numbers whose names a user or a framework gave, by name with prefix."""
-    alike: dict[str, list[str]] = field(default_factory=dict)
-    """These names by how Prometheus writes them."""
-    refused: set[str] = field(default_factory=set)
-    """Names that a number was given and cannot have."""
     dropped: defaultdict[tuple[str, str], int] = field(default_factory=lambda: defaultdict(int))
     """Records given up before the journal, by signal and reason."""
     wake: Callable[[], None] = _nothing
@@ -238,22 +189,6 @@ class Runtime:
     """How many training loops this process has begun."""
     training: Training = field(default_factory=Training)
 
-    memory_reader: Any = None
-    """The probe behind ``read_memory``."""
-    read_memory: Callable[[], Any] = _unread
-    """Reads the host's memory once; a probe, put in place by ``instrument()``."""
-    read_device: Callable[[int | None], Any] | None = None
-    """Reads that of an accelerator, where there is one, by its number; None is the current one."""
-    reading: Any = UNREAD
-    """The last memory reading of the host."""
-    probe_ns: int = 0
-    """When it was read, monotonic."""
-    find_device: Callable[[], str | None] = _nothing
-    """Names the device that this process uses as its driver does; None as long as it uses none."""
-    has_context: Callable[[int], object] | None = None
-    """Says of an accelerator, by its number, whether this process uses it; None where nobody can tell."""
-    device: Any = None
-    """What is done on a device at both ends of a stage; None until the process uses one."""
     exhausted: int = 0
     """The id of the out-of-memory error that passes through the open stages; it is logged by the innermost only."""
 
@@ -270,7 +205,6 @@ class Runtime:
     uncompiled: Callable[[Any], Any] = _as_it_is
     """``torch.compiler.disable`` while torch.compile looks at the functions that are called."""
     in_collective: InCollective = field(default_factory=InCollective)
-    comm: Communication = field(default_factory=Communication)
 
     def __reduce__(self) -> str:
         """A function that somebody pickles (Ray) takes the name along; where it is unpickled, that process's own."""
@@ -338,18 +272,16 @@ class Runtime:
         """Make the resource final, with what can be known by now of this rank's place among the others."""
         if self.frozen:
             return
-        self.learn_device()
         with self.identifying:
             with guard.guard("find this rank's place"):
-                self.identify(coordinates=self.comm.layout.known())
+                self.identify(coordinates=layout.known())
             self.frozen = True
 
-    def learn_device(self) -> None:
+    def know_device(self, device_id: str) -> None:
         """Take in which device this process uses, also where the resource is final: models load long."""
-        found = guard.attempt("find", "the device of this rank", self.find_device)
         with self.identifying:
-            if found and found != self.identity.device_id:
-                self.identity = replace(self.identity, device_id=found)
+            if device_id != self.identity.device_id:
+                self.identity = replace(self.identity, device_id=device_id)
 
     def found_attempt(self) -> Identity:
         """Make an attempt of our own: rank 0's duty, and any rank's when the others cannot be asked."""
@@ -363,10 +295,6 @@ class Runtime:
 
 
 state = Runtime()
-
-
-_of_parents: list[Any] = []
-"""Events and pinned memory of devices that a fork inherited: to free them would use the parent's device."""
 
 
 def after_fork_in_child() -> None:
@@ -396,12 +324,8 @@ def after_fork_in_child() -> None:
         state.identity, state.frozen = from_launcher(state.config), False
     state.loops = 0
     state.behind = None
-    _of_parents.append((state.training.deferred, state.device))
-    state.device = None
     state.training = Training()
-    state.comm = Communication()
-    state.reading = UNREAD
-    state.probe_ns = 0
+    state.ask_again = None
     memory.after_fork_in_child()
 
 

@@ -9,7 +9,7 @@ from weakref import finalize
 from otel_rl import vocabulary as v
 from otel_rl.guard import guard
 from otel_rl.process.state import state
-from otel_rl.records import Count, Later
+from otel_rl.records import Count, Deferred
 from otel_rl.requests.memory import CountsUnfinished, generation
 from otel_rl.trace.stage import Stage, current_parent
 
@@ -175,7 +175,7 @@ def _dropped(engine: CountsUnfinished, recording: object) -> None:
         if state.on and generation.recording is recording:
             generation.engines.discard(engine)
             # This may run anywhere, under any lock of its thread: the flusher asks the engine.
-            state.add(Later(_unfinished, (engine,)))
+            state.add(Deferred(_unfinished, (engine,)))
 
 
 def _unfinished(engine: CountsUnfinished) -> Iterator[Count]:

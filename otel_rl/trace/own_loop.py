@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from otel_rl import vocabulary as v
 from otel_rl.process.state import Trace, state
-from otel_rl.records import Count, Later, Point
+from otel_rl.records import Count, Deferred, Point
 from otel_rl.trace.stage import Stage
 from otel_rl.trace.throughput import ENVIRONMENT, PADDING, PROMPT, RESPONSE, ROLLOUT, TRAIN, Done, Rates
 
@@ -129,7 +129,7 @@ class OwnLoop:
     def end_step(self, begin: int, end: int) -> None:
         """Record what the step from ``begin`` to ``end`` (monotonic, ns) has worked off."""
         if self._trace is not None:
-            state.add(Later(self._end_step, (self._trace, begin, end)))
+            state.add(Deferred(self._end_step, (self._trace, begin, end)))
 
     def _end_step(self, trace: Trace, begin: int, end: int) -> Iterator[Count | Point]:
         work: Work = trace.work

@@ -17,7 +17,7 @@ from opentelemetry.trace import INVALID_SPAN_CONTEXT, SpanContext, TraceFlags, f
 from otel_rl import vocabulary
 from otel_rl.guard import errors, guard
 from otel_rl.ids import random_bits
-from otel_rl.probes.memory import FRESH_NS, Reading
+from otel_rl.probes.memory import FRESH_NS, Reading, probes
 from otel_rl.process.state import QUEUE_LIMIT, Trace, state
 from otel_rl.records import SpanEvent, SpanLink, Value
 from otel_rl.trace.content import text_of
@@ -162,13 +162,13 @@ class Stage(Settable):
             if state.exhausted:
                 state.exhausted = 0  # the program goes on: another error may get the same id
             state.open.add(self)
-            if now - state.probe_ns > FRESH_NS:
-                state.reading = state.read_memory()
-                state.probe_ns = now = monotonic_ns()
+            if now - probes.read_ns > FRESH_NS:
+                probes.reading = probes.read_memory()
+                probes.read_ns = now = monotonic_ns()
                 self.began = begin or now
-            self.before = state.reading
-            if state.device is not None:
-                state.device.begin(self)
+            self.before = probes.reading
+            if probes.device is not None:
+                probes.device.begin(self)
                 if not self.ended:  # by an exit on another thread, meanwhile
                     self.began = begin or monotonic_ns()
         except BaseException:  # a handler of a signal raised: nobody ends what did not begin
@@ -208,12 +208,12 @@ class Stage(Settable):
                 behind(self)
             if isinstance(described, dict):
                 self.attributes = {**self.attributes, **described} if self.attributes else described
-            if end - state.probe_ns > FRESH_NS:
-                state.reading = state.read_memory()
-                state.probe_ns = end
-            self.after = state.reading
-            if state.device is not None:
-                state.device.end(self)
+            if end - probes.read_ns > FRESH_NS:
+                probes.reading = probes.read_memory()
+                probes.read_ns = end
+            self.after = probes.reading
+            if probes.device is not None:
+                probes.device.end(self)
             # First this: at every moment the flusher finds it in the queue or among the open ones.
             if state.awake and len(state.queue) < QUEUE_LIMIT:
                 state.queue.append(self)
@@ -246,8 +246,8 @@ class Stage(Settable):
     def _end_interrupted(self, end: int) -> None:
         """Give what is known of a stage to the flusher, once, where a handler of a signal raised while it ended."""
         if self in state.open:
-            if state.device is not None:
-                state.device.forget(self)
+            if probes.device is not None:
+                probes.device.forget(self)
             self.ended = self.ended or max(end, self.began)
             if self not in tuple(state.queue):
                 state.add(self)

@@ -17,10 +17,12 @@ from otel_rl import ids, vocabulary
 from otel_rl.guard import attempt, errors, guard, say
 from otel_rl.probes import deferred
 from otel_rl.probes.attributes import device_points
-from otel_rl.probes.memory import Reading, host, peak_rss
+from otel_rl.probes.deferred import deferral
+from otel_rl.probes.device_id import learn_device
+from otel_rl.probes.memory import Reading, host, peak_rss, probes
 from otel_rl.process.rendezvous import Rendezvous
 from otel_rl.process.state import PHASES, Trace, state
-from otel_rl.records import FinishedRequests, Later, Point, Value
+from otel_rl.records import Deferred, FinishedRequests, Point, Value
 from otel_rl.trace.child_process import hear_attempt, leave_place, take_place, tell_attempt
 from otel_rl.trace.current import CONTEXT, CURRENT, SPAN_KEY, is_shared
 from otel_rl.trace.own_loop import OwnLoop
@@ -185,8 +187,8 @@ def find_attempt() -> None:
         state.rendezvous = Rendezvous(state.identity, state.config)
         state.ensure_awake()
     elif not state.identity.known and state.rendezvous is None:
-        if state.comm.ask_again is not None:
-            attempt("ask", "rank 0 for its attempt", state.comm.ask_again)
+        if state.ask_again is not None:
+            attempt("ask", "rank 0 for its attempt", state.ask_again)
         report_alone()
 
 
@@ -267,12 +269,12 @@ class Loop:
             self.change_thread()
         if self.tree is not None and number == self.number:
             return
-        if state.training.deferred:
+        if deferral.pending:
             attempt("take", "what has come from a device", deferred.resolve)
         if self.looks:
             self.looks -= 1
             state.look_again()
-            state.learn_device()
+            learn_device()
         now = monotonic_ns()
         if state.may_meet or not state.identity.attempt_id:
             find_attempt()
@@ -368,8 +370,8 @@ class Loop:
         """Record the numbers of the step that lasted until ``now``."""
         began, self.began = self.began, 0
         if began:
-            usage = None if state.device is None else state.device.usage_now_and_then()
-            state.add(Later(_step_points, (began, now, state.clock.anchor, memory, usage)))
+            usage = None if probes.device is None else probes.device.usage_now_and_then()
+            state.add(Deferred(_step_points, (began, now, state.clock.anchor, memory, usage)))
             for at_end in self.at_end:
                 attempt("count", "a step", at_end, began, now)
 

@@ -22,6 +22,7 @@ import otel_rl
 from otel_rl import vocabulary as v
 from otel_rl.comm import ddp_wait
 from otel_rl.comm.collectives import Collective
+from otel_rl.comm.memory import comm
 from otel_rl.hooks.collective import input_bytes
 from otel_rl.journal.read import Run
 from otel_rl.process.state import state
@@ -98,7 +99,7 @@ def test_the_wait_is_open_while_it_lasts(ranks: Recording) -> None:
     def look() -> None:
         otel_rl.flush()
         ranks.tick(50)
-        seen.extend((ranks.clock.ns, state.comm.seen_in, ranks.run().open_stages()))
+        seen.extend((ranks.clock.ns, comm.seen_in, ranks.run().open_stages()))
 
     at_the_end_of(model, look)
     with otel_rl.step(1):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,12 +12,13 @@ from hypothesis import strategies as st
 
 from otel_rl import guard
 from otel_rl import vocabulary as v
-from otel_rl.comm.collectives import SPANS_PER_STAGE, Collective, InStage
+from otel_rl.comm.collectives import SPANS_PER_STAGE, Collective, StageCollectives
 from otel_rl.comm.groups import Group
 from otel_rl.flusher import stage_metrics, step_time
-from otel_rl.flusher.dispatch import Intake
+from otel_rl.flusher.dispatch import Dispatcher
 from otel_rl.flusher.open_stages import OpenStages
 from otel_rl.metrics.record import Fold
+from otel_rl.observing.book import book
 from otel_rl.process.state import Trace, state
 from otel_rl.records import Distribution, Point
 from otel_rl.requests import parents
@@ -112,13 +112,13 @@ def without_exemplars() -> Iterator[None]:
 def taken(made: list[Any], cycle: int) -> tuple[list[Any], dict[str, Any]]:
     """Take records in, so many a cycle; give the spans as they would be encoded, and the metrics."""
     fold = Fold(0)
-    intake = Intake(fold)
+    dispatcher = Dispatcher(fold)
     state.open.update(one for one in made if isinstance(one, Stage))
     spans = []
     for first in range(0, len(made), cycle):
         some = made[first : first + cycle]
         state.open.difference_update(some)
-        spans += intake.take(tuple(state.open), some, is_asked=False, is_all=True, is_last=False).spans
+        spans += dispatcher.dispatch(tuple(state.open), some, is_asked=False, is_all=True, is_last=False).spans
     told = [(one.name, one.parent_id, one.trace_id, one.start_ns, one.end_ns, one.attributes) for one in spans]
     return told, {points.name: {str(one.attributes): one for one in points.points} for points in fold.take(0)}
 
@@ -175,7 +175,7 @@ def test_a_record_that_fails_takes_no_other_with_it() -> None:
     broken = collective(made[0], 1, 2, operation=["no operation"])
     made = [made[0], broken, *made[1:], collective(made[3], 1, 3)]
     fold = Fold(0)
-    Intake(fold).take((), made, is_asked=False, is_all=True, is_last=False)
+    Dispatcher(fold).dispatch((), made, is_asked=False, is_all=True, is_last=False)
     found = {points.name: points.points[0] for points in fold.take(0)}
     assert (2, 1) == tuple(sum(found[name].counts) for name in (v.STAGE_DURATION, v.COMM_DURATION))  # type: ignore[union-attr]
     assert {
@@ -202,10 +202,10 @@ def test_the_longest_are_those_of_a_sort(drawn: list[tuple[int, bool]], cycle: i
         one.span_id = number + 1 if is_open else 0
     must = [one for one in some if one.span_id]
     free = sorted((one for one in some if not one.span_id), key=lambda one: -one.ended)
-    inside = InStage()
+    inside = StageCollectives()
     for first in range(0, len(some), cycle):
         inside.ended += some[first : first + cycle]
-        inside.settle()
+        inside.add_up()
     omitted = len(free) - SPANS_PER_STAGE
     assert {
         v.COMM_COUNT: len(some),
@@ -291,7 +291,7 @@ def test_the_time_of_a_step_is_kept_in_bounds(monkeypatch: pytest.MonkeyPatch) -
     stage.trace = Trace(1, 0, step="train 1")
     times = step_time.StepTime(Fold(0))
     for number in range(25):
-        times.take(iter([collective(stage, number, number + 1)]))
+        times.add(iter([collective(stage, number, number + 1)]))
     (kept,) = times._rows.values()
     assert kept is not None
     assert ([(number, number + 1) for number in range(15, 25)], 15) == (
@@ -313,6 +313,7 @@ def test_what_was_observed_is_closed_behind_the_last_record(
         asked.append(is_last)
         return []
 
-    monkeypatch.setattr(state.training, "observed", SimpleNamespace(due=due, ended=lambda *_: None))
-    Intake(Fold(0)).take((), [], is_asked=False, is_all=is_all, is_last=is_last)
+    monkeypatch.setattr(book, "is_open", True)
+    monkeypatch.setattr(book, "due", due)
+    Dispatcher(Fold(0)).dispatch((), [], is_asked=False, is_all=is_all, is_last=is_last)
     assert [expected] == asked

@@ -22,10 +22,11 @@ from otel_rl.flusher.wake import Wake
 from otel_rl.journal import segment, views
 from otel_rl.journal.read import Run, open_run
 from otel_rl.journal.write import Writer
+from otel_rl.probes.memory import probes
 from otel_rl.process import directories
 from otel_rl.process.directories import run_directory, usable_root
 from otel_rl.process.state import state
-from otel_rl.records import Count, Late
+from otel_rl.records import Count, PendingAttributes
 from otel_rl.trace.stage import Stage
 from tests.fixtures import RUN, Recording, Tree, orphans, trees
 
@@ -67,7 +68,7 @@ def test_what_fails_about_requests_takes_no_span_along(recording: Recording, mon
         raise ValueError("as the test wants")
 
     assert otel_rl.flush()
-    monkeypatch.setattr(entry._parts.flusher.intake.requests, "ended", fail)
+    monkeypatch.setattr(entry._parts.flusher.dispatcher.requests, "ended", fail)
     with otel_rl.step(1), otel_rl.stage("sample"):
         pass
     names = {span.name for span in recording.stop().spans()}
@@ -217,16 +218,16 @@ def test_a_stage_that_ends_while_the_flusher_looks_is_in_the_journal(recording: 
         outer = otel_rl.stage("outer").__enter__()
         with otel_rl.stage("inner"):
             pass
-        real, seen = state.read_memory, []
+        real, seen = probes.read_memory, []
 
         def read() -> Any:
             seen.append(otel_rl.flush())  # the flusher looks right now, on its own thread
             return real()
 
-        state.read_memory = read
+        probes.read_memory = read
         recording.tick(11)
         outer.__exit__(None, None, None)
-        state.read_memory = real
+        probes.read_memory = real
         assert [True] == seen
         known = {stage.name for stage in recording.run().open_stages()}
         assert "outer" in known
@@ -244,7 +245,7 @@ def test_a_stage_found_in_the_queue_and_among_the_open_is_a_span(recording: Reco
         assert otel_rl.flush()
         state.open.discard(stage)
         assert otel_rl.flush()
-        assert stage not in recording.flusher.intake.opened
+        assert stage not in recording.flusher.dispatcher.opened
     assert 0 == sum(log.body == "rl.reward" for log in recording.stop().logs())
 
 
@@ -784,7 +785,7 @@ def test_a_flusher_that_cannot_start_is_tried_again(stubbed: Recording, monkeypa
 def test_a_stage_waits_for_its_device(recording: Recording) -> None:
     """Journaled as open meanwhile; then it is whole, with its collectives."""
     state.identify(world_size=2)
-    late = Late({"rl.batch_size": 4})
+    late = PendingAttributes({"rl.batch_size": 4})
     with otel_rl.step(1):
         with otel_rl.stage("train.forward") as stage:
             collective = Collective("all_reduce", 8)
@@ -809,7 +810,7 @@ def test_a_stage_does_not_wait_for_ever(recording: Recording, how: str) -> None:
     """Whoever asks for a flush gets it as it is; so does the end, and after ten seconds everybody."""
     with otel_rl.step(1):
         with otel_rl.stage("train.forward") as stage:
-            stage.attributes = Late()
+            stage.attributes = PendingAttributes()
         if how == "time":
             recording.tick(10_001)
             recording.flusher._cycles()

@@ -113,7 +113,7 @@ def test_sifting_is_taking_one_by_one(records: list[Point | Count | None]) -> No
             one_by_one.point(record)
         elif record is not None:
             one_by_one.count(*record)
-    assert [None] * records.count(None) == list(fold.sift(records))
+    assert [None] * records.count(None) == list(fold.add(records))
     assert repr(one_by_one.take(9)) == repr(fold.take(9))
 
 
@@ -126,7 +126,7 @@ def test_sifting_keeps_what_came_before_a_failure() -> None:
         raise ValueError("no more")
 
     with pytest.raises(ValueError, match="no more"):
-        list(fold.sift(made()))
+        list(fold.add(made()))
     assert 1 == fold.num_points
 
 

@@ -260,7 +260,7 @@ def test_what_comes_after_its_stage_but_in_its_step_is_a_span(recording: Recordi
         otel_rl.flush()
         record_requests(given, [request(recording, 1)], parent=stage)
         otel_rl.flush()
-        assert (["r1"], {}) == (ids_of(recording.run()), recording.flusher.intake.requests._rollouts)
+        assert (["r1"], {}) == (ids_of(recording.run()), recording.flusher.dispatcher.requests._rollouts)
     run = recording.stop()
     assert ({"after_rollout": 1}, []) == (bad(run), list(run.points(vocabulary.ROLLOUT_WALL)))
 
@@ -477,6 +477,6 @@ def test_old_traces_are_forgotten(recording: Recording, monkeypatch: pytest.Monk
             recording.tick(20)
             record_requests(given, [request(recording)])
     otel_rl.flush()
-    fold = recording.flusher.intake.requests
+    fold = recording.flusher.dispatcher.requests
     assert (3, 3) == (len(fold._used), len(fold._over))
     assert {} == bad(recording.stop())

@@ -17,7 +17,7 @@ from otel_rl import vocabulary
 from otel_rl.guard import errors
 from otel_rl.journal.read import Run
 from otel_rl.process.state import state
-from otel_rl.records import FinishedRequests, Later, Value
+from otel_rl.records import Deferred, FinishedRequests, Value
 from otel_rl.requests import queue
 from otel_rl.requests.queue import Request, find_parent, record_requests
 from tests.fixtures import MS, Recording, Tree, orphans, trees
@@ -477,7 +477,7 @@ def test_the_flusher_may_learn_of_requests_later(recording: Recording) -> None:
     """What it makes of a thread's notes may be requests."""
     with otel_rl.step(1), otel_rl.stage("sample") as stage:
         recording.tick(20)
-        state.add(Later(lambda *row: [FinishedRequests((given, stage, 1, row))], (request(recording, 1),)))
+        state.add(Deferred(lambda *row: [FinishedRequests((given, stage, 1, row))], (request(recording, 1),)))
     assert ["r1"] == ids_of(recording.stop())
 
 

@@ -277,7 +277,7 @@ def test_a_process_without_steps_gives_its_spans_now_and_then(recording: Recordi
         recording.tick(5_001 if silence == "quiet" else 10)
         otel_rl.flush()
         otel_rl.flush()
-    held = sum(one.count for one in recording.flusher.intake.requests._rollouts.values())
+    held = sum(one.count for one in recording.flusher.dispatcher.requests._rollouts.values())
     assert (26, set()) == (len(ids_of(recording.run())) + held, rollout_points(recording.run()))
     assert held < 13
     recording.stop()

@@ -24,6 +24,7 @@ from otel_rl.flusher.thread import Flusher
 from otel_rl.integrations.torch.process_group import ATTEMPT_KEY, join_process_group
 from otel_rl.integrations.transformers.hooks import _begin_loop as begin_loop
 from otel_rl.integrations.transformers.hooks import _trainer_made as trainer_made
+from otel_rl.probes.deferred import deferral
 from otel_rl.process.identity import Identity
 from otel_rl.process.state import state
 from otel_rl.records import Point
@@ -628,7 +629,7 @@ def test_a_number_on_its_way_from_a_device_is_of_the_worker_that_asked(
         pass
     looks = itertools.count()
     event = type("Event", (), {"query": lambda _: next(looks) > 2})()
-    state.training.deferred.append((None, event, (1.5,), lambda hosts: (Point("mine", hosts[0], state.now()),)))
+    deferral.pending.append((None, event, (1.5,), lambda hosts: (Point("mine", hosts[0], state.now()),)))
     with otel_rl.step(1):
         pass
     name = state.identity.run_id

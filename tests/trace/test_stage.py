@@ -29,8 +29,8 @@ import otel_rl
 from otel_rl import guard, vocabulary
 from otel_rl.probes import device, device_time, exposed, memory, peaks
 from otel_rl.probes.device import DeviceInUse
-from otel_rl.probes.memory import Device
-from otel_rl.process.state import UNREAD, state
+from otel_rl.probes.memory import UNREAD, Device, probes
+from otel_rl.process.state import state
 from otel_rl.trace import stage as spans
 from otel_rl.trace import values
 from tests.fake_cuda import FakeCuda
@@ -351,7 +351,7 @@ class OutOfMemoryError(RuntimeError):
 
 def test_out_of_memory_says_what_every_open_stage_held(recording: Recording) -> None:
     """One log record for each open stage, once for each error, with its tokens and its memory."""
-    state.device, state.read_device = DeviceInUse(FakeCuda()), lambda index: Device(30, 40, 50, 60)
+    probes.device, probes.read_device = DeviceInUse(FakeCuda()), lambda index: Device(30, 40, 50, 60)
     with pytest.raises(OutOfMemoryError), otel_rl.step(1), otel_rl.stage("sample", tokens=7):
         recording.tick(2)
         raise OutOfMemoryError
@@ -366,8 +366,8 @@ def test_out_of_memory_says_what_every_open_stage_held(recording: Recording) -> 
 def test_out_of_memory_on_another_thread_says_what_stages_hold(recording: Recording) -> None:
     """Of the device that each began on: of a thread another one is current."""
     cuda = FakeCuda()
-    state.device = DeviceInUse(cuda)
-    state.read_device = lambda index: Device(0, 0, 0, 0) if index is None else Device(70, 80, 75, 80, device=index)
+    probes.device = DeviceInUse(cuda)
+    probes.read_device = lambda index: Device(0, 0, 0, 0) if index is None else Device(70, 80, 75, 80, device=index)
     with otel_rl.step(1), spans.Stage("rl.train") as around:
         around.before = (b"", Device(1, 2, 3, 4, device=3))
 
@@ -654,11 +654,11 @@ def test_memory_is_read_at_both_ends(recording: Recording) -> None:
     device = iter([Device(1, 100, 2, 200), Device(3, 100, 4, 300)])
     with otel_rl.step(1):
         recording.tick(11)
-        state.read_memory = lambda: next(host)
-        state.device, state.read_device = DeviceInUse(FakeCuda()), lambda index: next(device)
+        probes.read_memory = lambda: next(host)
+        probes.device, probes.read_device = DeviceInUse(FakeCuda()), lambda index: next(device)
         with otel_rl.stage("sample"):
             recording.tick(11)
-        state.device, state.read_memory = None, lambda: UNREAD
+        probes.device, probes.read_memory = None, lambda: UNREAD
     found = recording.spans()["rl.sample"].attributes
     page = os.sysconf("SC_PAGE_SIZE")
     assert {
@@ -686,7 +686,7 @@ def test_a_short_stage_does_not_read_memory(recording: Recording) -> None:
         count += 1
         return UNREAD
 
-    state.read_memory = read
+    probes.read_memory = read
     with otel_rl.step(1):
         before = count
         for _ in range(50):
@@ -699,12 +699,12 @@ def test_a_short_stage_of_an_integration_says_what_was_read_a_moment_ago(recordi
     """At both ends the same; a short stage of a user's says nothing."""
     with otel_rl.step(1):
         recording.tick(11)
-        state.read_memory = lambda: (b"10 5 0", None)
+        probes.read_memory = lambda: (b"10 5 0", None)
         with spans.Stage("rl.sample", coarse=True):
             pass
         with spans.Stage("rl.train.forward", coarse=True), otel_rl.stage("reward"):
             recording.tick(2)
-        state.read_memory = lambda: UNREAD
+        probes.read_memory = lambda: UNREAD
     found = recording.spans()
     page = os.sysconf("SC_PAGE_SIZE")
     expected = {
@@ -984,7 +984,7 @@ def interrupt(at: int) -> tuple[bool, int]:
             sys.setprofile(None)
             raise Late
 
-    before, state.probe_ns = len(state.queue), 0
+    before, probes.read_ns = len(state.queue), 0
     outer = spans.Stage("outer", {"a": 1})
     try:
         sys.setprofile(raise_late)
@@ -1005,11 +1005,11 @@ def test_a_stage_that_a_handler_of_a_signal_interrupts_ends(
 ) -> None:
     """Wherever it raises: nothing stays open, current or with the device, and a stage is told once."""
     monkeypatch.setattr(state, "queue", deque())
-    monkeypatch.setattr(state, "read_memory", memory.MemoryReader().read)
+    monkeypatch.setattr(probes, "read_memory", memory.MemoryReader().read)
     cuda = FakeCuda()
     exact = peaks.Peaks(cuda.memory_stats_as_nested_dict, lambda index: None, cuda.current_device)
     if has_device:
-        state.device, state.read_device = device.DeviceInUse(cuda, exact), memory.cuda_reader(cuda)
+        probes.device, probes.read_device = device.DeviceInUse(cuda, exact), memory.cuda_reader(cuda)
     with otel_rl.step(1):
         around, current = set(state.open), trace.get_current_span()
         is_late, at, queued = True, 0, []
@@ -1021,8 +1021,8 @@ def test_a_stage_that_a_handler_of_a_signal_interrupts_ends(
             told = [stage.span_id for stage in state.queue if isinstance(stage, spans.Stage)]
             assert len(set(told)) == len(told), at
             if has_device:
-                clock = state.device.clock
-                kept = state.device._unread, exact._stages, clock._begun, clock.exposed._open
+                clock = probes.device.clock
+                kept = probes.device._unread, exact._stages, clock._begun, clock.exposed._open
                 assert [] == [stage.name for of in kept for stage in of if stage not in around], at
             at += 1
     assert at > 20

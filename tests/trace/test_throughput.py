@@ -6,7 +6,7 @@ from typing import Any
 
 from otel_rl import vocabulary as v
 from otel_rl.process.state import state
-from otel_rl.records import Later
+from otel_rl.records import Deferred
 from otel_rl.trace.steps import Loop
 from otel_rl.trace.throughput import Throughput
 from tests.fixtures import MS, Recording
@@ -30,7 +30,7 @@ def test_a_step_has_rates_of_its_own_and_of_its_cycle(recording: Recording) -> N
         loop.begin(number)
         if number % 2:
             throughput.rollout(4, 100, 300, 50)
-        state.add(Later(throughput.count_forward, (40, 60, 20, 10)))
+        state.add(Deferred(throughput.count_forward, (40, 60, 20, 10)))
         recording.tick(500)
     loop.end()
     run = recording.stop()

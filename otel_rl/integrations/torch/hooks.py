@@ -18,6 +18,7 @@ from typing import Any
 
 from otel_rl import vocabulary
 from otel_rl.comm import ddp_wait
+from otel_rl.comm.memory import comm
 from otel_rl.guard import guard
 from otel_rl.hooks.collective import around_collective, around_method
 from otel_rl.hooks.install import Attachment, Hook
@@ -26,7 +27,7 @@ from otel_rl.integrations.torch.memory import exact_peaks
 from otel_rl.integrations.torch.optimizers import time_optimizers
 from otel_rl.probes.device import DeviceInUse
 from otel_rl.probes.device_id import nvidia_id
-from otel_rl.probes.memory import cuda_reader, use_memory_reader
+from otel_rl.probes.memory import cuda_reader, probes, use_memory_reader
 from otel_rl.process.state import state
 from otel_rl.records import Value
 from otel_rl.trace.stage import Stage, current_stage, innermost
@@ -54,7 +55,7 @@ def _backward_stage(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None
     if state.identity.world_size > 1:
         ddp_wait.watch(args[0])
         if _outer_stage() is not None:
-            state.comm.seen_in = None  # what it called before this backward is none of it
+            comm.seen_in = None  # what it called before this backward is none of it
     return vocabulary.BACKWARD
 
 
@@ -67,7 +68,7 @@ def _backward_over(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -
 
     Only with DDP: engines that reduce by themselves do it behind the backward, in collectives that are seen.
     """
-    if state.identity.world_size < 2 or not state.comm.wrapped:
+    if state.identity.world_size < 2 or not comm.wrapped:
         return
     stage = _outer_stage()
     if stage is None:
@@ -240,29 +241,29 @@ def _know_device(kind: str, device: Any) -> Callable[[], object]:
     """Read the memory of a device, and time stages on it, once the process uses one."""
     if not hasattr(getattr(device, "memory", None), "memory_stats_as_nested_dict"):
         return lambda: None
-    if kind == "cuda" and state.read_device is not None:
+    if kind == "cuda" and probes.read_device is not None:
         return lambda: None  # torch has loaded torch_npu at its own end, which so was there first
     peaks, undo_peaks = exact_peaks(kind, device)
     alone = threading.RLock()
 
     def in_use() -> None:
         with alone:  # a second thread that meets it would forget what has begun, and when the device was unused
-            if state.device is None:
-                state.device = DeviceInUse(device, peaks)
+            if probes.device is None:
+                probes.device = DeviceInUse(device, peaks)
 
     use_memory_reader(cuda_reader(device, in_use))
     if kind == "cuda" and getattr(sys.modules.get("torch.version"), "hip", None) is None:
-        state.find_device = partial(nvidia_id, device)
+        probes.find_device = partial(nvidia_id, device)
     # Torch's own knows CUDA's devices only, also in a build for CUDA that runs on Ascend.
-    state.has_context = (
+    probes.has_context = (
         getattr(sys.modules.get("torch._C"), "_cuda_hasPrimaryContext", None) if kind == "cuda" else None
     )
 
     def leave() -> None:
         undo_peaks()
         use_memory_reader()
-        state.has_context = None
-        state.find_device = lambda: None
+        probes.has_context = None
+        probes.find_device = lambda: None
 
     return leave
 

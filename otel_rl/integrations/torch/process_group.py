@@ -13,9 +13,10 @@ from types import ModuleType
 from typing import Any
 
 from otel_rl.comm import buffers
+from otel_rl.comm.memory import comm
 from otel_rl.guard import say
 from otel_rl.hooks.install import Attachment, Hook
-from otel_rl.process.layout import Layout
+from otel_rl.process.layout import layout
 from otel_rl.process.state import state
 from otel_rl.trace.child_process import is_serving, join_worker, leave_place, take_place
 from otel_rl.trace.steps import know_attempt
@@ -53,8 +54,8 @@ def join_process_group() -> None:
 
     if not dist.is_available() or not dist.is_initialized():
         return
-    state.comm.worlds += 1
-    state.comm.layout = Layout()  # ranks stand elsewhere in another world
+    comm.worlds += 1
+    layout.renew()  # ranks stand elsewhere in another world
     rank, world_size = dist.get_rank(), dist.get_world_size()
     if (world_size < 2 or is_serving()) and take_place() and state.inherited is not None:
         join_worker(rank, world_size)
@@ -75,7 +76,7 @@ def join_process_group() -> None:
     deadline = monotonic_ns() + int(ATTEMPT_LIMIT_S * 1e9)
     while not _take_attempt(store, key):
         if monotonic_ns() > deadline:
-            state.comm.ask_again = lambda: _take_attempt(store, key)
+            state.ask_again = lambda: _take_attempt(store, key)
             say(
                 "otel_rl: rank 0 did not say its attempt within %.0f s (is it instrumented?); rank %d asks again when "
                 "its first step begins",
@@ -100,7 +101,7 @@ def _mesh_made(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> No
     import torch.distributed as dist
 
     if not state.frozen and dist.is_initialized():
-        state.comm.layout.see(args[0], dist.get_world_size())
+        layout.see(args[0], dist.get_world_size())
 
 
 def _join_existing(module: ModuleType) -> Callable[[], object]:

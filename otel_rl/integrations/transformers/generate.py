@@ -28,8 +28,10 @@ from otel_rl.hooks.install import Hook
 from otel_rl.ids import random_bits
 from otel_rl.integrations.transformers import batching
 from otel_rl.probes import deferred, kv_cache
+from otel_rl.probes.deferred import deferral
+from otel_rl.probes.memory import probes
 from otel_rl.process.state import state
-from otel_rl.records import Count, FinishedRequests, Labels, Later
+from otel_rl.records import Count, Deferred, FinishedRequests, Labels
 from otel_rl.requests.memory import generation
 from otel_rl.requests.queue import UNKNOWN, Request, record_kv_cache, record_requests
 from otel_rl.trace.stage import Stage, current_parent
@@ -130,15 +132,15 @@ class GenerateCall:
 
 
 def _begin(args: Args, kwargs: Kwargs) -> None:
-    if state.training.deferred:
+    if deferral.pending:
         deferred.resolve()
     generating = generation.thread
     call = generating.call
     if call is not None and not call.marks:
         call.depth += 1
     else:
-        if state.device is not None:
-            state.device.clock.generates()
+        if probes.device is not None:
+            probes.device.clock.generates()
         generating.call = call = GenerateCall(call, args[0])
         generating.marks = call.marks
 
@@ -214,9 +216,9 @@ def _is_measured(call: GenerateCall, ids: Any, result: Any, parent: Any) -> bool
     if not is_turn and isinstance(parent, Stage) and plan.decoder == "_sample":
         values = read()
         add_padding(parent, positions * plan.rows - sum(_lengths(values, positions, is_known)))
-        state.add(Later(use, (values,)))
+        state.add(Deferred(use, (values,)))
     else:
-        state.add(Later(_account_later, (use, read)))
+        state.add(Deferred(_account_later, (use, read)))
     return True
 
 

@@ -18,9 +18,10 @@ from otel_rl.integrations.trl import rollouts, tools
 from otel_rl.integrations.trl.metrics import evaluation_metrics, keep_loss, step_metrics
 from otel_rl.integrations.trl.rollouts import EVAL, SERVER_HOOKS, TRAIN, Rollout, Sampling, mode_of, policy_version
 from otel_rl.probes import deferred
+from otel_rl.probes.deferred import deferral
 from otel_rl.process.identity import training_of
 from otel_rl.process.state import state
-from otel_rl.records import Count, Late, Point, Value
+from otel_rl.records import Count, PendingAttributes, Point, Value
 from otel_rl.requests.memory import generation
 from otel_rl.trace.gap import begin_between, end_between
 from otel_rl.trace.stage import Stage, current_stage
@@ -93,7 +94,7 @@ def _describe_rollout(args: Args, kwargs: Kwargs, result: Any) -> dict[str, Valu
 
     GRPO gives a mask too, where a tool or an environment may have written parts of the responses.
     """
-    if state.training.deferred:  # TRL has read the tokens: the numbers of its requests are there too
+    if deferral.pending:  # TRL has read the tokens: the numbers of its requests are there too
         deferred.resolve()
     prompts, responses, mask = result[0], result[1], result[2] if len(result) > 3 else None
     mode = mode_of(args[0])
@@ -188,9 +189,9 @@ def _say_logprob(args: Args, kwargs: Kwargs) -> dict[str, Value]:
     return said
 
 
-def _say_unmasked(known: dict[str, Value], mask: Any) -> Late:
+def _say_unmasked(known: dict[str, Value], mask: Any) -> PendingAttributes:
     """Leave out the tokens of truncated responses, which TRL masks; their number follows from the device."""
-    said, positions = Late(known), mask.numel()
+    said, positions = PendingAttributes(known), mask.numel()
 
     def use(values: list[float]) -> Iterable[Count | Point]:
         said[vocabulary.TOKENS] = int(values[0])
@@ -285,7 +286,7 @@ def _say_forward(args: Args, kwargs: Kwargs) -> dict[str, Value]:
     trainer, model, inputs = args[0], args[1], args[2]
     prompt_mask, completion_mask = inputs["prompt_mask"], inputs["completion_mask"]
     mode = mode_of(trainer)
-    said = Late(
+    said = PendingAttributes(
         {
             vocabulary.MODE: mode,
             vocabulary.TRAIN_BATCH_SIZE: completion_mask.shape[0],

@@ -14,7 +14,7 @@ from otel_rl.metrics.naming import Series, series_of
 from otel_rl.metrics.record import as_number
 from otel_rl.probes import deferred
 from otel_rl.process.state import state
-from otel_rl.records import Later, Point
+from otel_rl.records import Deferred, Point
 
 Label = tuple[str, str]
 
@@ -153,4 +153,4 @@ def _record(trainer: Any, mode: str, labels: tuple[Label, ...]) -> None:
         reader = state.training.readers[id(trainer), mode] = Reader(labels)
     lists = metrics[mode]
     complete = tuple(lists), tuple(lists.values()), tuple(map(len, lists.values()))
-    state.add(Later(reader.points, (*complete, state.now())))
+    state.add(Deferred(reader.points, (*complete, state.now())))
