@@ -11,6 +11,7 @@ import pytest
 import otel_rl
 
 PUBLIC = [
+    "Carrier",
     "ConfigurationError",
     "NotPossibleError",
     "__version__",

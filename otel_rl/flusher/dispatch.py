@@ -21,6 +21,7 @@ from otel_rl.records import Attributes, Count, Late, Later, Log, Noted, Point, S
 from otel_rl.requests.histograms import NOTHING, RequestFold
 from otel_rl.requests.parents import ROLLOUTS, TRAINING
 from otel_rl.requests.queue import KvCache, Load
+from otel_rl.trace.memory import tracing
 from otel_rl.trace.own_loop import WORKING
 from otel_rl.trace.stage import Stage
 from otel_rl.vocabulary import CONTAINER
@@ -94,7 +95,7 @@ class Intake:
             self._metrics.fold(self._fold, is_last=is_last)
         with guard("tell activations"):
             if is_all:
-                goes_on = None if is_last or state.container is None else state.container.trace  # also of a worker
+                goes_on = None if is_last or tracing.container is None else tracing.container.trace  # also of a worker
                 self._activations.tell(goes_on, [*opened, *self._late])
         with guard("count collectives"):
             self._totals.fold(self._fold)

@@ -22,12 +22,13 @@ from otel_rl.journal.write import Writer
 from otel_rl.metrics.record import Fold
 from otel_rl.probes.memory import use_memory_reader
 from otel_rl.process import directories
-from otel_rl.process.identity import folder_name
+from otel_rl.process.identity import folder_name, identifying
 from otel_rl.process.state import state
 from otel_rl.records import Span, Value
 from otel_rl.sidecar.start import make_keeper
+from otel_rl.trace.attempt import meet, report_alone
+from otel_rl.trace.memory import tracing
 from otel_rl.trace.stage import Stage
-from otel_rl.trace.steps import meet, report_alone
 from otel_rl.version import __version__
 
 PERIOD_S = 0.5
@@ -75,7 +76,6 @@ class Flusher:
         self.encoded: Counter[Signal] = Counter()
         self._foreign = foreign
         self._queue = state.queue
-        """What it journals; once the process has another one, what comes is not for this journal."""
         self._encoder: SpanEncoder | None = None
         self._writer: Writer | None = None
         self._identity: Any = None
@@ -144,7 +144,7 @@ class Flusher:
     def _run(self) -> None:
         is_last = False
         while not is_last:
-            self._wake.wait(PERIOD_S if state.rendezvous is None else min(PERIOD_S, MEET_S))
+            self._wake.wait(PERIOD_S if identifying.rendezvous is None else min(PERIOD_S, MEET_S))
             is_last = self._serve()
         self._is_over = True
         self._refuse()
@@ -225,7 +225,7 @@ class Flusher:
         waiting = 0
         for _ in range(8):
             waiting = len(queue)
-            opened = state.open.copy() if queue is state.queue else set()
+            opened = tracing.open.copy()
             if len(queue) == waiting:
                 break
         return opened, [queue.popleft() for _ in range(min(waiting, len(queue), SLICE))]
@@ -236,7 +236,7 @@ class Flusher:
         """Hold back the spans of a set-up whose attempt is not known yet, up to a limit."""
         both, self._held.spans = self._held.spans + spans, []
         if self._identity.known:
-            unsampled, state.unsampled = state.unsampled, set()
+            unsampled, tracing.unsampled = tracing.unsampled, set()
             return [span for span in both if span.trace_id not in unsampled] if unsampled else both
         self._held.spans = both
         if len(both) > HOLD_LIMIT:
@@ -245,7 +245,7 @@ class Flusher:
 
     def _target(self) -> tuple[SpanEncoder, Writer]:
         """Return encoder and writer for the identity as it is known now."""
-        with state.identifying:  # who makes the attempt known gives the set-up its ids, too
+        with identifying.lock:  # who makes the attempt known gives the set-up its ids, too
             identity = state.identity
         if identity is not self._identity:
             self._resource = identity.resource(state.config.service)
@@ -293,7 +293,7 @@ class Flusher:
         if is_full:
             report_alone()
         waited = bool(self._waiting) and now - self._waiting > FREEZE_S
-        return (state.frozen or waited or is_full) and state.identity.known
+        return (identifying.frozen or waited or is_full) and state.identity.known
 
     def _counts(self, writer: Writer, encoder: SpanEncoder) -> tuple[int, ...]:
         """Our own counts in short; they are journaled where they have changed, but not for having been journaled."""

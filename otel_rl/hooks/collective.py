@@ -13,6 +13,7 @@ from otel_rl.comm.collectives import Collective
 from otel_rl.comm.groups import group_of
 from otel_rl.guard import attempt
 from otel_rl.hooks.arguments import Bind, parameters
+from otel_rl.process.hooked import hooking
 from otel_rl.process.state import state
 from otel_rl.trace.importlib_bootstrap import not_counted
 
@@ -52,7 +53,7 @@ def around_collective(
 
     @functools.wraps(original)
     def around(*args: Any, **kwargs: Any) -> Any:
-        if state.is_tracing() or state.compiler._is_compiling_flag or not state.on:
+        if hooking.is_tracing() or hooking.compiler._is_compiling_flag or not state.on:
             return original(*args, **kwargs)
         if before is not None:
             given, named = bind(args, kwargs) if kwargs and bind is not None else (args, kwargs)
@@ -98,7 +99,7 @@ def around_method(target: str, before: Callable[..., object] | None, original: A
 
     @functools.wraps(original)
     def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if state.is_tracing() or state.compiler._is_compiling_flag or not state.on:
+        if hooking.is_tracing() or hooking.compiler._is_compiling_flag or not state.on:
             return original(self, *args, **kwargs)
         if before is not None:
             attempt("begin", target, before, (self, *args), kwargs)

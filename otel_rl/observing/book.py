@@ -23,6 +23,7 @@ from otel_rl.probes.host_arrays import of_host, of_own
 from otel_rl.process.state import Trace, state
 from otel_rl.records import Count, Labels, Log, Point
 from otel_rl.requests.parents import Stages
+from otel_rl.trace.memory import tracing
 from otel_rl.trace.stage import Stage
 from otel_rl.vocabulary import CONTAINER
 
@@ -148,7 +149,7 @@ class Book:
         """See stages that have ended; a container of a rank is the end of its step."""
         for stage in stages:
             trace = stage.trace
-            if trace is None or not trace.step:
+            if trace is None or not trace.step or trace.is_carried:
                 continue
             if stage.name in rates.SCOPES:
                 step = self._steps.get(trace)
@@ -176,7 +177,7 @@ class Book:
             if is_last or (step.container is not None and not step.waiting and trace not in late)
         ]
         if over:
-            stages.remember(state.open.copy())
+            stages.remember(tracing.open.copy())
         excess = list(self._steps)[: max(0, len(self._steps) - MOST_STEPS)]
         for trace in dict.fromkeys([*excess, *over]):
             step = self._steps.pop(trace)

@@ -31,8 +31,7 @@ def nvidia_id(cuda: Any) -> str | None:
 
 
 def _in_use(cuda: Any) -> int | None:
-    loop = state.training.loop
-    here: int | None = cuda.current_device() if loop is not None and loop.thread == get_ident() else None
+    here: int | None = cuda.current_device() if state.step_thread == get_ident() else None
     if state.has_context is None:
         return here
     used = [index for index in range(cuda.device_count()) if state.has_context(index)]

@@ -262,8 +262,7 @@ class DeviceClock:
 
 def _is_mine() -> bool:
     """Whether this thread is timed: it has the steps, or there are none."""
-    loop = state.training.loop
-    return loop is None or loop.thread == get_ident()
+    return state.step_thread in (0, get_ident())
 
 
 def is_used(device: Any) -> bool:

@@ -24,6 +24,7 @@ from otel_rl.requests.reader import Reading
 from otel_rl.requests.rollout import Rollout
 from otel_rl.requests.sampling import Policy, outcomes
 from otel_rl.requests.span import request_span
+from otel_rl.trace.memory import tracing
 from otel_rl.trace.stage import Stage
 from otel_rl.vocabulary import CONTAINER
 
@@ -110,7 +111,7 @@ class RequestFold:
 
     def _count_all(self, buckets: Iterable[Bucket]) -> None:
         """Count what waits in several places."""
-        self.stages.remember(state.open.copy())
+        self.stages.remember(tracing.open.copy())
         for bucket in buckets:
             with guard("count requests"):
                 self._count(bucket)
@@ -339,8 +340,9 @@ def _is_over(key: Any, rollout: Rollout, now: int) -> bool:
     """Whether a rollout is over that no stage of this process closes: none has come for long."""
     if isinstance(key, Stage) and key.ended:  # it will be counted in a moment
         return False
-    container = state.container
-    if rollout.has_end and (key in state.open or (container in state.open and container.trace is key)):
+    container = tracing.container
+    goes_on = container is not None and container in tracing.open and container.trace is key
+    if rollout.has_end and (goes_on or key in tracing.open):
         return False
     return now - rollout.touched > QUIET_NS or now - rollout.begun > LONG_NS
 

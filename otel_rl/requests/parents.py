@@ -15,6 +15,7 @@ from otel_rl.process.state import Trace, state
 from otel_rl.records import Labels
 from otel_rl.requests.columns import SLACK_NS, Table
 from otel_rl.requests.queue import Row
+from otel_rl.trace.memory import tracing
 from otel_rl.trace.stage import Stage
 
 ROLLOUTS: Final = frozenset((v.SAMPLE, v.EVALUATE))
@@ -90,7 +91,7 @@ def place_of(parent: Any) -> Stage | Place | None:
             parent = get_current_span(parent)
         context = parent if isinstance(parent, SpanContext) or parent is None else parent.get_span_context()
         if context is not None and context.is_valid:
-            own = None if state.container is None else state.container.trace
+            own = None if tracing.container is None else tracing.container.trace
             if own is None or own.trace_id != context.trace_id:
                 own = Trace(context.trace_id, state.clock.anchor, sampled=context.trace_flags.sampled)
             return Place(own, context.span_id)

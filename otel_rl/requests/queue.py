@@ -12,6 +12,7 @@ from otel_rl.journal.otlp.native import find_native
 from otel_rl.process.state import QUEUE_LIMIT, state
 from otel_rl.records import Count, Later, Noted
 from otel_rl.trace.current import CURRENT
+from otel_rl.trace.memory import tracing
 from otel_rl.trace.stage import Stage, current_parent
 
 FORM: Final = 3
@@ -241,10 +242,10 @@ def _around() -> Any:
     """
     stage = None
     with guard("find a place for requests"):
-        opened = {one.span_id: one for one in state.open.copy() if one.__class__ is Stage}
+        opened = {one.span_id: one for one in tracing.open.copy() if one.__class__ is Stage}
         found = {one for one in opened.values() if one.name in SAYING or (one.attributes and v.MODE in one.attributes)}
         stage = _innermost(found, opened) if len(found) > 1 else next(iter(found), None)
-    return stage or state.container or _setup()
+    return stage or tracing.container or _setup()
 
 
 def _innermost(found: set[Stage], opened: dict[int, Stage]) -> Stage | None:
@@ -279,5 +280,5 @@ def _upwards(span_id: int, opened: dict[int, Stage]) -> list[int]:
 def _setup() -> Any:
     """Open the set-up's trace for requests that come before everything else."""
     with guard("find a place for requests"):
-        state.open_setup()
-    return state.container
+        tracing.open_setup()
+    return tracing.container

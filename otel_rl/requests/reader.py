@@ -13,6 +13,7 @@ from otel_rl.process.state import state
 from otel_rl.records import Noted
 from otel_rl.requests.parents import Bucket, key_of, place_of
 from otel_rl.requests.queue import Row, native
+from otel_rl.trace.memory import tracing
 from otel_rl.trace.stage import Stage
 
 CHUNK: Final = 500
@@ -142,7 +143,7 @@ class Reading:
         key, trace = key_of(place), place.trace if place else None
         problem = ""
         if isinstance(place, Stage) and not place.ended:
-            problem = "" if place in state.open else "forked"
+            problem = "" if place in tracing.open else "forked"
         elif trace is not None and trace.trace_id in self._over:
             problem = "late"
         bucket = self._pending.get((key, problem))

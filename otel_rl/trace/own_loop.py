@@ -116,20 +116,18 @@ class OwnLoop:
     """Counts the work of one loop that ``otel_rl.step`` holds: as ``Throughput`` counts that of a trainer."""
 
     def __init__(self) -> None:
-        self._trace: Trace | None = None
-        """Of the step that began last."""
         self._rates = Rates()
         self._told: set[tuple[str, str]] = set()
         """Which numbers the loop has told by now; of the others there are no rates."""
 
     def begin_step(self, trace: Trace) -> None:
         """Have what the stages of a step tell collected."""
-        self._trace, trace.work = trace, Work()
+        trace.work = Work()
 
-    def end_step(self, begin: int, end: int) -> None:
+    def end_step(self, trace: Trace, begin: int, end: int) -> None:
         """Record what the step from ``begin`` to ``end`` (monotonic, ns) has worked off."""
-        if self._trace is not None:
-            state.add(Later(self._end_step, (self._trace, begin, end)))
+        if trace.work is not None:
+            state.add(Later(self._end_step, (trace, begin, end)))
 
     def _end_step(self, trace: Trace, begin: int, end: int) -> Iterator[Count | Point]:
         work: Work = trace.work

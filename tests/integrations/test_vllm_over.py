@@ -18,6 +18,7 @@ from otel_rl.integrations.vllm import rows as vllm_rows
 from otel_rl.integrations.vllm.rows import Engine, Remembered, remembered
 from otel_rl.process.state import state
 from otel_rl.records import Later
+from otel_rl.trace.tree import close_phase
 from tests.fixtures import Recording
 from tests.integrations.test_vllm import EngineDeadError, Offline, opened, places, rollout
 from tests.integrations.vllm_shapes import FinishReason, Processor, Queue, Sequence, at, wall
@@ -213,7 +214,7 @@ def test_a_request_of_nobody_may_come_while_the_flusher_is_told(
 ) -> None:
     """It belongs to what is open where it ends all the same."""
     processor, other = Processor("0.32.0"), Processor("0.32.0")
-    state.phase.close(waiting.clock.ns)
+    close_phase(waiting.clock.ns)
     (first,), stray = submit(processor, "1"), []
     when_told(monkeypatch, [lambda: stray.append(other.submit("2", wall(2.0)))])
     finish(processor, first)
@@ -277,7 +278,7 @@ def test_the_flusher_may_come_while_some_is_added(waiting: Recording, monkeypatc
 def test_a_request_of_nobody_belongs_to_what_is_open_where_it_ends(waiting: Recording) -> None:
     """So it is looked at there and then; nothing stays of it, nor of what was pooled or of an engine that is gone."""
     processor, gone = Processor("0.32.0"), Processor("0.32.0")
-    state.phase.close(waiting.clock.ns)
+    close_phase(waiting.clock.ns)
     first, second = (processor.submit(name, wall(2.0)) for name in "12")
     second.detokenizer = None
     gone.submit("1", wall(2.0))

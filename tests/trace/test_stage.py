@@ -30,9 +30,11 @@ from otel_rl import guard, vocabulary
 from otel_rl.probes import device, device_time, exposed, memory, peaks
 from otel_rl.probes.device import DeviceInUse
 from otel_rl.probes.memory import Device
+from otel_rl.process.hooked import hooking
 from otel_rl.process.state import UNREAD, state
 from otel_rl.trace import stage as spans
 from otel_rl.trace import values
+from otel_rl.trace.memory import tracing
 from tests.fake_cuda import FakeCuda
 from tests.fixtures import WALL_NS, Recording, Tree, described, trees
 
@@ -114,7 +116,7 @@ def test_nothing_is_recorded_without_instrument() -> None:
         span.add_event("event")
         span.record_exception(ValueError("x"))
         seen = trace.get_current_span()
-    assert (False, trace.INVALID_SPAN, set(), 0) == (span.is_recording(), seen, state.open, len(state.queue))
+    assert (False, trace.INVALID_SPAN, set(), 0) == (span.is_recording(), seen, tracing.open, len(state.queue))
     assert trace.INVALID_SPAN.get_span_context() == span.get_span_context()
 
 
@@ -331,7 +333,7 @@ def test_an_exception_without_a_text_is_one_all_the_same(stubbed: Recording, mon
     with pytest.raises(Speechless) as caught, otel_rl.step(1), otel_rl.stage("reward") as span:
         raise error
     assert caught.value is error
-    assert ((2, ""), None, set()) == (span.status, state.container, state.open)
+    assert ((2, ""), None, set()) == (span.status, tracing.container, tracing.open)
 
 
 def test_an_exception_closes_every_open_stage(recording: Recording) -> None:
@@ -797,7 +799,7 @@ def test_hostile_arguments_do_not_raise(recording: Recording) -> None:
 
 def test_the_no_stage_of_compiled_regions_takes_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     """While torch.compile traces, a stage is an object without an effect."""
-    monkeypatch.setattr(state, "is_compiling", lambda: True)
+    monkeypatch.setattr(hooking, "is_compiling", lambda: True)
     with otel_rl.stage("reward", tokens=1) as span:
         span.set_attribute("a", 1)
         span.set_attributes({"a": 1})
@@ -1011,12 +1013,12 @@ def test_a_stage_that_a_handler_of_a_signal_interrupts_ends(
     if has_device:
         state.device, state.read_device = device.DeviceInUse(cuda, exact), memory.cuda_reader(cuda)
     with otel_rl.step(1):
-        around, current = set(state.open), trace.get_current_span()
+        around, current = set(tracing.open), trace.get_current_span()
         is_late, at, queued = True, 0, []
         while is_late:
             is_late, count = interrupt(at)
             queued.append(count)
-            assert around == set(state.open), at
+            assert around == set(tracing.open), at
             assert trace.get_current_span() is current, at
             told = [stage.span_id for stage in state.queue if isinstance(stage, spans.Stage)]
             assert len(set(told)) == len(told), at

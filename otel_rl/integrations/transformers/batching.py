@@ -23,6 +23,7 @@ from otel_rl.probes import kv_cache
 from otel_rl.process.state import state
 from otel_rl.requests import queue
 from otel_rl.requests.queue import LOAD_EVERY_NS, UNKNOWN, Request, note
+from otel_rl.trace.memory import tracing
 from otel_rl.trace.stage import Stage, current_parent
 
 Args = tuple[Any, ...]
@@ -44,7 +45,7 @@ class Origin:
         self.parent = current_parent()
         self.sampling = state.training.sampling
         if self.sampling is not None and not isinstance(self.parent, Stage):  # up to 5.8 transformers has its own spans
-            self.parent = next((one for one in state.open.copy() if _is_rollout(one)), self.parent)
+            self.parent = next((one for one in tracing.open.copy() if _is_rollout(one)), self.parent)
         self.request_id = ""
         """Empty until it has one."""
         self.left = sequences

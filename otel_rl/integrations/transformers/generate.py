@@ -32,6 +32,7 @@ from otel_rl.process.state import state
 from otel_rl.records import Count, Labels, Later, Noted
 from otel_rl.requests import queue
 from otel_rl.requests.queue import UNKNOWN, Request, note
+from otel_rl.trace.memory import tracing
 from otel_rl.trace.stage import Stage, current_parent
 from otel_rl.trace.throughput import add_padding
 
@@ -187,7 +188,7 @@ def _end(args: Args, kwargs: Kwargs, result: Any) -> None:
     call = _leave()
     if call is None:
         return
-    parent = current_parent() or state.container
+    parent = current_parent() or tracing.container
     ids = getattr(result, "sequences", result)
     if not _is_measured(call, ids, result, parent):
         note(_unmeasured, call, len(ids) if hasattr(ids, "__len__") else 1, parent=parent)

@@ -17,6 +17,7 @@ from otel_rl.hooks.install import Hook
 from otel_rl.ids import random_bits
 from otel_rl.process.state import state
 from otel_rl.requests.queue import UNKNOWN, Request, note
+from otel_rl.trace.memory import tracing
 from otel_rl.trace.stage import Stage, current_parent, current_stage
 from otel_rl.trace.throughput import add_padding
 
@@ -123,7 +124,7 @@ class Posted:
         self.sampling = state.training.sampling
         self.parent = current_parent()
         if self.parent is None and self.sampling is not None:  # a thread of the client's own pool
-            self.parent = next((one for one in state.open.copy() if _is_rollout(one)), None)
+            self.parent = next((one for one in tracing.open.copy() if _is_rollout(one)), None)
 
     def item(self, value: Any) -> None:
         """See nothing: this is no generator."""

@@ -45,6 +45,7 @@ from otel_rl.records import Value
 from otel_rl.requests import queue as requests
 from otel_rl.requests.queue import LOAD_EVERY_NS, Request
 from otel_rl.trace import context
+from otel_rl.trace.memory import tracing
 from otel_rl.trace.stage import current_parent
 
 Args = tuple[Any, ...]
@@ -112,8 +113,8 @@ def _of_caller(processor: Any, request: Any, sequence: Any, parent: Any) -> Any:
         request.trace_headers = context.headers() or None
     if sequence.parent_req is None and sequence.output_kind.name != "FINAL_ONLY":
         remembered().look_at(sequence.queue, request.arrival_time)
-    if parent is None and state.container is None:
-        state.open_setup()
+    if parent is None and tracing.container is None:
+        tracing.open_setup()
     return parent
 
 
@@ -125,7 +126,7 @@ def _finished(args: Args) -> None:
     noted, known = state.noted, state.training.vllm or remembered()
     detokenizer = args[1].detokenizer
     tokens = POOLED if detokenizer is None else len(detokenizer.output_token_ids)
-    pieces = (noted, monotonic_ns(), REPLICA.get(), state.container, "", args[0], args[1], args[2], tokens)
+    pieces = (noted, monotonic_ns(), REPLICA.get(), tracing.container, "", args[0], args[1], args[2], tokens)
     over: list[Any] = known.over
     if known.told is not noted or len(over) >= MOST_HELD:
         look(known, pieces)
@@ -240,7 +241,7 @@ def _leave(finished: Sequence[tuple[Any, Any, str]], error: str = "") -> None:
 def _end(one: tuple[Any, Any, str], error: str) -> None:
     detokenizer = one[1].detokenizer
     tokens = POOLED if detokenizer is None else len(detokenizer.output_token_ids)
-    look(remembered(), (state.noted, monotonic_ns(), REPLICA.get(), state.container, error, *one, tokens))
+    look(remembered(), (state.noted, monotonic_ns(), REPLICA.get(), tracing.container, error, *one, tokens))
 
 
 # --- engines ----------------------------------------------------------------------------------------------------------
