@@ -23,6 +23,9 @@ from otel_rl.version import __version__
 if TYPE_CHECKING:
     from otel_rl.process.rendezvous import Rendezvous
 
+TRAINER = "trainer"
+ROLES: Mapping[ProcessKind, str] = {"worker": "worker", "engine": "rollout"}
+"""Roles of processes that nothing tells theirs."""
 UNKNOWN = -1
 MAX_FOLDER_BYTES = 128
 RANK, WORLD_SIZE, LOCAL_RANK = TORCHRUN = "RANK", "WORLD_SIZE", "LOCAL_RANK"
@@ -40,7 +43,7 @@ class Identity:
     rank: int = 0
     local_rank: int = UNKNOWN
     world_size: int = 1
-    role: str = "trainer"
+    role: str = TRAINER
     kind: ProcessKind = "driver"
     system: str = ""
     system_version: str = ""
@@ -61,9 +64,14 @@ class Identity:
         return bool(self.attempt_id)
 
     @property
+    def is_worker(self) -> bool:
+        """Whether it works for the steps of another process."""
+        return self.kind in ("worker", "engine")
+
+    @property
     def emits_root(self) -> bool:
         """Whether it emits the roots of its traces: one process of an attempt does."""
-        return self.rank == 0 and self.kind in ("driver", "rank")
+        return self.rank == 0 and not self.is_worker
 
     @property
     def in_world(self) -> dict[str, int]:
@@ -100,6 +108,10 @@ class Identity:
             attributes[vocabulary.LOCAL_RANK] = self.local_rank
         return {**self.extra, **{key: value for key, value in attributes.items() if value != ""}}
 
+    def independent(self, kind: ProcessKind) -> Identity:
+        """Return the identity of a process that turns out to hold steps, or a run, of its own."""
+        return replace(self, kind=kind, role=TRAINER if self.role == ROLES.get(self.kind) else self.role)
+
     def in_child(self) -> Identity:
         """Return the identity of a forked child: a worker of the same rank and attempt."""
         return replace(self, kind="worker", pid=os.getpid(), started_ns=time.time_ns(), device_id="")
@@ -108,12 +120,14 @@ class Identity:
 def from_launcher(config: Config, environ: Mapping[str, str] = os.environ) -> Identity:
     """Read what the launcher says (torchrun, srun); who is given an attempt has it, a driver and rank 0 make it."""
     rank, world_size, local_rank = rank_variables(environ)
+    kind = _kind(config, is_rank=rank in environ)
     identity = Identity(
         run_id=config.run_id,
         rank=_number(environ, rank, 0),
         local_rank=_number(environ, local_rank, UNKNOWN),
         world_size=_number(environ, world_size, 1),
-        kind=_kind(config, is_rank=rank in environ),
+        kind=kind,
+        role=ROLES.get(kind, TRAINER),
         pid=os.getpid(),
         started_ns=time.time_ns(),
         host=socket.gethostname(),

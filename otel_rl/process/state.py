@@ -53,6 +53,11 @@ class Trace:
         """Whether it is that of set-up or tear-down, which may last as long as the process."""
         return self.step.partition(" ")[0] in PHASES
 
+    @property
+    def is_step(self) -> bool:
+        """Whether it is that of a step, of this process or another."""
+        return bool(self.step) and not self.is_phase
+
     def derive(self, attempt: str) -> int:
         """Take the ids that the attempt gives, now that it is known; returns that of the root."""
         loop, _, number = self.step.rpartition(" ")
@@ -338,6 +343,14 @@ class Runtime:
         """Make an attempt of our own: the driver's and rank 0's duty, and any one's when the others cannot be asked."""
         with identifying.lock:
             self.identity = make_attempt(self.identity)
+            if self.identity.is_worker:
+                self.identity = self.identity.independent("driver")
+
+    def hold_steps(self) -> None:
+        """Be a rank of the run, if this is a worker that begins steps of its own."""
+        if self.identity.is_worker:
+            with identifying.lock:
+                self.identity = self.identity.independent("rank")
 
     def log(self, event_name: str, body: str, attributes: Attributes, severity: int = 13) -> None:
         """Queue a log record about this process."""

@@ -16,8 +16,6 @@ def know_attempt(attempt_id: str = "", run_id: str = "") -> None:
             state.identify(attempt_id=attempt_id, run_id=run_id)
         else:
             state.make_attempt()  # nothing named the one of those that this process works for
-            if state.identity.kind in ("worker", "engine"):
-                state.inherit(kind="driver")
         trees, tracing.unidentified = tracing.unidentified, []
         for tree in trees:
             tree.identify(state.identity.attempt_id)
@@ -25,14 +23,14 @@ def know_attempt(attempt_id: str = "", run_id: str = "") -> None:
 
 def report_alone() -> None:
     """Make an attempt of our own if nothing named the job's, and say so."""
-    kind = state.identity.kind
+    kind, is_worker = state.identity.kind, state.identity.is_worker
     with identifying.lock:  # another thread may learn the job's meanwhile
         is_alone = not state.identity.known
         if is_alone:
             know_attempt()
     if not is_alone:
         return
-    if kind in ("worker", "engine"):
+    if is_worker:
         say(
             "otel_rl: this %s was given no carrier and reports as a run of its own; pass it Carrier.current(), or set "
             "OTEL_RL_RUN_ID and OTEL_RL_ATTEMPT_ID for all processes",

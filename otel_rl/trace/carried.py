@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from time import monotonic_ns
 
 from otel_rl.guard import guard
 from otel_rl.process.carrier import IN_USE, Carrier, carrying
@@ -46,10 +47,13 @@ def in_carrier(carrier: Carrier) -> Iterator[None]:
     """Make the carrier's span current, as if it were an open stage of this process."""
     stand_in: Stage | None = None
     with guard("use a carrier"):
-        if carrier.attempt_id and not state.identity.known and state.identity.kind in ("worker", "engine"):
+        if carrier.attempt_id and state.identity.is_worker and not state.identity.known:
             know_attempt(carrier.attempt_id, carrier.run_id)
         stand_in = stand_in_of(carrier)
         stand_in.make_current()
+        if tracing.phase is not None and state.identity.is_worker and works_for_step():
+            setup, tracing.phase = tracing.phase, None
+            setup.close(monotonic_ns())
     try:
         yield
     finally:
@@ -67,8 +71,8 @@ def stand_in_of(carrier: Carrier) -> Stage:
         trace.is_carried = True
         tracing.carried[carrier.trace_id] = trace
         while len(tracing.carried) > MAX_TRACES:
-            del tracing.carried[next(iter(tracing.carried))]
-        if trace.step and not trace.is_phase:
+            tracing.carried.pop(next(iter(tracing.carried)), None)
+        if trace.is_step:
             state.freeze()
     stand_in = Stage("")
     stand_in.trace, stand_in.span_id = trace, carrier.span_id
@@ -78,6 +82,5 @@ def stand_in_of(carrier: Carrier) -> Stage:
 def works_for_step() -> bool:
     """Return whether this process or task works inside a step of another process: it makes none then."""
     used = IN_USE.get()
-    if used is not None and used.step and not Trace(0, 0, step=used.step).is_phase:
-        return True
-    return tracing.inherited is not None and not tracing.inherited.is_phase
+    trace = tracing.inherited if used is None else tracing.carried.get(used.trace_id)
+    return trace is not None and trace.is_step

@@ -104,7 +104,7 @@ def is_serving() -> bool:
 
 def join_worker(rank: int, world_size: int) -> None:
     """Take in the process group of a worker: it has the rank that it has there, unless it works inside a step."""
-    is_in_step = tracing.inherited is not None and not tracing.inherited.is_phase
+    is_in_step = tracing.inherited is not None and tracing.inherited.is_step
     if world_size > 1 and (is_serving() or not is_in_step):
         state.identify(rank=rank, world_size=world_size)
 

@@ -106,8 +106,7 @@ class Loop:
         now = monotonic_ns()
         if identifying.may_meet or not state.identity.attempt_id:
             find_attempt()
-        if state.identity.kind in ("worker", "engine"):
-            state.inherit(kind="rank")  # it has steps of its own in the run that it belongs to
+        state.hold_steps()
         state.freeze()
         jump = state.clock.re_anchor()
         if jump:

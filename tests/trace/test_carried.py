@@ -141,14 +141,14 @@ def test_a_worker_records_below_the_span_of_the_carrier(worker: Recording) -> No
 
 
 def test_what_a_worker_recorded_before_is_below_the_set_up_of_its_run(worker: Recording) -> None:
-    """It waits until the first carrier tells the run."""
+    """It waits until the first carrier names the run; with its step the set-up is over."""
     with otel_rl.stage("load"):
         worker.tick(5)
     assert not otel_rl.flush(60), "it waits"
     with carrier().use(), otel_rl.stage("reward"):
         worker.tick(1)
     otel_rl.uninstrument()
-    load = Tree("?rl.rank 0", 0, 6, (Tree("load", 0, 5),))
+    load = Tree("?rl.rank 0", 0, 5, (Tree("load", 0, 5),))
     assert [load, Tree("?rl.reward", 5, 6)] == trees(worker.run("job"))
     (setup,) = (span for span in worker.run("job").spans() if span.name == "rl.rank 0")
     assert (ids.trace_id("abc", "rl.setup", 0), ids.root_id("abc", "rl.setup", 0)) == (
