@@ -36,6 +36,8 @@ class Tracing(Memory):
     """The training loop that began last."""
     loops: int = 0
     """How many training loops this process has begun."""
+    sibling: int = 0
+    """The process id of a worker that trains apart from others of its run; 0 in all others."""
     between: Stage | None = None
     """The open stage that lasts from one call to another."""
     inherited: Trace | None = None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-import os
 import sys
 from collections.abc import Callable, Hashable
 from contextlib import suppress
@@ -230,8 +229,8 @@ class Loop:
         now, self.is_over = self.over(), True
         open_until_now = self.tree is not None
         self.count(now, self.close(now, error))
-        if open_until_now and tracing.inherited is None:
-            open_phase(vocabulary.TEARDOWN, tracing.loops, now)
+        if open_until_now:
+            open_phase(vocabulary.TEARDOWN, tracing.loops + (tracing.sibling << 16), now)
 
 
 def _restartable(before: Loop | None, of: Hashable) -> Loop | None:
@@ -242,10 +241,12 @@ def _restartable(before: Loop | None, of: Hashable) -> Loop | None:
 
 
 def _name(number: int) -> str:
-    """Name the loop of this number; siblings that train apart must not share traces, so theirs have process ids."""
-    is_apart = state.identity.kind == "worker" and "rank" not in identifying.learned
-    parts = "train", *((str(os.getpid()),) if is_apart else ()), *((str(number),) if number > 1 else ())
-    return ".".join(parts)
+    """Name the loop of this number; workers of a run that train apart must not share traces, so theirs have an id."""
+    identity = state.identity
+    if number == 1 and identity.known and identity.is_worker and "rank" not in identifying.learned:
+        tracing.sibling = identity.pid
+    sibling = (str(tracing.sibling),) if tracing.sibling else ()
+    return ".".join(("train", *sibling, *((str(number),) if number > 1 else ())))
 
 
 def _step_points(
