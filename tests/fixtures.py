@@ -150,7 +150,8 @@ def modules_with(name: str) -> list[Any]:
 def stubbed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Recording:
     """A recording that is not on yet: clock, ids and memory are known, the flusher works only when it is asked."""
     import otel_rl.comm.collectives
-    import otel_rl.sdk  # noqa: F401  both are loaded late, and must be there to be given the clock and the ids
+    import otel_rl.sdk
+    import otel_rl.trace.steps  # noqa: F401  all are loaded late, and must be there to be given the clock and the ids
 
     clock = Clock()
     numbers = itertools.count(1)

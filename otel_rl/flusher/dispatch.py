@@ -133,7 +133,7 @@ class Intake:
             if trace is not None and trace.work is not None and record.name in WORKING:
                 purpose, around = self.requests.stages.around(record)
                 if purpose == TRAINING:
-                    trace.work.take(record, around)
+                    trace.work.add(record, around)
 
     def _take(self, records: Iterable[Any], taken: Taken) -> None:
         point = self._fold.point

@@ -333,7 +333,7 @@ def _tell(work: Any, key: Any, table: Table, derived: Derived) -> None:
     rollout = key.span_id if isinstance(key, Stage) and key.name in ROLLOUTS else 0
     for row, prompt, response in zip(table.rows, derived.columns.input, derived.columns.output, strict=True):
         if not is_failed(row):
-            work.take_request(rollout, row[TURN], prompt, response)
+            work.add_request(rollout, row[TURN], prompt, response)
 
 
 def _is_over(key: Any, rollout: Rollout, now: int) -> bool:

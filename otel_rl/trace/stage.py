@@ -90,19 +90,13 @@ class Stage(Settable):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        end = 0
-        try:
-            if self.trace is None:  # never opened: with torch.compile even to read a clock would break the graph
-                return
-            end = monotonic_ns()
-            if error is not None:
-                with guard("record an exception"):
-                    self.fail(error)
-            self.close(end)
-        except BaseException:  # a handler of a signal raised: the stage has ended all the same
-            self.close(end or monotonic_ns())
-            self._end_interrupted(end)  # where it had begun to
-            raise
+        if self.trace is None:  # never opened: with torch.compile even to read a clock would break the graph
+            return
+        end = monotonic_ns()
+        if error is not None:
+            with guard("record an exception"):
+                self.fail(error)
+        self.close(end)
 
     @not_counted
     def __call__(self, function: Function) -> Function:
@@ -141,44 +135,37 @@ class Stage(Settable):
             begin: when it began.
             is_current: whether what follows is inside it; otherwise its trace and parent are set already.
         """
-        current, context = CURRENT.get(), CONTEXT.get()
-        try:
-            if is_current:
-                shared = api._TRACER_PROVIDER is state.provider or state.config.join_spans
-                outer = context.get(SPAN_KEY)
-                parent = outer if shared and outer.__class__ is Stage else current
-                if parent is None or parent.ended or not parent.trace:
-                    parent = _parent_of(parent, outer if shared else None)
-                self.trace, self.parent_id = parent.trace, parent.span_id
-                self.span_id = random_bits(64) or 1
-                if outer is not parent and outer is not None:
-                    self._note_outer(outer, parent)
-                self.token = CURRENT.set(self)
-                if shared:
-                    self.outside = context
-                    self.inner = inner = Context(context)
-                    put(inner, SPAN_KEY, self)
-                    CONTEXT.set(inner)
-            now = monotonic_ns()
-            self.began = begin or now  # before anybody can find it among the open ones
-            if tracing.exhausted:
-                tracing.exhausted = 0  # the program goes on: another error may get the same id
-            tracing.open.add(self)
-            if now - state.probe_ns > FRESH_NS:
-                state.reading = state.read_memory()
-                state.probe_ns = now = monotonic_ns()
-                self.began = begin or now
-            self.before = state.reading
-            if state.device is not None:
-                state.device.begin(self)
-                if not self.ended:  # by an exit on another thread, meanwhile
-                    self.began = begin or monotonic_ns()
-        except BaseException:  # a handler of a signal raised: nobody ends what did not begin
-            CURRENT.set(current)
-            CONTEXT.set(context)
-            self.token = None
-            self.close(monotonic_ns())
-            raise
+        if is_current:
+            current, context = CURRENT.get(), CONTEXT.get()
+            shared = api._TRACER_PROVIDER is state.provider or state.config.join_spans
+            outer = context.get(SPAN_KEY)
+            parent = outer if shared and outer.__class__ is Stage else current
+            if parent is None or parent.ended or not parent.trace:
+                parent = _parent_of(parent, outer if shared else None)
+            self.trace, self.parent_id = parent.trace, parent.span_id
+            self.span_id = random_bits(64) or 1
+            if outer is not parent and outer is not None:
+                self._add_outer(outer, parent)
+            self.token = CURRENT.set(self)
+            if shared:
+                self.outside = context
+                self.inner = inner = Context(context)
+                put(inner, SPAN_KEY, self)
+                CONTEXT.set(inner)
+        now = monotonic_ns()
+        self.began = begin or now  # before anybody can find it among the open ones
+        if tracing.exhausted:
+            tracing.exhausted = 0  # the program goes on: another error may get the same id
+        tracing.open.add(self)
+        if now - state.probe_ns > FRESH_NS:
+            state.reading = state.read_memory()
+            state.probe_ns = now = monotonic_ns()
+            self.began = begin or now
+        self.before = state.reading
+        if state.device is not None:
+            state.device.begin(self)
+            if not self.ended:  # by an exit on another thread, meanwhile
+                self.began = begin or monotonic_ns()
 
     def make_current(self) -> None:
         """Make a span current that has its ids already, so that what follows in this thread or task nests below it."""
@@ -189,17 +176,17 @@ class Stage(Settable):
             self.inner = Context({**context, SPAN_KEY: self})
             CONTEXT.set(self.inner)
 
-    def _note_outer(self, outer: Any, parent: Stage) -> None:
-        """Note which span of somebody else surrounds this stage, once: stages below do not repeat it."""
-        with guard("note the span around a stage"):
+    def _add_outer(self, outer: Any, parent: Stage) -> None:
+        """Say which span of somebody else surrounds this stage, once: stages below do not repeat it."""
+        with guard("read the span outside a stage"):
             self.outer = outer
             context = outer.get_span_context()
             if outer is not parent.outer and outer.__class__ is not Stage and context is not None and context.is_valid:
-                noted: dict[str, Value] = {
+                named: dict[str, Value] = {
                     vocabulary.OUTER_TRACE: format_trace_id(context.trace_id),
                     vocabulary.OUTER_SPAN: format_span_id(context.span_id),
                 }
-                self.attributes = {**noted, **self.attributes} if self.attributes else noted
+                self.attributes = {**named, **self.attributes} if self.attributes else named
 
     def close(self, end: int, described: dict[str, Value] | None = None) -> None:
         """End at ``end`` (monotonic, ns); a second call does nothing, nor does one in a forked child.
@@ -208,32 +195,28 @@ class Stage(Settable):
             end: when it ended.
             described: further attributes; what has been set before counts only where they say nothing.
         """
-        try:
-            if self.token is not None:
-                self.leave()
-            if self.ended or self not in tracing.open:  # also while another thread ends it, as an exit does
-                return
-            self.ended = end if end > self.began else self.began
-            behind = tracing.after_block
-            if behind is not None:
-                behind(self)
-            if isinstance(described, dict):
-                self.attributes = {**self.attributes, **described} if self.attributes else described
-            if end - state.probe_ns > FRESH_NS:
-                state.reading = state.read_memory()
-                state.probe_ns = end
-            self.after = state.reading
-            if state.device is not None:
-                state.device.end(self)
-            # First this: at every moment the flusher finds it in the queue or among the open ones.
-            if state.awake and len(state.queue) < QUEUE_LIMIT:
-                state.queue.append(self)
-            else:
-                state.add(self)
-            tracing.open.discard(self)
-        except BaseException:
-            self._end_interrupted(end)
-            raise
+        if self.token is not None:
+            self.leave()
+        if self.ended or self not in tracing.open:  # also while another thread ends it, as an exit does
+            return
+        self.ended = end if end > self.began else self.began
+        after_block = tracing.after_block
+        if after_block is not None:
+            after_block(self)
+        if isinstance(described, dict):
+            self.attributes = {**self.attributes, **described} if self.attributes else described
+        if end - state.probe_ns > FRESH_NS:
+            state.reading = state.read_memory()
+            state.probe_ns = end
+        self.after = state.reading
+        if state.device is not None:
+            state.device.end(self)
+        # First this: at every moment the flusher finds it in the queue or among the open ones.
+        if state.awake and len(state.queue) < QUEUE_LIMIT:
+            state.queue.append(self)
+        else:
+            state.add(self)
+        tracing.open.discard(self)
 
     def leave(self) -> None:
         """Be current no more, and stay open; what the program has put into the context meanwhile stays there."""
@@ -242,8 +225,6 @@ class Stage(Settable):
             return
         try:
             CURRENT.reset(token)
-        except RuntimeError:  # it was, before a handler of a signal raised
-            pass
         except ValueError:  # in another task or thread than it began in there is nothing to restore
             inner = None
         if inner is not None:
@@ -254,18 +235,8 @@ class Stage(Settable):
                 CONTEXT.set(with_span_of(self.outside, context))
         self.token = self.inner = None
 
-    def _end_interrupted(self, end: int) -> None:
-        """Give what is known of a stage to the flusher, once, where a handler of a signal raised while it ended."""
-        if self in tracing.open:
-            if state.device is not None:
-                state.device.forget(self)
-            self.ended = self.ended or max(end, self.began)
-            if self not in tuple(state.queue):
-                state.add(self)
-            tracing.open.discard(self)
-
     def fail(self, error: BaseException) -> None:
-        """Note how the stage ended; the end of an iterator, a coroutine or a program that succeeds is no failure."""
+        """Set how the stage ended; the end of an iterator, a coroutine or a program that succeeds is no failure."""
         if self not in tracing.open or isinstance(error, (StopIteration, StopAsyncIteration, GeneratorExit)):
             return
         if isinstance(error, SystemExit) and not error.code:
