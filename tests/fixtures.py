@@ -151,7 +151,8 @@ def modules_with(name: str) -> list[Any]:
 def stubbed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Recording:
     """A recording that is not on yet: clock, ids and memory are known, the flusher works only when it is asked."""
     import otel_rl.comm.collectives
-    import otel_rl.sdk  # noqa: F401  both are loaded late, and must be there to be given the clock and the ids
+    import otel_rl.sdk
+    import otel_rl.trace.steps  # noqa: F401  all are loaded late, and must be there to be given the clock and the ids
 
     clock = Clock()
     numbers = itertools.count(1)
@@ -160,7 +161,7 @@ def stubbed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Recording:
     for module in modules_with("random_bits"):
         monkeypatch.setattr(module, "random_bits", lambda bits: next(numbers))
     monkeypatch.setattr("otel_rl.clock.measure_anchor", lambda: WALL_NS)
-    monkeypatch.setattr("otel_rl.trace.steps.peak_rss", lambda: 1 << 20)
+    monkeypatch.setattr("otel_rl.trace.tree.peak_rss", lambda: 1 << 20)
     monkeypatch.setattr("otel_rl.sdk._others", lambda: False)  # those of earlier tests
     monkeypatch.setattr("otel_rl.flusher.thread.PERIOD_S", 3600.0)
     monkeypatch.setenv("OTEL_RL_RUN_ID", RUN)

@@ -18,8 +18,9 @@ from otel_rl.process.state import Runtime, state
 from otel_rl.requests.memory import generation
 from otel_rl.requests.queue import count_when_dropped
 from otel_rl.trace import stage
+from otel_rl.trace.attempt import know_attempt, report_alone
 from otel_rl.trace.stage import Stage
-from otel_rl.trace.steps import Tree, know_attempt, report_alone
+from otel_rl.trace.tree import Tree
 from tests.fixtures import Recording
 
 
@@ -54,14 +55,14 @@ def test_set_up_is_journaled_below_the_attempt(rank_1: Recording, monkeypatch: p
 def test_who_is_told_the_attempt_does_not_report_alone(rank_1: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
     """Though the flusher has just given up waiting for it."""
     told = threading.Thread(target=know_attempt, args=("abc", "together"))
-    found = Runtime.found_attempt
+    found = Runtime.make_attempt
 
     def meanwhile(runtime: Runtime) -> Any:
         told.start()
         told.join(0.5)
         return found(runtime)
 
-    monkeypatch.setattr(Runtime, "found_attempt", meanwhile)
+    monkeypatch.setattr(Runtime, "make_attempt", meanwhile)
     report_alone()
     told.join()
     assert "abc" == state.identity.attempt_id

@@ -6,7 +6,6 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from time import monotonic_ns
-from typing import cast
 
 from otel_rl import vocabulary
 from otel_rl.analysis.goodput import is_background
@@ -17,6 +16,7 @@ from otel_rl.metrics.record import Fold
 from otel_rl.process.state import QUEUE_LIMIT, state
 from otel_rl.records import Labels, SpanEvent, SpanLink, Value
 from otel_rl.trace.current import CURRENT
+from otel_rl.trace.memory import tracing
 from otel_rl.trace.stage import Stage, innermost
 
 SPANS_PER_STAGE = 32
@@ -60,12 +60,12 @@ class Collective:
         """Given by the flusher when it finds the collective open: then it must become a span."""
         self.ended = 0
         self.began = monotonic_ns()
-        state.open.add(self)
+        tracing.open.add(self)
 
     def close(self) -> None:
         """End now; never raises. Cost of open and close: 0.6 us."""
         self.ended = monotonic_ns()
-        opened = state.open
+        opened = tracing.open
         if self in opened:
             if state.awake and len(state.queue) < QUEUE_LIMIT:
                 state.queue.append(self)
@@ -75,7 +75,7 @@ class Collective:
 
     def forget(self) -> None:
         """Leave no record: it has been launched only, and its wait will be one; what was journaled as open stays."""
-        state.open.discard(self)  # first: whoever gives the span's id afterwards sees it, and says nothing
+        tracing.open.discard(self)  # first: whoever gives the span's id afterwards sees it, and says nothing
         if self.span_id:
             self.__class__ = Forgotten
             self.is_wait = True  # no rank is compared by it
@@ -205,11 +205,11 @@ def _stage_of_bare_thread() -> Stage | None:
     writes it on such a thread, with collectives that hold nobody up; else to the container of this rank.
     """
     torch = sys.modules.get("torch")
-    opened = [one for one in state.open.copy() if isinstance(one, Stage)]
+    opened = [one for one in tracing.open.copy() if isinstance(one, Stage)]
     if torch is not None and torch._C._current_graph_task_id() != -1:
         backwards = [one for one in opened if one.name == vocabulary.BACKWARD]
         if len(backwards) == 1:
             return backwards[0]
     elif saved := [one for one in opened if is_background(one.name, one.attributes or {})]:
         return min(saved, key=lambda one: one.began)
-    return cast("Stage | None", state.container)
+    return tracing.container

@@ -23,6 +23,7 @@ from otel_rl.comm.memory import comm
 from otel_rl.guard import guard
 from otel_rl.process.state import state
 from otel_rl.records import Value
+from otel_rl.trace.memory import tracing
 
 OPERATION = vocabulary.DDP_ALL_REDUCE
 
@@ -146,7 +147,7 @@ def _described(stage: Any, backward: _Backward | None) -> dict[str, Value] | Non
     row, backward.row = backward.row, None  # from here on it is to be recorded
     row.stage, row.ended = stage, backward.ended  # a thread of autograd's own may not have known the stage
     state.add(row)  # first this: at every moment the flusher finds it in the queue or among the open ones
-    state.open.discard(row)
+    tracing.open.discard(row)
     return {vocabulary.COMM_WAIT: (row.ended - row.began) / 1e9}
 
 

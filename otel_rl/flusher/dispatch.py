@@ -23,11 +23,11 @@ from otel_rl.guard import guard
 from otel_rl.metrics.record import Fold
 from otel_rl.observing.book import book
 from otel_rl.probes.attributes import device_duration
-from otel_rl.process.state import state
 from otel_rl.records import Count, Deferred, FinishedRequests, Log, PendingAttributes, Point, Span
 from otel_rl.requests.histograms import RequestFold
 from otel_rl.requests.parents import TRAINING
 from otel_rl.requests.queue import EngineLoad, KvCache
+from otel_rl.trace.memory import tracing
 from otel_rl.trace.own_loop import WORKING
 from otel_rl.trace.stage import Stage
 
@@ -110,7 +110,7 @@ class Dispatcher:
             self._metrics.fold(self._fold, is_last=is_last)
         with guard("count activations"):
             if is_all:
-                goes_on = None if is_last or state.container is None else state.container.trace  # also of a worker
+                goes_on = None if is_last or tracing.container is None else tracing.container.trace  # also of a worker
                 self._activations.fold(goes_on, [*opened, *self._pending])
         with guard("count collectives"):
             self._totals.fold(self._fold)
@@ -141,7 +141,7 @@ class Dispatcher:
             if trace is not None and trace.work is not None and record.name in WORKING:
                 purpose, around = self.requests.stages.around(record)
                 if purpose == TRAINING:
-                    trace.work.take(record, around)
+                    trace.work.add(record, around)
 
     def _dispatch(self, records: Iterable[Any], result: Dispatched) -> None:
         point = self._fold.point

@@ -12,6 +12,7 @@ from otel_rl.comm.collectives import Collective
 from otel_rl.guard import guard
 from otel_rl.process.state import state
 from otel_rl.records import Log
+from otel_rl.trace.memory import tracing
 from otel_rl.trace.stage import Stage
 
 FIRST_S = 1.0
@@ -68,7 +69,7 @@ class OpenStages:
         is_known = of.trace.known  # first: the trace id is then final
         # The span's id comes first: a launch that is forgotten from now on leaves a record.
         span = stage if isinstance(stage, Stage) else stage.as_span()
-        if isinstance(stage, Collective) and not stage.ended and stage not in state.open:
+        if isinstance(stage, Collective) and not stage.ended and stage not in tracing.open:
             return None  # it is forgotten already
         attributes = {
             **(span.attributes or {}),

@@ -20,7 +20,7 @@ from otel_rl.analysis.intervals import Interval, partition
 from otel_rl.comm.collectives import Collective
 from otel_rl.guard import errors
 from otel_rl.metrics.record import Fold
-from otel_rl.process.state import Trace, state
+from otel_rl.process.state import Trace
 from otel_rl.records import Labels, Point
 from otel_rl.trace.stage import Stage
 from otel_rl.vocabulary import CONTAINER
@@ -125,7 +125,7 @@ class StepTime:
 
     def _place(self, trace: Trace | None) -> Ended | None:
         """Find or make what is kept of a trace; None where no step of this process can count it."""
-        if trace is None or trace is state.inherited:
+        if trace is None or trace.is_carried:
             return None
         if not trace.step:
             ended = self._foreign.get(trace.trace_id)

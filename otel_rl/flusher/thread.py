@@ -24,13 +24,14 @@ from otel_rl.metrics.record import Fold
 from otel_rl.probes.device_id import learn_device
 from otel_rl.probes.memory import probes, use_memory_reader
 from otel_rl.process import directories
-from otel_rl.process.identity import folder_name
+from otel_rl.process.identity import folder_name, identifying
 from otel_rl.process.memory import Memory
 from otel_rl.process.state import state
 from otel_rl.records import Span, Value
 from otel_rl.sidecar.start import make_keeper
+from otel_rl.trace.attempt import meet, report_alone
+from otel_rl.trace.memory import tracing
 from otel_rl.trace.stage import Stage
-from otel_rl.trace.steps import meet, report_alone
 from otel_rl.version import __version__
 
 PERIOD_S = 0.5
@@ -85,7 +86,6 @@ class Flusher:
         self.encoded: Counter[Signal] = Counter()
         self._foreign = foreign
         self._queue = state.queue
-        """What it journals; once the process has another one, what comes is not for this journal."""
         self._encoder: SpanEncoder | None = None
         self._writer: Writer | None = None
         self._identity: Any = None
@@ -150,7 +150,7 @@ class Flusher:
     def _run(self) -> None:
         is_last = False
         while not is_last:
-            self._wake.wait(PERIOD_S if state.rendezvous is None else min(PERIOD_S, MEET_S))
+            self._wake.wait(PERIOD_S if identifying.rendezvous is None else min(PERIOD_S, MEET_S))
             is_last = self._serve()
         self._is_over = True
         self._refuse()
@@ -229,7 +229,7 @@ class Flusher:
         waiting = 0
         for _ in range(8):
             waiting = len(queue)
-            opened = state.open.copy() if queue is state.queue else set()
+            opened = tracing.open.copy()
             if len(queue) == waiting:
                 break
         return opened, [queue.popleft() for _ in range(min(waiting, len(queue), SLICE))]
@@ -240,7 +240,7 @@ class Flusher:
         """Hold back the spans of a set-up whose attempt is not known yet, up to a limit."""
         both, self._spool.spans = self._spool.spans + spans, []
         if self._identity.known:
-            unsampled, state.unsampled = state.unsampled, set()
+            unsampled, tracing.unsampled = tracing.unsampled, set()
             return [span for span in both if span.trace_id not in unsampled] if unsampled else both
         self._spool.spans = both
         if len(both) > HOLD_LIMIT:
@@ -249,7 +249,7 @@ class Flusher:
 
     def _target(self) -> tuple[SpanEncoder, Writer]:
         """Return encoder and writer for the identity as it is known now."""
-        with state.identifying:  # who makes the attempt known gives the set-up its ids, too
+        with identifying.lock:  # who makes the attempt known gives the set-up its ids, too
             identity = state.identity
         if identity is not self._identity:
             self._resource = identity.resource(state.config.service)
@@ -292,14 +292,14 @@ class Flusher:
         if not self._waiting and self.fold.is_waiting:
             self._waiting = now
         if self._stopping or (self._first and now - self._first > FREEZE_S):
-            if not state.frozen:
+            if not identifying.frozen:
                 learn_device()
             state.freeze()
         is_full = self.fold.num_points > HOLD_LIMIT
         if is_full:
             report_alone()
         waited = bool(self._waiting) and now - self._waiting > FREEZE_S
-        return (state.frozen or waited or is_full) and state.identity.known
+        return (identifying.frozen or waited or is_full) and state.identity.known
 
     def _counts(self, writer: Writer, encoder: SpanEncoder) -> tuple[int, ...]:
         """Our own counts in short; they are journaled where they have changed, but not for having been journaled."""

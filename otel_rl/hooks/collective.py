@@ -15,6 +15,7 @@ from otel_rl.comm.memory import comm
 from otel_rl.guard import attempt
 from otel_rl.hooks.arguments import Bind, parameters
 from otel_rl.probes.memory import probes
+from otel_rl.process.hooked import hooking
 from otel_rl.process.state import state
 from otel_rl.trace.importlib_bootstrap import not_counted
 
@@ -54,12 +55,12 @@ def around_collective(
 
     @functools.wraps(original)
     def around(*args: Any, **kwargs: Any) -> Any:
-        if state.is_tracing() or state.compiler._is_compiling_flag or not state.on:
+        if hooking.is_tracing() or hooking.compiler._is_compiling_flag or not state.on:
             return original(*args, **kwargs)
         if before is not None:
             given, named = bind(args, kwargs) if kwargs and bind is not None else (args, kwargs)
             attempt("begin", target, before, given, named)
-        inside = state.in_collective
+        inside = hooking.in_collective
         # A trainer of one process calls two dozen collectives a step.
         if state.identity.world_size < 2 or inside.active:
             return original(*args, **kwargs)
@@ -100,25 +101,25 @@ def around_method(target: str, before: Callable[..., object] | None, original: A
 
     @functools.wraps(original)
     def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if state.is_tracing() or state.compiler._is_compiling_flag or not state.on:
+        if hooking.is_tracing() or hooking.compiler._is_compiling_flag or not state.on:
             return original(self, *args, **kwargs)
         if before is not None:
             attempt("begin", target, before, (self, *args), kwargs)
-        if state.identity.world_size < 2 or state.in_collective.active:
+        if state.identity.world_size < 2 or hooking.in_collective.active:
             return original(self, *args, **kwargs)
         row = attempt("open", target, call.begin, (self,), kwargs)
         if row is None:
             return original(self, *args, **kwargs)
         device = probes.device
         begun = None if device is None else attempt("time", target, device.clock.exposed.begin, row)
-        state.in_collective.active = True
+        hooking.in_collective.active = True
         try:
             result = original(self, *args, **kwargs)
             if device is not None and begun is not None:  # one that failed has no end: its stage has no sum
                 attempt("time", target, device.clock.exposed.end, begun)
             return result
         finally:
-            state.in_collective.active = False
+            hooking.in_collective.active = False
             attempt("close", target, row.close)
 
     return wait

@@ -15,6 +15,7 @@ from otel_rl.guard import attempt, guard
 from otel_rl.hooks.arguments import Bind, binder
 from otel_rl.hooks.collective import around_collective
 from otel_rl.hooks.generators import Begin, First, asked, watched
+from otel_rl.process.hooked import hooking
 from otel_rl.process.state import state
 from otel_rl.records import Value
 from otel_rl.requests.memory import generation
@@ -172,8 +173,8 @@ def _wrap_sync(hook: Hook, original: Callable[..., Any], bind: Bind | None) -> C
         is_off = not state.on or (during and getattr(state.training, during) is None)
         if (
             is_off
-            or state.is_tracing()
-            or state.compiler._is_compiling_flag
+            or hooking.is_tracing()
+            or hooking.compiler._is_compiling_flag
             or (covered is not None and attempt("look at", target, covered, args))
         ):
             return original(*args, **kwargs)
@@ -216,7 +217,7 @@ def _wrap_made(target: str, made: Capture, original: Callable[..., Any], bind: B
 
     @functools.wraps(original)
     def around(*args: Any, **kwargs: Any) -> Any:
-        result = state.uncompiled(original)(*args, **kwargs)
+        result = hooking.uncompiled(original)(*args, **kwargs)
         if state.on:
             if kwargs and bind is not None:
                 args, kwargs = bind(args, kwargs)

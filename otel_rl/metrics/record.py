@@ -19,6 +19,7 @@ from otel_rl import vocabulary
 from otel_rl.analysis.buckets import BOUNDS
 from otel_rl.guard import guard, say
 from otel_rl.metrics.naming import names, series_of
+from otel_rl.process.hooked import hooking
 from otel_rl.process.state import state
 from otel_rl.records import Count, Distribution, Exemplar, Labels, MetricPoints, Number, Point
 from otel_rl.trace.values import is_on_host
@@ -57,7 +58,7 @@ def record(name: str, value: Any) -> None:
 
     Emits: ``user.<name>`` (gauge, without a unit). Cost: 1.2 us.
     """
-    if not state.on or state.is_compiling():
+    if not state.on or hooking.is_compiling():
         return
     with guard("record a number"):
         number = as_number(value)

@@ -19,8 +19,10 @@ from otel_rl.observing.book import Book, Shown, book
 from otel_rl.probes import deferred
 from otel_rl.probes.deferred import deferral
 from otel_rl.probes.host_arrays import of_own
+from otel_rl.process.hooked import hooking
 from otel_rl.process.state import state
 from otel_rl.records import Deferred
+from otel_rl.trace.memory import tracing
 from otel_rl.trace.stage import Stage, current_stage
 
 LIMIT_BYTES: Final = 256 << 20
@@ -57,7 +59,7 @@ def observe(*, model: Any = None, batch: Mapping[str, Any] | None = None) -> Non
 
     Emits: ``rl.flops.*``, ``rl.ledger.*``. Cost: docs/model.md; no synchronisation, no random number.
     """
-    if not state.on or state.is_compiling():
+    if not state.on or hooking.is_compiling():
         return
     with guard("observe"):
         seen = None if model is None else show(model)
@@ -149,17 +151,18 @@ def take_masks(
 
 def _shown(stage: str, seen: network.Seen | None, how: Mapping[str, Any]) -> Shown | None:
     """Say where a batch is shown; None outside of a step."""
-    container = state.container
+    container = tracing.container
     attributes = container.attributes if container is not None else None
     if container is None or not attributes or vocabulary.ITERATION not in attributes or container.trace is None:
         refuse("outside_step", "otel_rl.observe: a batch outside of a step is not used")
         return None
     book.is_open = True
+    loop, _, number = container.trace.step.rpartition(" ")
     return Shown(
         stage=stage,
         trace=container.trace,
-        step=attributes[vocabulary.ITERATION],
-        loop=attributes[vocabulary.LOOP_NAME],
+        step=int(number),
+        loop=loop,
         seen=seen or book.last,
         **how,
     )
@@ -173,7 +176,7 @@ def _fits(known: Book, size: int) -> bool:
 
 
 def _stages() -> list[Stage]:
-    opened = {one.span_id: one for one in state.open.copy() if one.__class__ is Stage}
+    opened = {one.span_id: one for one in tracing.open.copy() if one.__class__ is Stage}
     stage, found = current_stage(), []
     while stage is not None:
         found.append(stage)
@@ -187,7 +190,7 @@ def _is_evaluation(stage: Stage) -> bool:
 
 def _names(stages: list[Stage]) -> list[str]:
     """Name them, the step last; not the stage of an optimizer, which puts itself around what a closure calls."""
-    within = [stage.name for stage in stages if stage is not state.container]
+    within = [stage.name for stage in stages if stage is not tracing.container]
     return [*(name for name in within if name != vocabulary.OPTIMIZER), vocabulary.LOOP]
 
 

@@ -24,6 +24,7 @@ from otel_rl.process.memory import Memory
 from otel_rl.process.state import Trace, state
 from otel_rl.records import Count, Labels, Log, Point
 from otel_rl.requests.parents import Stages
+from otel_rl.trace.memory import tracing
 from otel_rl.trace.stage import Stage
 from otel_rl.vocabulary import CONTAINER
 
@@ -136,7 +137,7 @@ class Book(Memory):
         """See stages that have ended; a container of a rank is the end of its step."""
         for stage in stages:
             trace = stage.trace
-            if trace is None or not trace.step:
+            if trace is None or not trace.step or trace.is_carried:
                 continue
             if stage.name in rates.SCOPES:
                 step = self.steps.get(trace)
@@ -158,7 +159,7 @@ class Book(Memory):
             if is_last or (step.container is not None and not step.waiting and trace not in late)
         ]
         if over:
-            stages.remember(state.open.copy())
+            stages.remember(tracing.open.copy())
         excess = list(self.steps)[: max(0, len(self.steps) - MOST_STEPS)]
         for trace in dict.fromkeys([*excess, *over]):
             step = self.steps.pop(trace)

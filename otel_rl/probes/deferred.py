@@ -159,8 +159,7 @@ def resolve() -> None:
 
 
 def _hand_over_if_mine() -> None:
-    loop = state.training.loop
-    if loop is None or loop.thread == get_ident():
+    if state.step_thread in (0, get_ident()):
         _hand_over()
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from otel_rl.guard import attempt
 from otel_rl.probes.memory import probes
 from otel_rl.process.state import state
+from otel_rl.trace.memory import tracing
 
 
 def nvidia_id(cuda: Any) -> str | None:
@@ -40,7 +41,7 @@ def learn_device() -> None:
 
 
 def _in_use(cuda: Any) -> int | None:
-    loop = state.training.loop
+    loop = tracing.loop
     here: int | None = cuda.current_device() if loop is not None and loop.thread == get_ident() else None
     if probes.has_context is None:
         return here

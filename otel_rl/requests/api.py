@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from otel_rl.clock import perf_counter_shift
 from otel_rl.guard import attempt
+from otel_rl.process.hooked import hooking
 from otel_rl.process.state import state
 from otel_rl.requests.fields import COUNTS, ERROR, FINISH, TIMES, indices
 from otel_rl.requests.queue import UNKNOWN, Values, add_finished, find_parent
@@ -85,7 +86,7 @@ def request(  # noqa: PLR0913  a request has that many numbers, all but two by k
     Emits: ``gen_ai.server.*`` and ``rl.request.*``; a span where the policy keeps it (docs/requests.md). Cost: 0.5 us
     with 8 arguments, 1 us with 17; of that Python takes 0.2 and 0.6 us to hand them over.
     """
-    if state.on and not (state.is_tracing() or state.compiler._is_compiling_flag):
+    if state.on and not (hooking.is_tracing() or hooking.compiler._is_compiling_flag):
         if error is not None and isinstance(error, BaseException):
             error = type(error)  # itself it would keep its frames alive, and their tensors, until it is read
         values = (

@@ -23,6 +23,7 @@ from otel_rl.requests.reader import RequestReader
 from otel_rl.requests.rollout import RolloutRequests
 from otel_rl.requests.sampling import Policy, outcomes
 from otel_rl.requests.span import request_span
+from otel_rl.trace.memory import tracing
 from otel_rl.trace.stage import Stage
 from otel_rl.vocabulary import CONTAINER
 
@@ -99,7 +100,7 @@ class RequestFold:
         self._reader.read(finished, hurry=hurry)
 
     def _count_all(self, uncounted: Iterable[Uncounted]) -> None:
-        self.stages.remember(state.open.copy())
+        self.stages.remember(tracing.open.copy())
         for some in uncounted:
             with guard("count requests"):
                 self._count(some)
@@ -335,8 +336,9 @@ def _is_over(key: Any, rollout: RolloutRequests, now: int) -> bool:
     """Whether a rollout is over that no stage of this process closes: none has come for long."""
     if isinstance(key, Stage) and key.ended:  # it will be counted in a moment
         return False
-    container = state.container
-    if rollout.has_end and (key in state.open or (container in state.open and container.trace is key)):
+    container = tracing.container
+    goes_on = container is not None and container in tracing.open and container.trace is key
+    if rollout.has_end and (goes_on or key in tracing.open):
         return False
     return now - rollout.touched > QUIET_NS or now - rollout.begun > LONG_NS
 

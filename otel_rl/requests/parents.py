@@ -15,6 +15,7 @@ from otel_rl.process.state import Trace, state
 from otel_rl.records import Labels
 from otel_rl.requests.fields import SLACK_NS
 from otel_rl.requests.queue import Values
+from otel_rl.trace.memory import tracing
 from otel_rl.trace.stage import Stage
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ def parent_of(parent: Any) -> Stage | ForeignParent | None:
             parent = get_current_span(parent)
         context = parent if isinstance(parent, SpanContext) or parent is None else parent.get_span_context()
         if context is not None and context.is_valid:
-            own = None if state.container is None else state.container.trace
+            own = None if tracing.container is None else tracing.container.trace
             if own is None or own.trace_id != context.trace_id:
                 own = Trace(context.trace_id, state.clock.anchor, sampled=context.trace_flags.sampled)
             return ForeignParent(own, context.span_id)

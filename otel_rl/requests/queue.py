@@ -11,6 +11,7 @@ from otel_rl.guard import guard
 from otel_rl.process.state import state
 from otel_rl.records import Count, Deferred
 from otel_rl.requests.memory import CountsUnfinished, generation
+from otel_rl.trace.memory import tracing
 from otel_rl.trace.stage import Stage, current_parent
 
 UNKNOWN = -1
@@ -200,13 +201,13 @@ def _open_parent() -> Any:
     """
     stage = None
     with guard("find the parent of requests"):
-        opened = {one.span_id: one for one in state.open.copy() if one.__class__ is Stage}
+        opened = {one.span_id: one for one in tracing.open.copy() if one.__class__ is Stage}
         found = {one for one in opened.values() if one.name in SAYING or (one.attributes and v.MODE in one.attributes)}
         stage = _innermost(found, opened) if len(found) > 1 else next(iter(found), None)
-    if stage is None and state.container is None:  # requests that come before everything else
+    if stage is None and tracing.container is None:  # requests that come before everything else
         with guard("find the parent of requests"):
-            state.open_setup()
-    return stage or state.container
+            tracing.open_setup()
+    return stage or tracing.container
 
 
 def _innermost(found: set[Stage], opened: dict[int, Stage]) -> Stage | None:

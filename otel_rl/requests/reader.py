@@ -12,6 +12,7 @@ from otel_rl.guard import attempt
 from otel_rl.process.state import state
 from otel_rl.records import FinishedRequests
 from otel_rl.requests.parents import Uncounted, key_of, parent_of
+from otel_rl.trace.memory import tracing
 from otel_rl.trace.stage import Stage
 
 CHUNK: Final = 500
@@ -92,7 +93,7 @@ class RequestReader:
         key, trace = key_of(found), found.trace if found else None
         problem = ""
         if isinstance(found, Stage) and not found.ended:
-            problem = "" if found in state.open else "forked"
+            problem = "" if found in tracing.open else "forked"
         elif trace is not None and trace.trace_id in self._over:
             problem = "late"
         uncounted = self._uncounted.get((key, problem))

@@ -13,6 +13,7 @@ from otel_rl.probes.attributes import memory_attributes
 from otel_rl.probes.memory import read_now
 from otel_rl.process.state import state
 from otel_rl.records import Attributes, Deferred, Log, PendingAttributes
+from otel_rl.trace.memory import tracing
 
 WORK: Final = (
     vocabulary.TRAIN_BATCH_SIZE,
@@ -35,7 +36,7 @@ def record_exhausted() -> None:
     with guard("take what has come from a device"):
         deferred.resolve()
     readings: dict[int | None, Any] = {}
-    for opened in state.open.copy():
+    for opened in tracing.open.copy():
         if hasattr(opened, "before"):  # else a collective: it holds nothing; neither class can be imported here
             with guard("say what a stage held"):
                 begin = opened.before and opened.before[1]

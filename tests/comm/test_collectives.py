@@ -23,7 +23,9 @@ from otel_rl.probes.device import DeviceInUse
 from otel_rl.probes.memory import probes
 from otel_rl.process.state import state
 from otel_rl.runs.calls import tells_waits
+from otel_rl.trace.memory import tracing
 from otel_rl.trace.stage import Stage
+from otel_rl.trace.tree import close_phase
 from tests.fake_cuda import FakeCuda
 from tests.fixtures import Recording, Tree, orphans, trees
 
@@ -63,7 +65,7 @@ def test_a_stage_that_ends_while_its_collectives_are_counted_has_them_all(record
     dispatcher, stage = Dispatcher(Fold(0)), Stage("rl.train.forward")
 
     def drained() -> tuple[tuple[Any, ...], list[Any]]:
-        found = tuple(state.open), list(state.queue)
+        found = tuple(tracing.open), list(state.queue)
         state.queue.clear()
         return found
 
@@ -146,7 +148,7 @@ def test_one_that_outlives_its_stage_is_emitted(recording: Recording) -> None:
 def test_outside_of_every_stage_they_are_counted(stubbed: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
     """There is nothing that their spans could hang below."""
     stubbed.start()
-    state.phase.close(stubbed.clock.ns)
+    close_phase(stubbed.clock.ns)
     collect(stubbed, 1)
     run = stubbed.stop()
     assert ("rl.train.comm" not in {span.name for span in run.spans()}, 1) == (
@@ -476,7 +478,7 @@ def test_the_error_of_a_collective_passes_and_ends_it(recording: Recording) -> N
             assert caught.value is error
     run = recording.stop()
     assert 2 == run.last_points(vocabulary.COMM_DURATION)[0].count
-    assert set() == state.open
+    assert set() == tracing.open
 
 
 def test_asynchronous_and_lonely_collectives_are_not_recorded(recording: Recording) -> None:

@@ -18,6 +18,7 @@ from otel_rl.probes import exposed
 from otel_rl.probes.device import DeviceInUse
 from otel_rl.probes.memory import probes
 from otel_rl.process.state import state
+from otel_rl.trace.memory import tracing
 from otel_rl.trace.stage import Stage
 from tests.comm.test_collectives import ProcessGroup
 from tests.fake_cuda import FakeCuda, Stream
@@ -154,12 +155,12 @@ def test_nothing_is_recorded_during_a_capture(cuda: FakeCuda, reduce: Callable[.
     """The stand-in raises if it is; the stage has its time and no sum."""
     clock, stage = probes.device.clock, Stage(v.FORWARD)
     clock.begin(stage)
-    state.container, before = stage, state.container
+    tracing.container, before = stage, tracing.container
     cuda.capturing = True
     reduce(VALUE, GROUP, seconds=0.5)
     cuda.capturing = False
     reduce(VALUE, GROUP, seconds=0.5)
-    state.container = before
+    tracing.container = before
     clock.end(stage)
     cuda.wait(9.0)
     clock.resolve()

@@ -19,10 +19,11 @@ from otel_rl.flusher.dispatch import Dispatcher
 from otel_rl.flusher.open_stages import OpenStages
 from otel_rl.metrics.record import Fold
 from otel_rl.observing.book import book
-from otel_rl.process.state import Trace, state
+from otel_rl.process.state import Trace
 from otel_rl.records import Distribution, Point
 from otel_rl.requests import parents
 from otel_rl.requests.parents import EVALUATION, ForeignParent, Purpose, Stages
+from otel_rl.trace.memory import tracing
 from otel_rl.trace.stage import Stage
 
 fewer = settings(max_examples=50)
@@ -34,14 +35,14 @@ GROUPS = (None, Group("default", "default", 2), Group("tp 1", "tp", 2), Group("t
 def _nothing_open() -> Iterator[None]:
     """Nothing is left of what a test opens, nor of its errors."""
     yield
-    state.open.clear()
+    tracing.open.clear()
     guard.errors.clear()
 
 
 def collective(stage: Stage | None, began: int, ended: int, **about: Any) -> Collective:
     """Make one that is over."""
     made = Collective(about.get("operation", "all_reduce"), about.get("size", 0), about.get("group"))
-    state.open.discard(made)
+    tracing.open.discard(made)
     made.stage, made.began, made.ended = stage, began, ended
     return made
 
@@ -113,12 +114,12 @@ def taken(made: list[Any], cycle: int) -> tuple[list[Any], dict[str, Any]]:
     """Take records in, so many a cycle; give the spans as they would be encoded, and the metrics."""
     fold = Fold(0)
     dispatcher = Dispatcher(fold)
-    state.open.update(one for one in made if isinstance(one, Stage))
+    tracing.open.update(one for one in made if isinstance(one, Stage))
     spans = []
     for first in range(0, len(made), cycle):
         some = made[first : first + cycle]
-        state.open.difference_update(some)
-        spans += dispatcher.dispatch(tuple(state.open), some, is_asked=False, is_all=True, is_last=False).spans
+        tracing.open.difference_update(some)
+        spans += dispatcher.dispatch(tuple(tracing.open), some, is_asked=False, is_all=True, is_last=False).spans
     told = [(one.name, one.parent_id, one.trace_id, one.start_ns, one.end_ns, one.attributes) for one in spans]
     return told, {points.name: {str(one.attributes): one for one in points.points} for points in fold.take(0)}
 
@@ -275,7 +276,7 @@ def test_what_has_ended_is_forgotten_once_it_is_counted() -> None:
         stage = Stage(f"number {number}")
         stage.trace, stage.span_id, stage.began = Trace(1, 0), number + 1, 1
         stages.append(stage)
-    state.open.update(stages)
+    tracing.open.update(stages)
     assert 4 == len(opened.logs(stages, []))
     for stage in stages[:3]:
         stage.ended = 2

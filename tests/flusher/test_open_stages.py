@@ -10,7 +10,7 @@ import otel_rl
 from otel_rl import vocabulary
 from otel_rl.comm.collectives import Collective
 from otel_rl.flusher.open_stages import OpenStages
-from otel_rl.process.state import state
+from otel_rl.trace.memory import tracing
 from tests.fixtures import Recording
 
 
@@ -19,7 +19,7 @@ def test_a_launch_that_is_over_is_not_journaled_as_open(recording: Recording) ->
     opened = OpenStages()
     with otel_rl.step(1):
         over, said = Collective("all_reduce", 0), Collective("all_reduce", 0)
-        look = tuple(one for one in state.open if isinstance(one, Collective))
+        look = tuple(one for one in tracing.open if isinstance(one, Collective))
         over.forget()
         (log,) = opened.logs(look, [])
         said.forget()

@@ -26,7 +26,7 @@ from otel_rl.process.state import state
 from otel_rl.records import Count
 from otel_rl.report.build import build_report
 from otel_rl.runs.locate import find_run, last_written, recorded_below
-from otel_rl.trace.steps import know_attempt
+from otel_rl.trace.attempt import know_attempt
 from tests.fixtures import RUN, WALL_NS, Recording, in_child, modules_with
 from tests.flusher.test_thread import Disk
 from tests.programs.launch import HERE, start

@@ -23,6 +23,7 @@ from otel_rl.journal.read import Run
 from otel_rl.metrics.record import Fold
 from otel_rl.process.state import Trace, state
 from otel_rl.records import PendingAttributes, Point
+from otel_rl.trace.memory import tracing
 from otel_rl.trace.stage import Stage
 from tests.fixtures import MS, WALL_NS, Recording
 
@@ -151,7 +152,7 @@ def test_the_kinds_add_up_to_the_time_since_the_process_began(recording: Recordi
                 timed(recording, "sample", 3)
                 recording.tick(1)
             timed(recording, "log", 2)
-    state.training.loop.end()
+    tracing.loop.end()
     recording.tick(5)
     ended = recording.clock.ns
     found = kinds(recording.stop())
@@ -484,7 +485,7 @@ def test_every_moment_counts_once(rows: list[Drawn], window: tuple[int, int]) ->
     for name, low, high, reason, is_hidden in rows:
         if name == "comm":
             collective = Collective("all_reduce", 0)
-            state.open.discard(collective)
+            tracing.open.discard(collective)
             collective.stage, collective.began, collective.ended = container, low, high
             hand(times, collective)
         else:

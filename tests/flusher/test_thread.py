@@ -27,6 +27,7 @@ from otel_rl.process import directories
 from otel_rl.process.directories import run_directory, usable_root
 from otel_rl.process.state import state
 from otel_rl.records import Count, PendingAttributes
+from otel_rl.trace.memory import tracing
 from otel_rl.trace.stage import Stage
 from tests.fixtures import RUN, Recording, Tree, orphans, trees
 
@@ -241,9 +242,9 @@ def test_a_stage_found_in_the_queue_and_among_the_open_is_a_span(recording: Reco
     with otel_rl.step(1):
         with otel_rl.stage("reward") as stage:
             pass
-        state.open.add(stage)
+        tracing.open.add(stage)
         assert otel_rl.flush()
-        state.open.discard(stage)
+        tracing.open.discard(stage)
         assert otel_rl.flush()
         assert stage not in recording.flusher.dispatcher.opened
     assert 0 == sum(log.body == "rl.reward" for log in recording.stop().logs())
@@ -259,7 +260,7 @@ def test_a_record_that_cannot_be_handled_takes_no_other_with_it(recording: Recor
         with otel_rl.stage("before"):
             pass
         broken = Stage("broken")
-        broken.trace = state.container.trace
+        broken.trace = tracing.container.trace
         broken.name = ["no name"]  # type: ignore[assignment]
         broken.began, broken.ended = 1, 2
         for odd in (broken, object(), 5, None):

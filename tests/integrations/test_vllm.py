@@ -24,6 +24,8 @@ from otel_rl.integrations.vllm.memory import vllm
 from otel_rl.process.state import state
 from otel_rl.requests.memory import generation
 from otel_rl.requests.queue import UNKNOWN, EngineLoad, KvCache, Request
+from otel_rl.trace.memory import tracing
+from otel_rl.trace.tree import close_phase
 from tests.fixtures import MS, Recording
 from tests.integrations.vllm_shapes import (
     HOOKS,
@@ -722,8 +724,8 @@ def test_a_caller_elsewhere_is_the_parent(recording: Recording) -> None:
 def test_a_request_of_nobody_belongs_to_the_process(recording: Recording) -> None:
     """Never to the span of another caller, which the task that handles outputs may still hold."""
     processor = Processor("0.32.0")
-    state.phase.close(recording.clock.ns)
-    assert state.container is None
+    close_phase(recording.clock.ns)
+    assert tracing.container is None
     sequence = processor.submit("1", wall(2.0), queue=Queue())
     with otel_rl.stage("sample"):
         processor.process_outputs([(sequence.request_id, [1], FinishReason.STOP)])

@@ -12,6 +12,7 @@ from otel_rl import vocabulary as v
 from otel_rl.integrations.vllm.memory import vllm
 from otel_rl.process.state import state
 from otel_rl.requests.memory import generation
+from otel_rl.trace.memory import tracing
 from tests.fixtures import Recording
 from tests.integrations.test_vllm import EngineDeadError, Offline, places, rollout
 from tests.integrations.vllm_shapes import FinishReason, Processor, Queue, Sequence, at, wall
@@ -126,7 +127,7 @@ def test_threads_and_the_flusher_share_it(recording: Recording) -> None:
 def test_a_request_of_nobody_belongs_to_what_is_open_where_it_ends(waiting: Recording) -> None:
     """Nothing stays of it, nor of what was pooled."""
     processor = Processor("0.32.0")
-    state.phase.close(waiting.clock.ns)
+    tracing.phase.close(waiting.clock.ns)
     first, second = (processor.submit(name, wall(2.0)) for name in "12")
     second.detokenizer = None
     with otel_rl.stage("sample") as stage:

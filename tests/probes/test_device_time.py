@@ -16,6 +16,7 @@ from otel_rl.probes.device_time import DeviceClock
 from otel_rl.probes.memory import probes
 from otel_rl.process.state import state
 from otel_rl.records import PendingAttributes
+from otel_rl.trace.memory import tracing
 from otel_rl.trace.stage import Stage
 from tests.fake_cuda import Event, FakeCuda, Stream
 from tests.fixtures import Recording
@@ -61,8 +62,8 @@ def test_stages_inside_have_times_of_their_own(recording: Recording, cuda: FakeC
             cuda.launch(0.5)
         with otel_rl.stage("idle"):
             cuda.launch(4.0)
-        assert state.container is not None
-        seen.append(type(state.container.attributes))
+        assert tracing.container is not None
+        seen.append(type(tracing.container.attributes))
         cuda.wait(9.0)
     spans = recording.spans()
     times = {name: span.attributes[v.DEVICE_TIME] for name, span in spans.items() if v.DEVICE_TIME in span.attributes}

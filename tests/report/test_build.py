@@ -31,6 +31,7 @@ from otel_rl.report.data.report import (
     WorkRow,
 )
 from otel_rl.report.terminal import render
+from otel_rl.trace.memory import tracing
 from otel_rl.trace.steps import Loop
 from tests.fixtures import Recording
 from tests.made_runs import BEGIN_NS, GIB, MIB, MS, SETUP_MS, Attributes, Plan, write_run
@@ -415,7 +416,7 @@ def test_trainings_of_one_process_are_told_apart(recording: Recording) -> None:
     state.identify(system="trl", algorithm="GRPO", model_name="tiny")
     rloo = {v.ALGORITHM: "RLOO"}
     for said in ({}, rloo, rloo, {**rloo, v.MODEL_NAME: "small"}, {}):
-        loop = state.training.loop = Loop()
+        loop = tracing.loop = Loop()
         loop.said.update(said)
         for number in (1, 2):
             loop.begin(number)

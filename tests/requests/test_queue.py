@@ -20,6 +20,7 @@ from otel_rl.process.state import state
 from otel_rl.records import Deferred, FinishedRequests, Value
 from otel_rl.requests import queue
 from otel_rl.requests.queue import Request, find_parent, record_requests
+from otel_rl.trace.memory import tracing
 from tests.fixtures import MS, Recording, Tree, orphans, trees
 
 LABELS = {
@@ -347,8 +348,8 @@ def test_of_many_stages_the_innermost_that_is_around_all_others_is_meant(recordi
     """Or inside of them, whatever their tree: as one finds it who compares each with each."""
     draw = random.Random(seed)
     with otel_rl.step(1), ThreadPoolExecutor(1) as pool:
-        above: dict[Any, list[Any]] = {state.container: []}
-        contexts = {state.container: copy_context()}
+        above: dict[Any, list[Any]] = {tracing.container: []}
+        contexts = {tracing.container: copy_context()}
         for _ in range(draw.randrange(2, 12)):
             parent = draw.choice([*above][-4:])
             stage, inside = (
@@ -361,7 +362,7 @@ def test_of_many_stages_the_innermost_that_is_around_all_others_is_meant(recordi
         meant = [
             one for one in saying if all(one in above[other] or other in above[one] or other is one for other in saying)
         ]
-        expected = max(meant, key=lambda one: len(above[one]), default=state.container)
+        expected = max(meant, key=lambda one: len(above[one]), default=tracing.container)
         assert pool.submit(find_parent).result() is expected
         for stage in [*above][:0:-1]:
             contexts[stage].run(stage.__exit__, None, None, None)

@@ -12,6 +12,7 @@ from otel_rl.comm.collectives import Collective
 from otel_rl.probes import deferred
 from otel_rl.process.state import state
 from otel_rl.records import PendingAttributes
+from otel_rl.trace.memory import tracing
 from otel_rl.trace.out_of_memory import record_exhausted
 from otel_rl.trace.stage import Stage
 from tests.fixtures import Recording
@@ -71,8 +72,8 @@ def test_a_stage_that_cannot_be_read_takes_no_other_with_it(recording: Recording
         broken = [Stage("broken") for _ in range(50)]
         for stage in broken:
             stage.attributes = 5  # type: ignore[assignment]
-        state.open.update(broken)
+        tracing.open.update(broken)
         record_exhausted()
-        state.open.difference_update(broken)
+        tracing.open.difference_update(broken)
     logs = sorted(log.body for log in recording.stop().logs(vocabulary.OUT_OF_MEMORY))
     assert (HELD, 50) == (logs, guard.errors["say what a stage held"])

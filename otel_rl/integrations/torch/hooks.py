@@ -28,8 +28,10 @@ from otel_rl.integrations.torch.optimizers import time_optimizers
 from otel_rl.probes.device import DeviceInUse
 from otel_rl.probes.device_id import nvidia_id
 from otel_rl.probes.memory import cuda_reader, probes, use_memory_reader
+from otel_rl.process.hooked import hooking
 from otel_rl.process.state import state
 from otel_rl.records import Value
+from otel_rl.trace.memory import tracing
 from otel_rl.trace.stage import Stage, current_stage, innermost
 
 PACKAGE = "torch"
@@ -99,7 +101,7 @@ def _wrapped_by_ddp(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) 
 
 def _data_stage(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
     """No wait where another thread than that of the steps fetches ahead: it holds nobody up."""
-    loop = state.training.loop
+    loop = tracing.loop
     return vocabulary.IDLE if loop is None or loop.thread == threading.get_ident() else None
 
 
@@ -112,7 +114,7 @@ def _save_stage(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
     """No stage for what a thread without a place writes while a checkpoint is open: it writes a part of that one."""
     is_bare = innermost() is None
     if is_bare and any(
-        isinstance(opened, Stage) and opened.name == vocabulary.CHECKPOINT for opened in state.open.copy()
+        isinstance(opened, Stage) and opened.name == vocabulary.CHECKPOINT for opened in tracing.open.copy()
     ):
         return None
     return vocabulary.CHECKPOINT
@@ -220,14 +222,14 @@ HOOKS = (
 def _know_compiling(torch: ModuleType) -> Callable[[], object]:
     """Keep out of compiled regions, and know CUDA and ROCm."""
     compiler = torch.compiler
-    before = state.is_compiling, state.is_tracing, state.compiler
-    state.is_compiling = state.is_tracing = compiler.is_compiling
+    before = hooking.is_compiling, hooking.is_tracing, hooking.compiler
+    hooking.is_compiling = hooking.is_tracing = compiler.is_compiling
     if hasattr(compiler, "_is_compiling_flag"):
-        state.is_tracing, state.compiler = compiler.is_dynamo_compiling, compiler
+        hooking.is_tracing, hooking.compiler = compiler.is_dynamo_compiling, compiler
     leave = _know_device("cuda", getattr(torch, "cuda", None))
 
     def detach() -> None:
-        state.is_compiling, state.is_tracing, state.compiler = before
+        hooking.is_compiling, hooking.is_tracing, hooking.compiler = before
         leave()
 
     return detach
@@ -283,7 +285,7 @@ def _pass_frames_over(module: ModuleType) -> Callable[[], object]:
         is_watched = torch.compiler.is_dynamo_compiling() or compiling() is not None
         return torch.compiler.disable(function) if is_watched else function
 
-    state.uncompiled = uncompiled
+    hooking.uncompiled = uncompiled
     if hasattr(module, "set_code_exec_strategy"):  # since torch 2.7
         skip = module.FrameExecStrategy(module.FrameAction.SKIP, module.FrameAction.SKIP)
         for code in (*around_collective.__code__.co_consts, *around_method.__code__.co_consts):

@@ -34,6 +34,7 @@ from otel_rl.requests.queue import (
     record_load,
     record_requests,
 )
+from otel_rl.trace.memory import tracing
 from otel_rl.trace.stage import Stage, current_parent
 
 Args = tuple[Any, ...]
@@ -55,7 +56,7 @@ class Origin:
         self.parent = current_parent()
         self.sampling = generation.sampling
         if self.sampling is not None and not isinstance(self.parent, Stage):  # up to 5.8 transformers has its own spans
-            self.parent = next((one for one in state.open.copy() if _is_rollout(one)), self.parent)
+            self.parent = next((one for one in tracing.open.copy() if _is_rollout(one)), self.parent)
         self.request_id = ""
         """Empty until it has one."""
         self.left = sequences

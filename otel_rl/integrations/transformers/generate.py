@@ -34,6 +34,7 @@ from otel_rl.process.state import state
 from otel_rl.records import Count, Deferred, FinishedRequests, Labels
 from otel_rl.requests.memory import generation
 from otel_rl.requests.queue import UNKNOWN, Request, record_kv_cache, record_requests
+from otel_rl.trace.memory import tracing
 from otel_rl.trace.stage import Stage, current_parent
 from otel_rl.trace.throughput import add_padding
 
@@ -188,7 +189,7 @@ def _end(args: Args, kwargs: Kwargs, result: Any) -> None:
     call = _leave()
     if call is None:
         return
-    parent = current_parent() or state.container
+    parent = current_parent() or tracing.container
     ids = getattr(result, "sequences", result)
     if not _is_measured(call, ids, result, parent):
         record_requests(_unmeasured, call, len(ids) if hasattr(ids, "__len__") else 1, parent=parent)

@@ -19,11 +19,12 @@ from otel_rl.integrations.trl.metrics import evaluation_metrics, keep_loss, step
 from otel_rl.integrations.trl.rollouts import EVAL, SERVER_HOOKS, TRAIN, Rollout, Sampling, mode_of, policy_version
 from otel_rl.probes import deferred
 from otel_rl.probes.deferred import deferral
-from otel_rl.process.identity import training_of
+from otel_rl.process.identity import identifying, training_of
 from otel_rl.process.state import state
 from otel_rl.records import Count, PendingAttributes, Point, Value
 from otel_rl.requests.memory import generation
 from otel_rl.trace.gap import begin_between, end_between
+from otel_rl.trace.memory import tracing
 from otel_rl.trace.stage import Stage, current_stage
 
 PACKAGE = "trl"
@@ -47,7 +48,7 @@ def _trainer_made(args: Args, kwargs: Kwargs, result: Any) -> None:
 
 def _begin_training(args: Args, kwargs: Kwargs) -> None:
     """Tell it of a trainer whose constructor was not hooked: another library made its class anew from TRL's source."""
-    if state.learned.get("system") != PACKAGE:
+    if identifying.learned.get("system") != PACKAGE:
         _trainer_made(args, kwargs, None)
 
 
@@ -250,8 +251,8 @@ def _begin_advantage(args: Args, kwargs: Kwargs, result: Any) -> None:
 
 def _advantage_over(args: Args, kwargs: Kwargs) -> None:
     """The first ``gather_object`` after the rewards collects texts for the log: the advantages are done."""
-    between = state.training.between
-    if between is not None and between.name == vocabulary.ADVANTAGE:
+    between = tracing.between
+    if between is not None and between.attributes and between.name == vocabulary.ADVANTAGE:
         begin_between(vocabulary.LOG, {vocabulary.MODE: between.attributes[vocabulary.MODE]})
 
 
@@ -342,7 +343,7 @@ def _forward_made(args: Args, kwargs: Kwargs, result: Any) -> None:
 
 def _consume(said: dict[str, Value], mode: str) -> None:
     """Name the rollout that this micro-batch comes from; a later step that uses it again links to it."""
-    rollout, container = state.training.rollouts.get(mode), state.container
+    rollout, container = state.training.rollouts.get(mode), tracing.container
     if rollout is None:
         return
     said[vocabulary.ROLLOUT_ID] = rollout.id

@@ -18,6 +18,7 @@ from otel_rl.ids import random_bits
 from otel_rl.process.state import state
 from otel_rl.requests.memory import generation
 from otel_rl.requests.queue import UNKNOWN, Request, record_requests
+from otel_rl.trace.memory import tracing
 from otel_rl.trace.stage import Stage, current_parent, current_stage
 from otel_rl.trace.throughput import add_padding
 
@@ -124,7 +125,7 @@ class Posted:
         self.sampling = generation.sampling
         self.parent = current_parent()
         if self.parent is None and self.sampling is not None:  # a thread of the client's own pool
-            self.parent = next((one for one in state.open.copy() if _is_rollout(one)), None)
+            self.parent = next((one for one in tracing.open.copy() if _is_rollout(one)), None)
 
     def item(self, value: Any) -> None:
         """See nothing: this is no generator."""

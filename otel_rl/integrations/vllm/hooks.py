@@ -44,6 +44,7 @@ from otel_rl.records import Value
 from otel_rl.requests.memory import generation
 from otel_rl.requests.queue import LOAD_EVERY_NS, Request, record_kv_cache, record_load, record_requests
 from otel_rl.trace import context
+from otel_rl.trace.memory import tracing
 from otel_rl.trace.stage import current_parent
 
 Args = tuple[Any, ...]
@@ -105,8 +106,8 @@ def _of_caller(processor: Any, request: Any, sequence: Any, parent: Any) -> Any:
         request.trace_headers = context.headers() or None
     if sequence.parent_req is None and sequence.output_kind.name != "FINAL_ONLY":
         vllm.time_stream(sequence.queue, request.arrival_time)
-    if parent is None and state.container is None:
-        state.open_setup()
+    if parent is None and tracing.container is None:
+        tracing.open_setup()
     return parent
 
 

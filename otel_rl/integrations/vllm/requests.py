@@ -14,6 +14,7 @@ from otel_rl.ids import random_bits
 from otel_rl.integrations.vllm.memory import HandedBatch, OpenSequence, StreamTimes, VllmEngine, vllm
 from otel_rl.process.state import state
 from otel_rl.requests.queue import UNKNOWN, Request, Values, add_finished, find_parent
+from otel_rl.trace.memory import tracing
 
 SLACK_NS = 10_000_000
 """By so much may the wall clock have moved against the monotonic one since the anchor was measured."""
@@ -48,7 +49,7 @@ def record_end(processor: Any, sequence: Any, reason: Any, error: str = "") -> N
         return
     if parent is None:
         # Never what is current where a queue is: the first of all callers began the task that handles outputs.
-        parent = find_parent() if queue is None else state.container or INVALID_SPAN
+        parent = find_parent() if queue is None else tracing.container or INVALID_SPAN
     add_finished(
         _read, parent, 18, engine, engine.batch, REPLICA.get(), reason, error, monotonic_ns(), arrival, times,
         sequence.request_id, getattr(sequence, "external_req_id", None), sequence.parent_req is not None,
