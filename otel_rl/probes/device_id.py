@@ -9,7 +9,6 @@ from typing import Any
 from otel_rl.guard import attempt
 from otel_rl.probes.memory import probes
 from otel_rl.process.state import state
-from otel_rl.trace.memory import tracing
 
 
 def nvidia_id(cuda: Any) -> str | None:
@@ -41,8 +40,7 @@ def learn_device() -> None:
 
 
 def _in_use(cuda: Any) -> int | None:
-    loop = tracing.loop
-    here: int | None = cuda.current_device() if loop is not None and loop.thread == get_ident() else None
+    here: int | None = cuda.current_device() if state.step_thread == get_ident() else None
     if probes.has_context is None:
         return here
     used = [index for index in range(cuda.device_count()) if probes.has_context(index)]

@@ -21,7 +21,6 @@ from otel_rl.probes.exposed import Exposed, Pair
 from otel_rl.probes.memory import probes
 from otel_rl.process.state import state
 from otel_rl.records import PendingAttributes, Value
-from otel_rl.trace.memory import tracing
 from otel_rl.vocabulary import CONTAINER
 
 ASYNCHRONOUS: Final = frozenset(
@@ -253,8 +252,7 @@ class DeviceClock:
 
 
 def _is_mine() -> bool:
-    loop = tracing.loop
-    return loop is None or loop.thread == get_ident()
+    return state.step_thread in (0, get_ident())
 
 
 def is_used(device: Any) -> bool:

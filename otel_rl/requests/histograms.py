@@ -329,7 +329,7 @@ def _add_work(work: Any, key: Any, batch: RequestBatch, derived: Derived) -> Non
     prompts, responses = derived.columns.input.tolist(), derived.columns.output.tolist()
     for one, prompt, response in zip(batch.values, prompts, responses, strict=True):
         if not is_failed(one):
-            work.take_request(rollout, one[TURN], prompt, response)
+            work.add_request(rollout, one[TURN], prompt, response)
 
 
 def _is_over(key: Any, rollout: RolloutRequests, now: int) -> bool:
