@@ -296,10 +296,11 @@ def test_too_many_events() -> None:
         (-5, 10, (0, 10)),
         (10, 5, (10, 10)),
         (-9, -7, (0, 0)),
+        (math.nan, 1, (0, 1)),
         (2**70, 1, (2**64 - 1, 2**64 - 1)),
     ],
 )
-def test_impossible_times(start: int, end: int, expected: tuple[int, int]) -> None:
+def test_impossible_times(start: float, end: int, expected: tuple[int, int]) -> None:
     """Negative, reversed and absurd times are clamped and counted."""
     cleaning = encoder()
     (span,) = parsed(cleaning.encode([Finished(start_ns=start, end_ns=end)]))

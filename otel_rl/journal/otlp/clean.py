@@ -42,11 +42,13 @@ class Cleaner:
         (not an OTLP type), ``attributes_dropped``, ``events_dropped`` (events and links), ``time_clamped``.
         """
 
-    def name(self, text: str) -> str:
+    def name(self, value: object) -> str:
         """Make a name or a key fit; the user's limit is for values."""
-        return self.text(text, MAX_TEXT)
+        return self.text(value, MAX_TEXT)
 
-    def text(self, text: str, limit: int = 0) -> str:
+    def text(self, value: object, limit: int = 0) -> str:
+        """Make a string fit; another object is named by its class, since its ``str()`` may do anything."""
+        text = value if isinstance(value, str) else f"<{type(value).__name__}>"
         limit = limit or self.max_text
         if len(text) > limit:
             self.counts["text_cut"] += 1
@@ -58,13 +60,13 @@ class Cleaner:
             return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
         return text
 
-    def time(self, value: int) -> int:
-        if 0 <= value <= UINT64_MAX:
-            return value
+    def time(self, value: object) -> int:
+        if isinstance(value, int) and 0 <= value <= UINT64_MAX:
+            return int(value)
         self.counts["time_clamped"] += 1
-        return min(max(value, 0), UINT64_MAX)
+        return min(max(value, 0), UINT64_MAX) if isinstance(value, int) else 0
 
-    def interval(self, start: int, end: int) -> tuple[int, int]:
+    def interval(self, start: object, end: object) -> tuple[int, int]:
         start_ns, end_ns = self.time(start), self.time(end)
         if end_ns >= start_ns:
             return start_ns, end_ns
