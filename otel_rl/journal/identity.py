@@ -65,18 +65,13 @@ class WriterIdentity:
 
     @classmethod
     def from_json(cls, payload: bytes) -> WriterIdentity | None:
-        """Read a writer frame; None if it is none. Unknown fields and those of another type are ignored."""
-        values: Any
-        try:
-            values = json.loads(payload)
-        except (ValueError, RecursionError):
-            return None
-        if not isinstance(values, dict) or not isinstance(values.get("writer"), str):
-            return None
-        kinds = {"pid": int, "start_time": int, "created_ns": int}
+        """Read a writer frame; None if it is none. Unknown fields are ignored."""
         names = {field.name for field in fields(cls)}
-        known: dict[str, Any] = {k: v for k, v in values.items() if k in names and type(v) is kinds.get(k, str)}
-        return cls(**known)
+        try:
+            values: dict[str, Any] = json.loads(payload)
+            return cls(**{name: value for name, value in values.items() if name in names})
+        except (ValueError, AttributeError, TypeError):
+            return None
 
     def is_alive(self, silent_s: Callable[[], float], is_closed: Callable[[], bool] = lambda: False) -> bool:
         """Return whether the writing process lives.

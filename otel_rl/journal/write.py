@@ -318,35 +318,29 @@ class Writer:
             self._old.append(segment)
 
     def _make_room(self, size: int) -> bool:
-        """Remove files until ``size`` bytes fit below the cap: the spool, which is in memory too, then old segments."""
+        """Remove files until ``size`` bytes fit below the cap."""
         while self._size() + size > self._max_bytes:
-            if self._spool:
+            if self._spool:  # its records are in memory, too
                 self._spool.popitem()[1].remove()
             elif not (self._remove_one() or self._retire_one()):
                 return False
         return True
 
     def _remove_one(self) -> bool:
-        """Remove a closed segment: those that have been sent, which loses nothing, else the oldest one."""
+        """Remove the first old segment that has been sent, which loses nothing, else the oldest one of the spans."""
         unsent = first_unsent(self.directory, self.identity.writer)
         sent = [segment for segment in self._old if segment.number < unsent.get(segment.signal, 0)]
-        if any(map(self._unlink, sent)):
+        for segment in [*sent, *sorted(self._old, key=lambda segment: DROP_ORDER.index(segment.signal))]:
+            try:
+                segment.path.unlink(missing_ok=True)
+            except OSError as error:
+                self.failure = f"cannot remove {segment.path}: {error.strerror or error}"
+                continue
+            self._old.remove(segment)
+            if segment not in sent:
+                self.dropped[segment.signal, "journal_full"] += segment.records
             return True
-        for signal in DROP_ORDER:
-            for segment in [segment for segment in self._old if segment.signal == signal]:
-                if self._unlink(segment):
-                    self.dropped[signal, "journal_full"] += segment.records
-                    return True
         return False
-
-    def _unlink(self, segment: Segment) -> bool:
-        try:
-            segment.path.unlink(missing_ok=True)
-        except OSError as error:
-            self.failure = f"cannot remove {segment.path}: {error.strerror or error}"
-            return False
-        self._old.remove(segment)
-        return True
 
     def _retire_one(self) -> bool:
         for signal in DROP_ORDER:

@@ -296,11 +296,11 @@ def test_too_many_events() -> None:
         (-5, 10, (0, 10)),
         (10, 5, (10, 10)),
         (-9, -7, (0, 0)),
-        (math.nan, 1.5, (0, 1)),
+        (math.nan, 1, (0, 1)),
         (2**70, 1, (2**64 - 1, 2**64 - 1)),
     ],
 )
-def test_impossible_times(start: float, end: float, expected: tuple[int, int]) -> None:
+def test_impossible_times(start: float, end: int, expected: tuple[int, int]) -> None:
     """Negative, reversed and absurd times are clamped and counted."""
     cleaning = encoder()
     (span,) = parsed(cleaning.encode([Finished(start_ns=start, end_ns=end)]))
@@ -309,11 +309,11 @@ def test_impossible_times(start: float, end: float, expected: tuple[int, int]) -
 
 
 def test_hostile_names() -> None:
-    """A name or key that does not fit is cleaned; an empty or doubled key is dropped."""
+    """A name or key that does not fit is cleaned; an empty or doubled key, or one that is no string, is dropped."""
     bad = Finished(name="\ud800", attributes=dict([("\ud800", 1), ("\ufffd", 2), ("", 3), (7, 4), ("k" * 3000, 5)]))
     (span,) = parsed(encoder().encode([bad]))
-    assert ("\ufffd", {"\ufffd": 1, "7": 4, "k" * 2048: 5}) == (span.name, values(span))
-    assert 2 == span.dropped_attributes_count
+    assert ("\ufffd", {"\ufffd": 1, "k" * 2048: 5}) == (span.name, values(span))
+    assert 3 == span.dropped_attributes_count
 
 
 def test_lists_are_bounded() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Final, Protocol
@@ -49,7 +48,7 @@ class Cleaner:
 
     def text(self, value: object, limit: int = 0) -> str:
         """Make a string fit; another object is named by its class, since its ``str()`` may do anything."""
-        text = value if isinstance(value, str) else self._foreign(value)
+        text = value if isinstance(value, str) else f"<{type(value).__name__}>"
         limit = limit or self.max_text
         if len(text) > limit:
             self.counts["text_cut"] += 1
@@ -62,12 +61,9 @@ class Cleaner:
         return text
 
     def time(self, value: object) -> int:
-        """Make a time fit: ns since 1970, at least 0."""
         if isinstance(value, int) and 0 <= value <= UINT64_MAX:
             return int(value)
         self.counts["time_clamped"] += 1
-        if isinstance(value, float) and not math.isnan(value):
-            value = int(min(max(value, 0.0), float(INT64_MAX)))
         return min(max(value, 0), UINT64_MAX) if isinstance(value, int) else 0
 
     def interval(self, start: object, end: object) -> tuple[int, int]:
@@ -90,7 +86,7 @@ class Cleaner:
         for raw_key, raw_value in items:
             if len(seen) == MAX_ATTRIBUTES:
                 break
-            key, value = self.name(raw_key), self.value(raw_value)
+            key, value = self.name(raw_key) if isinstance(raw_key, str) else "", self.value(raw_value)
             if key and key not in seen and value is not None:
                 seen.add(key)
                 target.add(key=key, value=value)
@@ -109,8 +105,11 @@ class Cleaner:
             result.int_value = value
         elif isinstance(value, float):
             result.double_value = value
-        elif isinstance(value, str | int):
+        elif isinstance(value, str):
             result.string_value = self.text(value)
+        elif isinstance(value, int):
+            self.counts["int_as_text"] += 1
+            result.string_value = self.text(str(value) if value.bit_length() < self.max_text else hex(value))
         elif value is not None:
             self.counts["value_dropped"] += 1
             return None
@@ -129,12 +128,3 @@ class Cleaner:
             if value is not None:
                 result.array_value.values.append(value)
         return result
-
-    def _foreign(self, value: object) -> str:
-        if isinstance(value, float):
-            return float.__repr__(value)
-        if not isinstance(value, int):
-            return f"<{type(value).__name__}>"
-        if not INT64_MIN <= value <= INT64_MAX:
-            self.counts["int_as_text"] += 1
-        return str(value) if value.bit_length() < self.max_text else hex(value)
