@@ -19,13 +19,13 @@ from otel_rl.journal.otlp.wire import Request
 from otel_rl.journal.read import Run
 from otel_rl.journal.views import SpanView
 from otel_rl.process import directories
-from otel_rl.sidecar.follow import Stream, find_streams
+from otel_rl.sidecar.follow import JournalStream, find_streams
 from otel_rl.sidecar.span import MadeSpan
 from otel_rl.version import __version__
 
 
 def close_left_open(
-    directory: Path, identity: WriterIdentity, streams: Iterable[Stream], closed: Collection[bytes] = ()
+    directory: Path, identity: WriterIdentity, streams: Iterable[JournalStream], closed: Collection[bytes] = ()
 ) -> list[Request]:
     """Make the spans of the stages that a dead writer left open; the same bytes each time.
 
@@ -51,7 +51,7 @@ def close_left_open(
     return requests
 
 
-def _redirected(directory: Path, writer: str) -> list[Stream]:
+def _redirected(directory: Path, writer: str) -> list[JournalStream]:
     """Find what the writer wrote elsewhere when its disk was full: stages that are open here may have ended there."""
     folder = directories.redirected(directory)
     with suppress(OSError):

@@ -27,7 +27,7 @@ class Position(NamedTuple):
     offset: int = 0
 
 
-class Piece(NamedTuple):
+class Entry(NamedTuple):
     """A frame of the stream, or bytes that are none."""
 
     item: Frame | Damage
@@ -35,7 +35,7 @@ class Piece(NamedTuple):
     """Behind it."""
 
 
-class Stream:
+class JournalStream:
     """The segments that one writer wrote of one signal."""
 
     def __init__(self, writer: str, signal: Signal) -> None:
@@ -61,7 +61,7 @@ class Stream:
         total = sum(self._size(files, number, last) for number in files if number >= position.segment)
         return max(total - (position.offset if position.segment in files else 0), 0)
 
-    def pieces(self, position: Position, *, finished: bool) -> Iterator[Piece]:
+    def entries(self, position: Position, *, finished: bool) -> Iterator[Entry]:
         """Read on from a position, as far as there are whole frames.
 
         Args:
@@ -75,7 +75,7 @@ class Stream:
         last = max(files, default=0)
         for number in sorted(number for number in files if number >= position.segment):
             offset = position.offset if number == position.segment else 0
-            yield from _pieces(files[number], number, offset, grows=number == last and not finished)
+            yield from _read(files[number], number, offset, grows=number == last and not finished)
 
     def end(self, position: Position) -> Position:
         """Find the end of the last whole frame that is there now, from a position on.
@@ -84,8 +84,8 @@ class Stream:
         """
         last = max(self.files, default=0)
         end = max(position, Position(last, 0))
-        for piece in self.pieces(end, finished=False):
-            end = piece.end
+        for entry in self.entries(end, finished=False):
+            end = entry.end
         return end
 
     def adopt(self) -> None:
@@ -96,7 +96,7 @@ class Stream:
         Raises:
             OSError: it cannot be renamed, or a segment cannot be read.
         """
-        if self.held is not None and not any(is_own(piece.item) for piece in self.pieces(Position(), finished=True)):
+        if self.held is not None and not any(is_own(entry.item) for entry in self.entries(Position(), finished=True)):
             number = max(self.files, default=-1) + 1
             self.held.rename(self.held.with_name(f"{self.writer}.{self.signal}.{number:06d}.otlp"))
 
@@ -112,13 +112,13 @@ class Stream:
         return size
 
 
-def find_streams(directory: Path) -> dict[tuple[str, Signal], Stream]:
+def find_streams(directory: Path) -> dict[tuple[str, Signal], JournalStream]:
     """Find the streams of a run directory as it is now.
 
     Raises:
         OSError: the directory cannot be listed.
     """
-    streams: dict[tuple[str, Signal], Stream] = {}
+    streams: dict[tuple[str, Signal], JournalStream] = {}
     with os.scandir(directory) as entries:
         for entry in entries:
             match, is_held = NAME.fullmatch(entry.name), held.NAME.fullmatch(entry.name)
@@ -128,7 +128,7 @@ def find_streams(directory: Path) -> dict[tuple[str, Signal], Stream]:
             key = named[1], cast("Signal", named[2])
             stream = streams.get(key)
             if stream is None:
-                stream = streams[key] = Stream(*key)
+                stream = streams[key] = JournalStream(*key)
             if match is None:
                 stream.held = directory / entry.name
             else:
@@ -136,7 +136,7 @@ def find_streams(directory: Path) -> dict[tuple[str, Signal], Stream]:
     return streams
 
 
-def identity_of(stream: Stream) -> WriterIdentity | None:
+def identity_of(stream: JournalStream) -> WriterIdentity | None:
     """Read who writes a stream, from the first frame of any of its files."""
     for path in [*(path for _, path in sorted(stream.files.items())), *filter(None, [stream.held])]:
         try:
@@ -149,7 +149,7 @@ def identity_of(stream: Stream) -> WriterIdentity | None:
     return None
 
 
-def _pieces(path: Path, number: int, offset: int, *, grows: bool) -> Iterator[Piece]:
+def _read(path: Path, number: int, offset: int, *, grows: bool) -> Iterator[Entry]:
     """Read a segment in chunks; what may be the begin of a whole frame is left for a larger chunk, or for later."""
     with suppress(FileNotFoundError), open(path, "rb") as file:  # it may go at the size cap
         size = CHUNK
@@ -164,10 +164,10 @@ def _pieces(path: Path, number: int, offset: int, *, grows: bool) -> Iterator[Pi
                 if is_open and (has_more or grows):
                     break
                 done = cut
-                yield Piece(item, Position(number, offset + done))
+                yield Entry(item, Position(number, offset + done))
             if not done and has_more and size == LARGEST:  # no frame begins here, but one may begin at the very end
                 done = min(cut, size - HEADER_BYTES)
-                yield Piece(Damage(0, done, "garbage"), Position(number, offset + done))
+                yield Entry(Damage(0, done, "garbage"), Position(number, offset + done))
             if not done and not has_more:
                 return
             offset, size = offset + done, CHUNK if done else LARGEST

@@ -164,7 +164,7 @@ def targets_of(server: Sink, *signals: str) -> tuple[Target, ...]:
 
 @pytest.mark.medium
 def test_it_goes_on_as_long_as_something_is_taken(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Piece by piece, over a link that is slow: the grace period is that of a side that takes nothing."""
+    """Entry by piece, over a link that is slow: the grace period is that of a side that takes nothing."""
     rank, link, said = Rank(run), SlowLink(), list[str]()
     rank.write(640)
     monkeypatch.setattr(main.signal, "signal", lambda *arguments: None)
