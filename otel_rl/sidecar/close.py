@@ -1,7 +1,7 @@
 """What a dead process left open, as spans that end at its last sign of life.
 
-What was closed stays closed: of a process that was only taken for dead (stopped, in a container that was paused) the
-real end of such a span is not sent, since nothing may arrive twice under one id with different content.
+What was closed stays closed: if the process was only stopped, the real end of such a span is not sent, since nothing
+may arrive twice under one id with different content.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def close_left_open(
         streams: of the writer, all signals.
         closed: ids of the spans that were closed before.
 
-    Cost: reads the writer's journal, without its metrics where it left nothing open.
+    Cost: reads the writer's journal, without its metrics if it left nothing open.
     """
     everywhere = [*streams, *_redirected(directory, identity.writer)]
     segments = [Segment(path, stream.signal, number) for stream in everywhere for number, path in stream.files.items()]
@@ -52,7 +52,7 @@ def close_left_open(
 
 
 def _redirected(directory: Path, writer: str) -> list[JournalStream]:
-    """Find what the writer wrote elsewhere when its disk was full: stages that are open here may have ended there."""
+    """Return what the writer wrote elsewhere when its disk was full: stages that are open here may have ended there."""
     folder = directories.redirected(directory)
     with suppress(OSError):
         if folder is not None:

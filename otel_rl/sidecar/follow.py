@@ -1,4 +1,4 @@
-"""Following a journal while it is written: whole frames from a position on, and what lies between them."""
+"""Follow a journal while it is written: whole frames from a position on, and the damage between them."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from otel_rl.journal.identity import WriterIdentity
 
 CHUNK: Final = 4 << 20
 LARGEST: Final = HEADER_BYTES + MAX_PAYLOAD_BYTES
-"""No frame is larger."""
+"""Size of the largest frame."""
 FIRST_BYTES: Final = 1 << 16
-"""The writer's frame is shorter than that."""
+"""The writer's frame is shorter."""
 
 
 class Position(NamedTuple):
-    """A place in the stream of one writer's frames of one signal: everything before it is done."""
+    """A position in the stream of one writer's frames of one signal: everything before it is done."""
 
     segment: int = 0
     offset: int = 0
@@ -32,7 +32,6 @@ class Entry(NamedTuple):
 
     item: Frame | Damage
     end: Position
-    """Behind it."""
 
 
 class JournalStream:
@@ -46,7 +45,7 @@ class JournalStream:
         self.held: Path | None = None
         """What its writer holds of the signal (``journal/held.py``)."""
         self._sizes: dict[int, int] = {}
-        """Of the segments that are not written any more, so that ten thousand of them are not looked up every time."""
+        """Of the segments that are not written any more, so that ten thousand of them are not read each time."""
 
     @property
     def newest(self) -> Path | None:
@@ -55,7 +54,7 @@ class JournalStream:
         return files[max(files)] if files else self.held
 
     def unread(self, position: Position) -> int:
-        """Bytes behind a position."""
+        """Return the bytes after a position."""
         files = self.files
         last = max(files, default=0)
         total = sum(self._size(files, number, last) for number in files if number >= position.segment)
@@ -65,8 +64,8 @@ class JournalStream:
         """Read on from a position, as far as there are whole frames.
 
         Args:
-            position: where to begin; a segment that is gone meanwhile is passed over.
-            finished: nobody writes any more, so that a torn end is damage and not a frame that is being written.
+            position: where to begin; a segment that is gone meanwhile is skipped.
+            finished: its writer is dead, so that a torn end is damage and not a frame that is being written.
 
         Raises:
             OSError: a segment that is there cannot be read.
@@ -150,7 +149,7 @@ def identity_of(stream: JournalStream) -> WriterIdentity | None:
 
 
 def _read(path: Path, number: int, offset: int, *, grows: bool) -> Iterator[Entry]:
-    """Read a segment in chunks; what may be the begin of a whole frame is left for a larger chunk, or for later."""
+    """Read a segment in chunks; what may be the begin of a frame is left for a larger chunk, or the next call."""
     with suppress(FileNotFoundError), open(path, "rb") as file:  # it may go at the size cap
         size = CHUNK
         while True:

@@ -90,18 +90,12 @@ def test_a_directory_that_is_there_is_followed_as_it_is_called(root: Path, tmp_p
     assert [there, there, there, root / folder_name("my run é")] == Followed.seen
 
 
-@pytest.mark.parametrize(
-    ("run", "said"),
-    [
-        ("", "RUN is empty: it takes a name or a path"),
-        ("/", "RUN is /: it takes the path of a run's directory"),
-        ("/tmp/..", "RUN is /: it takes the path of a run's directory"),
-    ],
-)
-def test_what_names_no_run_is_said(root: Path, run: str, said: str) -> None:
+@pytest.mark.parametrize("run", ["", "/", "/tmp/.."])
+def test_what_names_no_run_is_said(root: Path, run: str) -> None:
     """A script's variable that is not set, and the root of the file system: nothing is made there."""
     result = CliRunner().invoke(app, ["sidecar", run])
-    assert (2, f"otel-rl: {said}\n", []) == (
+    said = "otel-rl: RUN takes a name, or the path of a run's directory\n"
+    assert (2, said, []) == (
         result.exit_code,
         result.stderr,
         Followed.seen,
@@ -113,7 +107,7 @@ def test_patience_has_an_end(root: Path, seconds: str) -> None:
     """Never for ever, and never none."""
     result = CliRunner().invoke(app, ["ship", "run", "--give-up", seconds], env={"COLUMNS": "200"})
     assert 2 == result.exit_code
-    assert "it takes seconds, above 0 and at most 604,800, a week" in result.stderr
+    assert "--give-up" in result.stderr
 
 
 def test_a_run_is_sent_by_the_name_that_its_user_gave(root: Path) -> None:

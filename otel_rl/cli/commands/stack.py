@@ -76,7 +76,7 @@ def up(
         f"Train into it:  OTEL_EXPORTER_OTLP_ENDPOINT={at.url('grpc')} otel-rl run -- python train.py",
         f"See traces:     {at.url('jaeger')}",
         f"See metrics:    {at.url('prometheus')}",
-        "                (built by scripts/backends they answer queries, but have no pages: collector/README.md)",
+        "                (those built by scripts/backends have no web UI: collector/README.md)",
         f"End it:         otel-rl stack down{where}",
     )
     console.print("\n".join(lines), soft_wrap=True)  # to be copied
@@ -140,7 +140,7 @@ def _print(rows: list[Row]) -> None:
 
 @contextmanager
 def _said() -> Iterator[None]:
-    """End the command with the sentence that says what keeps the stack from it, and the log's last lines below."""
+    """End the command with what is wrong with the stack, and the last lines of the log."""
     from otel_rl.stack.problem import StackError
 
     try:
