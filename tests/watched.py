@@ -16,7 +16,7 @@ from otel_rl.journal.read import open_run
 from otel_rl.journal.views import PointView, SpanView, points, spans
 from otel_rl.sidecar.compare import compare, rank_step
 from otel_rl.sidecar.compare.compare import RankComparer
-from otel_rl.sidecar.node import Node
+from otel_rl.sidecar.ship_node import Node
 from tests.peers import ALIVE, MS, Did, Met
 
 SIDECAR = replace(ALIVE, writer="sidecar-0-1-a")

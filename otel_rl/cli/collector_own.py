@@ -29,7 +29,7 @@ OURS: Final = {
 """What drops points that Prometheus refuses, and why."""
 
 
-class Series(NamedTuple):
+class CollectorSeries(NamedTuple):
     """One series of the Collector."""
 
     name: str
@@ -53,7 +53,7 @@ def collectors(environ: Mapping[str, str] = os.environ) -> list[Finding]:
 def _asked(address: str) -> list[Finding]:
     from http.client import HTTPConnection, HTTPException  # the other commands start faster without it
 
-    series: list[Series] = []
+    series: list[CollectorSeries] = []
     with suppress(OSError, ValueError, HTTPException):
         connection = HTTPConnection(address, timeout=ANSWER_S)
         connection.request("GET", "/metrics")
@@ -68,14 +68,14 @@ def _asked(address: str) -> list[Finding]:
     return found
 
 
-def _series(text: str) -> Iterator[Series]:
+def _series(text: str) -> Iterator[CollectorSeries]:
     for line in text.splitlines():
         if match := LINE.fullmatch(line):
             with suppress(ValueError, OverflowError):
-                yield Series(match[1], dict(LABEL.findall(match[2] or "")), int(float(match[3])))
+                yield CollectorSeries(match[1], dict(LABEL.findall(match[2] or "")), int(float(match[3])))
 
 
-def _lost(series: list[Series]) -> Iterator[Finding]:
+def _lost(series: list[CollectorSeries]) -> Iterator[Finding]:
     """Return what exporters failed to send and what our filters dropped.
 
     A failure that is not permanent is tried again; older Collectors do not tell.
@@ -95,7 +95,7 @@ def _lost(series: list[Series]) -> Iterator[Finding]:
             yield Finding("wrong", "points dropped", f"{count(value)} by {filtered}: {OURS[filtered]}")
 
 
-def _waiting(series: list[Series]) -> Iterator[Finding]:
+def _waiting(series: list[CollectorSeries]) -> Iterator[Finding]:
     """Return what waits in queues, in the unit of each: bytes in the configurations of ``collector/``."""
     sizes = {
         (labels.get("exporter", ""), labels.get("data_type", ""), name.rpartition("_")[2]): value

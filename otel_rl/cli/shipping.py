@@ -17,10 +17,10 @@ from otel_rl.journal.frame import Signal
 from otel_rl.journal.read import Run
 from otel_rl.report.format import count, seconds, size
 from otel_rl.sidecar import owner
-from otel_rl.sidecar.follow import find_streams
 from otel_rl.sidecar.settings import PREFIX, SIGNALS, Target, is_sent, targets
 from otel_rl.sidecar.ship.client import connect, explain
 from otel_rl.sidecar.ship.progress import load
+from otel_rl.sidecar.streams import find_streams
 
 ANSWER_S = 5.0
 LOST: Final = frozenset({"rejected", "refused", "damaged"})

@@ -19,8 +19,8 @@ from otel_rl.journal.otlp.wire import Request
 from otel_rl.journal.read import Run
 from otel_rl.journal.views import SpanView
 from otel_rl.process import directories
-from otel_rl.sidecar.follow import JournalStream, find_streams
-from otel_rl.sidecar.span import MadeSpan
+from otel_rl.sidecar.made_span import MadeSpan
+from otel_rl.sidecar.streams import JournalStream, find_streams
 from otel_rl.version import __version__
 
 

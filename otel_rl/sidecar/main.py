@@ -17,9 +17,9 @@ from otel_rl.guard import guard, logger, report
 from otel_rl.journal.identity import WriterIdentity
 from otel_rl.sidecar import owner
 from otel_rl.sidecar.compare.compare import RankComparer
-from otel_rl.sidecar.node import SCAN_S, Node
 from otel_rl.sidecar.self_journal import PERIOD_S, OwnJournal
 from otel_rl.sidecar.settings import Target
+from otel_rl.sidecar.ship_node import SCAN_S, Node
 from otel_rl.version import __version__
 
 QUIET_S: Final = 3.0

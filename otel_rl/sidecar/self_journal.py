@@ -15,8 +15,8 @@ from otel_rl.journal.otlp.encode import Request, SpanEncoder
 from otel_rl.journal.write import Writer
 from otel_rl.probes.sample import Sample
 from otel_rl.records import MetricPoints, Number, Value
-from otel_rl.sidecar.node import Node
 from otel_rl.sidecar.sampler import Sampler
+from otel_rl.sidecar.ship_node import Node
 from otel_rl.version import __version__
 
 PERIOD_S: Final = 5.0

@@ -53,7 +53,7 @@ def test_gateway_is_not_open_by_accident(tmp_path: Path) -> None:
 
 
 def test_options_of_the_gateway_are_valid(tmp_path: Path) -> None:
-    """SpanTail sampling and span metrics work as soon as the comment signs are taken away."""
+    """Tail sampling and span metrics work as soon as the comment signs are taken away."""
     text = (CONFIGURATIONS / "gateway.yaml").read_text()
     options = tmp_path / "gateway.yaml"
     options.write_text(text.replace("#| ", ""))

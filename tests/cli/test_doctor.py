@@ -27,8 +27,8 @@ from otel_rl.journal.read import open_run
 from otel_rl.journal.write import Writer
 from otel_rl.report.format import size
 from otel_rl.requests import queue
-from otel_rl.sidecar.follow import Position
 from otel_rl.sidecar.ship.progress import ShipProgress, load, save
+from otel_rl.sidecar.streams import Position
 from tests.fixtures import Recording
 from tests.made_runs import Plan, write_run
 from tests.sink import Answer, Tls, make_certificates, sink

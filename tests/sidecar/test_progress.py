@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from otel_rl.sidecar.follow import Position, find_streams
 from otel_rl.sidecar.ship import progress as module
 from otel_rl.sidecar.ship.progress import Range, ShipProgress, load, save
+from otel_rl.sidecar.streams import Position, find_streams
 from tests.sink import ALIVE, Rank
 
 WRITER = "trainer-0-1-ab"
@@ -25,7 +25,7 @@ def rows(progress: dict[str, ShipProgress]) -> dict[str, object]:
 
 
 def advanced() -> dict[str, ShipProgress]:
-    """ShipProgress of which nothing is as it was at the begin."""
+    """Progress of which nothing is as it was at the begin."""
     found = load(Path("nowhere"), WRITER)
     traces = found["traces"]
     traces.advance(

@@ -19,7 +19,6 @@ from google.rpc.error_details_pb2 import RetryInfo
 
 from otel_rl.journal.frame import Signal
 from otel_rl.journal.otlp.encode import SpanEncoder
-from otel_rl.sidecar.follow import Position, find_streams
 from otel_rl.sidecar.settings import SIGNALS, targets
 from otel_rl.sidecar.ship import client, shipper, trace_budget
 from otel_rl.sidecar.ship.client import connect
@@ -27,6 +26,7 @@ from otel_rl.sidecar.ship.progress import ShipProgress
 from otel_rl.sidecar.ship.shipper import Followed, Shipper
 from otel_rl.sidecar.ship.split import records
 from otel_rl.sidecar.ship.trace_budget import SIBLINGS, TraceBudget
+from otel_rl.sidecar.streams import Position, find_streams
 from tests.made_runs import FakeSpan
 from tests.sidecar.test_client import status_of
 from tests.sink import MAX_BYTES, Answer, Rank, Sink, sink

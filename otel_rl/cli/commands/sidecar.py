@@ -22,8 +22,8 @@ from otel_rl.journal.identity import WriterIdentity
 from otel_rl.process.identity import folder_name
 from otel_rl.sidecar import owner
 from otel_rl.sidecar.main import ANOTHER, TOUCH_S, Sidecar
-from otel_rl.sidecar.node import Node
 from otel_rl.sidecar.settings import Target, ignored, targets
+from otel_rl.sidecar.ship_node import Node
 from otel_rl.version import __version__
 
 WEEK_S: Final = 604_800.0

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Final
 
-from otel_rl.sidecar.compare.rank_step import RankStep, Role
+from otel_rl.sidecar.compare.rank_step import ComparedStep, Role
 
 KEPT_STEPS: Final = 64
 """Steps of a role that wait for a rank."""
@@ -25,7 +25,7 @@ class AlignedStep:
     role: Role
     since: float
     """When its first rank was there, monotonic, s."""
-    steps: dict[int, RankStep] = field(default_factory=dict)
+    steps: dict[int, ComparedStep] = field(default_factory=dict)
     """By rank."""
 
 
@@ -41,7 +41,7 @@ class Alignment:
         self._left: defaultdict[Role, StepNumber] = defaultdict(lambda: (0, -1))
         """The last step that does not wait any more."""
 
-    def add(self, step: RankStep, now: float) -> None:
+    def add(self, step: ComparedStep, now: float) -> None:
         """Add the step of one rank; it is counted as late if the step was compared already."""
         loops = self._loops[step.role]
         if step.loop not in loops:

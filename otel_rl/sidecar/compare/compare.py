@@ -18,12 +18,12 @@ from otel_rl.journal.otlp.encode import Request
 from otel_rl.probes.sample import Sample
 from otel_rl.sidecar.compare.align import AlignedStep, Alignment
 from otel_rl.sidecar.compare.emit import Emitter
-from otel_rl.sidecar.compare.rank_step import KEYS, RankSteps, Role, role_of
+from otel_rl.sidecar.compare.rank_step import KEYS, Role, StepCollector, role_of
 from otel_rl.sidecar.compare.skew import disagree, members
 from otel_rl.sidecar.compare.tail import SpanTail
-from otel_rl.sidecar.follow import JournalStream
-from otel_rl.sidecar.node import Node
 from otel_rl.sidecar.owner import ROLE
+from otel_rl.sidecar.ship_node import Node
+from otel_rl.sidecar.streams import JournalStream
 
 WORK_S: Final = 0.5
 """One call reads no longer; the directory is scanned between two."""
@@ -59,7 +59,7 @@ class RankComparer:
         """Roles whose lowest rank is on this node."""
         self._since: dict[Role, float] = {}
         """When roles were first seen without rank 0, monotonic, s."""
-        self._steps = RankSteps()
+        self._steps = StepCollector()
         self._alignment = Alignment()
         self._members: defaultdict[Role, defaultdict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
         """By process group, the ranks that were ever seen in it."""

@@ -26,11 +26,11 @@ from otel_rl.journal.views import PointView
 from otel_rl.records import Attributes, MetricPoints, Number
 from otel_rl.runs.calls import is_work, matched_peers
 from otel_rl.runs.spans import SKEW, UNKNOWN, integer, text
-from otel_rl.sidecar.compare.rank_step import RankStep, Role
+from otel_rl.sidecar.compare.rank_step import ComparedStep, Role
 from otel_rl.sidecar.compare.skew import Wait, longest_waits
-from otel_rl.sidecar.follow import Position, find_streams
+from otel_rl.sidecar.made_span import MadeSpan
 from otel_rl.sidecar.owner import ROLE
-from otel_rl.sidecar.span import MadeSpan
+from otel_rl.sidecar.streams import Position, find_streams
 from otel_rl.version import __version__
 
 DENOMINATOR: Final[Denominator] = "step"
@@ -79,7 +79,7 @@ class Emitter:
         return self._done_ns[_rank_of(resource)]
 
     def emit(
-        self, steps: Mapping[int, RankStep], readable: Collection[int], known: Mapping[str, Collection[int]]
+        self, steps: Mapping[int, ComparedStep], readable: Collection[int], known: Mapping[str, Collection[int]]
     ) -> None:
         """Make the records of one step.
 
@@ -125,7 +125,7 @@ class Emitter:
         named |= set(slow)
         return {key: slow.get(key, 0.0) for key in sorted(named)}
 
-    def _waited(self, step: RankStep, wait_ns: int, scope: str) -> Iterator[MetricPoints]:
+    def _waited(self, step: ComparedStep, wait_ns: int, scope: str) -> Iterator[MetricPoints]:
         rank = _rank_of(step.resource)
         total = self._totals[rank, scope]
         total.start_ns = total.start_ns or step.begin_ns
@@ -145,7 +145,7 @@ class Emitter:
         return self._encoders[key]
 
 
-def _idle(step: RankStep, wait: Wait) -> MadeSpan:
+def _idle(step: ComparedStep, wait: Wait) -> MadeSpan:
     collective = wait.collective
     attributes = {
         v.IDLE_REASON: SKEW,
@@ -166,7 +166,7 @@ def _idle(step: RankStep, wait: Wait) -> MadeSpan:
     )
 
 
-def _slow(step: RankStep, costs: Mapping[tuple[int, str], float], scope: str) -> Iterator[MetricPoints]:
+def _slow(step: ComparedStep, costs: Mapping[tuple[int, str], float], scope: str) -> Iterator[MetricPoints]:
     points = [
         Number(step.end_ns, cost, {v.STAGE: stage, v.SCOPE_KEY: scope})
         for (rank, stage), cost in costs.items()

@@ -73,7 +73,7 @@ class RankCollective(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class RankStep:
+class ComparedStep:
     """One step of one rank."""
 
     role: Role
@@ -113,7 +113,7 @@ class _Trace:
     """Steps of the same writer that had ended with it."""
 
 
-class RankSteps:
+class StepCollector:
     """Collects the spans of all writers until their steps have ended."""
 
     def __init__(self, kept_spans: int = KEPT_SPANS) -> None:
@@ -136,7 +136,7 @@ class RankSteps:
         """End of the container that was read last, by writer and by its clock."""
         self._on_device: set[str] = set()
         """Writers whose stages wait for a device's time."""
-        self._early: list[RankStep] = []
+        self._early: list[ComparedStep] = []
         """Steps that were removed to make room."""
 
     def add(self, span: SpanView, known_from_ns: int, now: float) -> None:
@@ -181,7 +181,7 @@ class RankSteps:
         while self._spans > self._kept_spans:
             self._give_up()
 
-    def completed(self, now: float, read: Collection[str], finished: Collection[str] = ()) -> Iterator[RankStep]:
+    def completed(self, now: float, read: Collection[str], finished: Collection[str] = ()) -> Iterator[ComparedStep]:
         """Remove and return the steps whose spans are all there, those of a writer in order.
 
         Args:
@@ -203,7 +203,7 @@ class RankSteps:
         ]
         self._known.clear(KEPT_LABELS)
         for key, container in sorted(done, key=lambda item: item[1].start_ns):
-            yield _rank_step(container, self._drop(key), self._known)
+            yield _compared_step(container, self._drop(key), self._known)
 
     def forget(self, writer: str) -> None:
         """Forget what a writer left without an end."""
@@ -235,7 +235,7 @@ class RankSteps:
         if trace.container is None:
             self._passed[key[0]][key[1]] = True
         elif self._steps[key[0]] - trace.steps >= LAST_SPANS_STEPS and key[0] not in self._on_device:
-            self._early.append(_rank_step(trace.container, spans, self._known))
+            self._early.append(_compared_step(trace.container, spans, self._known))
         else:
             self.overflown += 1
 
@@ -246,7 +246,7 @@ def _is_whole_step(container: SpanView) -> bool:
     return iteration_of(container.attributes) is not None and not is_cut
 
 
-def _rank_step(container: SpanView, spans: Sequence[SpanView], known: Known) -> RankStep:
+def _compared_step(container: SpanView, spans: Sequence[SpanView], known: Known) -> ComparedStep:
     resource = container.resource
     whole = piece(container)
     spans = in_front(own_stages(spans))
@@ -255,7 +255,7 @@ def _rank_step(container: SpanView, spans: Sequence[SpanView], known: Known) -> 
     stages = [one for one in pieces if one.parent == whole.key and not one.is_comm]
     waiting = [one for one in pieces if kind_of(one.label) is Kind.IDLE]
     idle = {below.key for one in waiting for below in tree.below(one.key)}
-    return RankStep(
+    return ComparedStep(
         role=role_of(resource),
         rank=integer(resource, v.RANK),
         loop=text(container.attributes, v.LOOP_NAME),

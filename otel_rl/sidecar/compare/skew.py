@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from otel_rl.analysis.waits import waits
-from otel_rl.sidecar.compare.rank_step import RankCollective, RankStep
+from otel_rl.sidecar.compare.rank_step import ComparedStep, RankCollective
 
 LEAST_WAIT_NS: Final = 1_000_000
 """A shorter wait in one collective is no span."""
@@ -28,7 +28,7 @@ class Wait(NamedTuple):
     """The rank that was waited for."""
 
 
-def members(steps: Iterable[RankStep]) -> dict[str, set[int]]:
+def members(steps: Iterable[ComparedStep]) -> dict[str, set[int]]:
     """Return the ranks that are seen in each process group."""
     found: defaultdict[str, set[int]] = defaultdict(set)
     for step in steps:
@@ -38,7 +38,7 @@ def members(steps: Iterable[RankStep]) -> dict[str, set[int]]:
 
 
 def longest_waits(
-    steps: Mapping[int, RankStep], readable: Collection[int], known: Mapping[str, Collection[int]]
+    steps: Mapping[int, ComparedStep], readable: Collection[int], known: Mapping[str, Collection[int]]
 ) -> Iterator[Wait]:
     """Find the longest waits of each rank in the collectives of one step.
 
@@ -70,7 +70,7 @@ def longest_waits(
         yield from sorted(longest, key=lambda wait: wait.collective.begin_ns)
 
 
-def disagree(steps: Iterable[RankStep]) -> bool:
+def disagree(steps: Iterable[ComparedStep]) -> bool:
     """Return whether two ranks give one number to different steps: their collectives of one group are too far apart.
 
     Those of one step lie no farther apart than the step has collectives.
@@ -93,7 +93,7 @@ def _are_apart(ranges: list[tuple[int, int]], count: int) -> bool:
     return max(firsts) > min(lasts) and max(lasts) - min(firsts) >= count
 
 
-def _matched(steps: Mapping[int, RankStep]) -> dict[_Key, dict[int, RankCollective]]:
+def _matched(steps: Mapping[int, ComparedStep]) -> dict[_Key, dict[int, RankCollective]]:
     """Match the collectives over the ranks; one that a rank seems to have twice is left out."""
     matched: defaultdict[_Key, dict[int, RankCollective]] = defaultdict(dict)
     wrong = {(*name, number) for name, numbers in _uneven(steps).items() for number in numbers}
@@ -105,7 +105,7 @@ def _matched(steps: Mapping[int, RankStep]) -> dict[_Key, dict[int, RankCollecti
     return {key: collectives for key, collectives in matched.items() if key not in wrong}
 
 
-def _numbered(step: RankStep) -> Iterator[tuple[_Key, RankCollective]]:
+def _numbered(step: ComparedStep) -> Iterator[tuple[_Key, RankCollective]]:
     """Return the key of each collective; without a number it is numbered within the step, below 0."""
     without: Counter[tuple[str, str]] = Counter()
     for collective in step.collectives:
@@ -114,7 +114,7 @@ def _numbered(step: RankStep) -> Iterator[tuple[_Key, RankCollective]]:
         yield (*name, collective.sequence or without[name]), collective
 
 
-def _uneven(steps: Mapping[int, RankStep]) -> dict[tuple[str, str], range]:
+def _uneven(steps: Mapping[int, ComparedStep]) -> dict[tuple[str, str], range]:
     """Find what has no numbers and is more frequent on one rank: then the k-th of one is not that of another."""
     counts: defaultdict[tuple[str, str], set[int]] = defaultdict(set)
     for step in steps.values():
@@ -133,7 +133,7 @@ def _may_lack(collectives: Mapping[int, RankCollective], cut: Collection[int]) -
 
 def _is_complete(
     collectives: Mapping[int, RankCollective],
-    steps: Mapping[int, RankStep],
+    steps: Mapping[int, ComparedStep],
     readable: Collection[int],
     known: Mapping[str, Collection[int]],
 ) -> bool:

@@ -16,7 +16,7 @@ from otel_rl.journal.identity import WriterIdentity
 from otel_rl.journal.views import SpanView
 from otel_rl.records import Attributes
 from otel_rl.runs.spans import integer
-from otel_rl.sidecar.follow import FIRST_BYTES, JournalStream, Position
+from otel_rl.sidecar.streams import FIRST_BYTES, JournalStream, Position
 
 SET_BACK_NS: Final = 60_000_000_000
 """Frames of one cycle may be in any order, but not so far apart."""

@@ -50,7 +50,7 @@ LATER_GRPC: Final = frozenset({
 })  # fmt: skip
 TOO_LARGE_CODES: Final = frozenset({"RESOURCE_EXHAUSTED", "OUT_OF_RANGE"})
 BLOCKED_GRPC: Final = frozenset({"UNAUTHENTICATED", "PERMISSION_DENIED", "UNIMPLEMENTED", "NOT_FOUND"})
-BROKEN_GRPC: Final = ("RST_STREAM", "JournalStream removed", "GOAWAY", "Socket closed")
+BROKEN_GRPC: Final = ("RST_STREAM", "Stream removed", "GOAWAY", "Socket closed")
 """In the details of a call whose connection broke, whatever its code: there was no answer."""
 TOO_LARGE_GRPC: Final = re.compile(
     r"larger than max|message exceeds|(message|request|payload|body)( length| size)?( is)? too (large|big|long)", re.I

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from otel_rl.journal.acknowledged import path_of
 from otel_rl.journal.frame import WRITER, Frame, Signal
-from otel_rl.sidecar.follow import JournalStream, Position
+from otel_rl.sidecar.streams import JournalStream, Position
 
 COUNTS: Final = ("shipped", "rejected", "refused", "left_out", "fetched", "damaged")
 """What becomes of records: accepted; not accepted of a request that was; refused with their request; above the budget

@@ -18,11 +18,11 @@ from typing import Final, NamedTuple
 from google.protobuf.message import DecodeError
 
 from otel_rl.journal.frame import TYPES, WRITER, Damage, Frame, Signal
-from otel_rl.sidecar.follow import JournalStream, Position
 from otel_rl.sidecar.ship.client import Client, Outcome, explain
 from otel_rl.sidecar.ship.progress import Range, ShipProgress
 from otel_rl.sidecar.ship.split import halves
 from otel_rl.sidecar.ship.trace_budget import Chosen, TraceBudget
+from otel_rl.sidecar.streams import JournalStream, Position
 
 MAX_REQUEST: Final = 2_500_000
 """Bytes of a request: gRPC servers refuse more than 4 MiB by default, and each Collector on the way adds up to half a

@@ -27,13 +27,13 @@ from otel_rl.journal.otlp.encode import Request
 from otel_rl.journal.read import open_run
 from otel_rl.process import directories
 from otel_rl.records import Log, MetricPoints, Number
-from otel_rl.sidecar import node as module
+from otel_rl.sidecar import ship_node as module
 from otel_rl.sidecar.close import close_left_open
-from otel_rl.sidecar.follow import find_streams
-from otel_rl.sidecar.node import Node
 from otel_rl.sidecar.settings import targets
 from otel_rl.sidecar.ship import shipper
 from otel_rl.sidecar.ship.progress import ShipProgress, load
+from otel_rl.sidecar.ship_node import Node
+from otel_rl.sidecar.streams import find_streams
 from tests.made_runs import FakeSpan
 from tests.sidecar.test_close import open_log
 from tests.sink import ALIVE, DEAD, Answer, Rank, Sink, sink

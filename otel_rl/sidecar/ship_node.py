@@ -17,13 +17,13 @@ from otel_rl.journal.files import ends_closed
 from otel_rl.journal.frame import Signal
 from otel_rl.journal.identity import WriterIdentity
 from otel_rl.sidecar.close import close_left_open
-from otel_rl.sidecar.follow import JournalStream, find_streams, identity_of
 from otel_rl.sidecar.settings import SIGNALS, Target
 from otel_rl.sidecar.ship.client import connect
 from otel_rl.sidecar.ship.progress import ShipProgress, load, save
 from otel_rl.sidecar.ship.shipper import Followed, Outgoing, Shipper
 from otel_rl.sidecar.ship.split import records
 from otel_rl.sidecar.ship.trace_budget import TraceBudget
+from otel_rl.sidecar.streams import JournalStream, find_streams, identity_of
 
 SCAN_S: Final = 0.5
 SAVE_S: Final = 1.0

@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from otel_rl.journal.frame import Damage, Frame, pack
-from otel_rl.sidecar import follow
-from otel_rl.sidecar.follow import JournalStream, Position, find_streams, identity_of
+from otel_rl.sidecar import streams
+from otel_rl.sidecar.streams import JournalStream, Position, find_streams, identity_of
 from tests.sink import ALIVE, Rank
 
 NAME = "trainer-0-1-ab.traces.000000.otlp"
@@ -106,7 +106,7 @@ def test_segments_follow_each_other_and_may_be_gone(tmp_path: Path) -> None:
 
 def test_a_frame_larger_than_what_is_read_at_once(tmp_path: Path) -> None:
     """It comes whole, and so does what is around it."""
-    large = os.urandom(follow.CHUNK + 1000)
+    large = os.urandom(streams.CHUNK + 1000)
     (tmp_path / NAME).write_bytes(frames(b"a", large, b"b"))
     for finished in (True, False):
         assert [b"a", large, b"b"] == read(stream_of(tmp_path), finished=finished)[0]
@@ -114,8 +114,8 @@ def test_a_frame_larger_than_what_is_read_at_once(tmp_path: Path) -> None:
 
 def test_garbage_larger_than_any_frame_is_passed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sparse files and overwritten ones end somewhere."""
-    monkeypatch.setattr(follow, "CHUNK", 100)
-    monkeypatch.setattr(follow, "LARGEST", 200)
+    monkeypatch.setattr(streams, "CHUNK", 100)
+    monkeypatch.setattr(streams, "LARGEST", 200)
     data = frames(b"a") + bytes(1001) + frames(b"b") + b"x" * 977
     (tmp_path / NAME).write_bytes(data)
     payloads, position, _ = read(stream_of(tmp_path))
@@ -179,13 +179,13 @@ def test_reading_in_steps_gives_the_same_frames(
     contents = [b"".join(frames(part) if kind == "frame" else part for kind, part in parts) for parts in segments]
     for number, content in enumerate(contents):
         (tmp_path / f"w.traces.{number:06d}.otlp").write_bytes(content)
-    monkeypatch.setattr(follow, "CHUNK", 4 << 20)
+    monkeypatch.setattr(streams, "CHUNK", 4 << 20)
     at_once = read(stream_of(tmp_path))[0]
     assert [part for parts in segments for kind, part in parts if kind == "frame"] == at_once or any(
         kind == "torn" for parts in segments for kind, _ in parts
     )
 
-    monkeypatch.setattr(follow, "CHUNK", chunk)
+    monkeypatch.setattr(streams, "CHUNK", chunk)
     for path in tmp_path.iterdir():
         path.unlink()
     found: list[bytes] = []
