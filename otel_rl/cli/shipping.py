@@ -1,4 +1,4 @@
-"""What `otel-rl doctor` says of sending: whereto, whether anybody listens there, and what of a run has been sent."""
+"""What `otel-rl doctor` says of sending: where to, whether a server accepts it, and what of a run has been sent."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from otel_rl.journal.frame import Signal
 from otel_rl.journal.read import Run
 from otel_rl.report.format import count, seconds, size
 from otel_rl.sidecar import owner
-from otel_rl.sidecar.follow import find_streams
 from otel_rl.sidecar.settings import PREFIX, SIGNALS, Target, is_sent, targets
 from otel_rl.sidecar.ship.client import connect, explain
 from otel_rl.sidecar.ship.progress import load
+from otel_rl.sidecar.streams import find_streams
 
 ANSWER_S = 5.0
 LOST: Final = frozenset({"rejected", "refused", "damaged"})
@@ -35,7 +35,7 @@ HONOURED: Final = frozenset(
 
 
 def sending(environ: Mapping[str, str] = os.environ) -> list[Finding]:
-    """Say where each signal is sent, and whether somebody listens there."""
+    """Return where each signal is sent, and whether a server accepts it."""
     try:
         found = targets(environ)
     except ConfigurationError as error:
@@ -47,7 +47,7 @@ def sending(environ: Mapping[str, str] = os.environ) -> list[Finding]:
 
 
 def sent(run: Run) -> list[Finding]:
-    """Say what of a run was sent, what the other side did not take, and what waits."""
+    """Return what of a run was sent, what the server did not accept, and what waits."""
     if not run.path.is_dir():
         return []
     streams = find_streams(run.path)
@@ -85,7 +85,7 @@ def sent(run: Run) -> list[Finding]:
 
 
 def refusals(run: Run) -> str:
-    """Say what the other side answers to what is sent of a run at present; empty where it takes it, or nobody asked."""
+    """Return why nothing of a run is accepted at present; empty if it is, or if nothing was sent."""
     answers: dict[str, set[str]] = {}
     for writer in {name for name, _ in find_streams(run.path)}:
         for signal, row in load(run.path, writer).items():
@@ -95,7 +95,7 @@ def refusals(run: Run) -> str:
 
 
 def _put_off(signal: str, retries: Counter[tuple[str, str]], failures: set[str]) -> Finding:
-    """Say how often requests were not taken and for what answers; it is wrong where that is so at present."""
+    """Return how often requests were not accepted and why; it is wrong if that is so at present."""
     answers = ", ".join(
         f"{reason}{' (blocked)' if kind == 'blocked' else ''}: {count(number)}"
         for (kind, reason), number in sorted(retries.items())
@@ -115,7 +115,7 @@ def _sidecars(run: Run) -> list[Finding]:
 
 
 def _expected(environ: Mapping[str, str] = os.environ) -> frozenset[Signal]:
-    """Give the signals that are to be sent; all where that is not set, or cannot be, as it is the trainers' to set."""
+    """Return the signals that are to be sent; all if that is not set here: it is the trainers' to set."""
     try:
         found = targets(environ)
     except ConfigurationError:

@@ -8,7 +8,6 @@ import signal
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from time import monotonic
 from types import FrameType
@@ -17,10 +16,10 @@ from typing import Final
 from otel_rl.guard import guard, logger, report
 from otel_rl.journal.identity import WriterIdentity
 from otel_rl.sidecar import owner
-from otel_rl.sidecar.compare.compare import Deriver
-from otel_rl.sidecar.node import SCAN_S, Node
+from otel_rl.sidecar.compare.compare import RankComparer
 from otel_rl.sidecar.self_journal import PERIOD_S, OwnJournal
 from otel_rl.sidecar.settings import Target
+from otel_rl.sidecar.ship_node import SCAN_S, Node
 from otel_rl.version import __version__
 
 QUIET_S: Final = 3.0
@@ -67,7 +66,7 @@ class Sidecar:
         self._is_leaving = False
         self._ended = False
         self._node = self._make_node()
-        self._deriver: Deriver | None = None
+        self._comparer: RankComparer | None = None
 
     def run(self) -> int:
         """Ship until all is done.
@@ -104,10 +103,11 @@ class Sidecar:
 
         One that stays stands by while another one ships, the directory is gone, or its file system is in trouble.
         """
-        claim_now = partial(owner.claim_by_hand, say=self._node.say) if self._is_by_hand else owner.claim
+        me = self.directory, self.identity.boot_id, self.identity
         while True:
             try:
-                claim, code = claim_now(self.directory, self.identity.boot_id, self.identity), ANOTHER
+                claim = owner.claim_by_hand(*me, self._node.say) if self._is_by_hand else owner.claim(*me)
+                code = ANOTHER
             except OSError as error:
                 if not self._stays:
                     raise
@@ -127,7 +127,7 @@ class Sidecar:
         with guard("sample this node"):
             own = OwnJournal(self.directory, self.identity)
         with guard("compare ranks"):
-            self._deriver = Deriver(self.directory, self.identity, self._node.say)
+            self._comparer = RankComparer(self.directory, self.identity, self._node.say)
         self._node.start()
         code: int | None = ANOTHER
         try:
@@ -176,7 +176,7 @@ class Sidecar:
     def _sample(self, own: OwnJournal | None) -> None:
         if own is not None:
             with guard("sample this node"):
-                own.write(self._node, self._deriver.samples() if self._deriver else ())
+                own.write(self._node, self._comparer.samples() if self._comparer else ())
 
     def _is_over(self, quiet_since: float, now: float) -> bool:
         """Whether all is sent, or nothing of the dead was accepted for the grace period."""
@@ -198,13 +198,13 @@ class Sidecar:
 
         After an error it begins anew with what comes next.
         """
-        if self._deriver is None or own is None:
+        if self._comparer is None or own is None:
             return False
         with guard("compare ranks"):
-            own.append(self._deriver.work(self._node))
-            return self._deriver.is_behind
+            own.append(self._comparer.work(self._node))
+            return self._comparer.is_behind
         with guard("compare ranks"):
-            self._deriver.skip()
+            self._comparer.skip()
         return False
 
     def _is_needed(self) -> bool:

@@ -303,7 +303,7 @@ def test_only_what_is_to_be_sent_waits(
 def test_a_file_that_cannot_be_read_hides_nothing_else(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """How long it has waited is not known then; that it is damage is said of the records."""
 
-    def first_ns(self: Progress, stream: object) -> int:
+    def first_ns(self: ShipProgress, stream: object) -> int:
         raise PermissionError
 
     path = write_run(root)
@@ -311,7 +311,7 @@ def test_a_file_that_cannot_be_read_hides_nothing_else(root: Path, monkeypatch: 
     progress = load(path, name)
     progress["traces"].put_off("later", "HTTP 503")
     save(path, name, {signal: row.row() for signal, row in progress.items()})
-    monkeypatch.setattr(Progress, "first_ns", first_ns)
+    monkeypatch.setattr(ShipProgress, "first_ns", first_ns)
     found = {finding.name: finding.detail for finding in sent(open_run(path))}
     assert "HTTP 503: 1; the last answer: HTTP 503" == found["traces put off"]
     assert found["waiting"].endswith(" to be sent")

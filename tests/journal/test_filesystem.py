@@ -33,7 +33,7 @@ from otel_rl.journal.read import open_run
 from otel_rl.journal.write import Writer
 from otel_rl.runs.locate import written_at
 from otel_rl.sidecar import owner
-from otel_rl.sidecar.node import Node
+from otel_rl.sidecar.ship_node import Node
 
 server, local = map(Path, sys.argv[1:])
 far = replace(WriterIdentity.current("trainer", 0), boot_id="another")

@@ -8,7 +8,7 @@ from otel_rl import vocabulary as v
 from otel_rl.journal.otlp.encode import OtlpRequest
 from otel_rl.records import Log
 from otel_rl.sidecar.close import close_left_open
-from otel_rl.sidecar.follow import find_streams
+from otel_rl.sidecar.streams import find_streams
 from tests.made_runs import FakeSpan
 from tests.sink import Rank, records_of
 

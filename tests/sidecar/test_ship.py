@@ -19,14 +19,14 @@ from google.rpc.error_details_pb2 import RetryInfo
 
 from otel_rl.journal.frame import Signal
 from otel_rl.journal.otlp.encode import SpanEncoder
-from otel_rl.sidecar.follow import Position, find_streams
 from otel_rl.sidecar.settings import SIGNALS, targets
 from otel_rl.sidecar.ship import client, shipper, trace_budget
 from otel_rl.sidecar.ship.client import connect
-from otel_rl.sidecar.ship.progress import Progress
+from otel_rl.sidecar.ship.progress import ShipProgress
 from otel_rl.sidecar.ship.shipper import Followed, Shipper
 from otel_rl.sidecar.ship.split import records
 from otel_rl.sidecar.ship.trace_budget import SIBLINGS, TraceBudget
+from otel_rl.sidecar.streams import Position, find_streams
 from tests.made_runs import FakeSpan
 from tests.sidecar.test_client import status_of
 from tests.sink import MAX_BYTES, Answer, Rank, Sink, sink
@@ -72,12 +72,12 @@ class Shipping:
         self.shipper = Shipper(signal, connect(target), TraceBudget(), self.said.append, self.stop)
         self.directory = directory
         self.signal = signal
-        self.progress: dict[str, Progress] = {}
+        self.progress: dict[str, ShipProgress] = {}
 
     def followed(self, finished: bool = True) -> list[Followed]:
         """The streams of the signal as the directory is now."""
         return [
-            Followed(stream, self.progress.setdefault(writer, Progress()), finished)
+            Followed(stream, self.progress.setdefault(writer, ShipProgress()), finished)
             for (writer, signal), stream in sorted(find_streams(self.directory).items())
             if signal == self.signal
         ]
@@ -301,7 +301,7 @@ def test_a_backlog_has_an_age_while_nothing_is_taken(tmp_path: Path) -> None:
         ((_, stream),) = [
             item for item in find_streams(tmp_path).items() if item[0] == (rank.identity.writer, "traces")
         ]
-        progress[rank.identity.writer] = Progress()
+        progress[rank.identity.writer] = ShipProgress()
         progress[rank.identity.writer].split(stream.end(Position()))
         rank.write(10)
     with sink("http") as server, shipping(tmp_path, server, "http") as found:

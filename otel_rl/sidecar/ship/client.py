@@ -16,7 +16,7 @@ from email.utils import parsedate_to_datetime
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Thread
-from typing import Any, Final, Literal, NamedTuple, Protocol
+from typing import Any, Final, Literal, NamedTuple
 
 from google.protobuf.message import DecodeError
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceResponse
@@ -91,18 +91,6 @@ class Outcome(NamedTuple):
     """What is wrong, if only a person can fix it."""
 
 
-class Client(Protocol):
-    """Sends the requests of one signal."""
-
-    timeout_s: float
-
-    def send(self, payload: bytes) -> Outcome:
-        """Send one request and wait for its answer, at most for the timeout; never raises."""
-
-    def close(self) -> None:
-        """Close the connection."""
-
-
 def explain(outcome: Outcome, signal: Signal) -> str:
     """Return why a request waits, and what a person can do."""
     if outcome.reason in CREDENTIALS:
@@ -113,11 +101,6 @@ def explain(outcome: Outcome, signal: Signal) -> str:
     if outcome.advice:
         return f"The {signal} cannot be sent: {outcome.advice}; check endpoint and certificates"
     return f"No server accepts {signal} at present ({outcome.reason})"
-
-
-def connect(target: Target) -> Client:
-    """Make the client of a target; nothing is sent yet."""
-    return GrpcClient(target) if target.protocol == "grpc" else HttpClient(target)
 
 
 class GrpcClient:
@@ -139,7 +122,7 @@ class GrpcClient:
         self._connect()
 
     def send(self, payload: bytes) -> Outcome:
-        """Send one request."""
+        """Send one request and wait for its answer, at most for the time limit; never raises."""
         try:
             response = self._call(payload, timeout=self.timeout_s, metadata=self._target.headers)
         except self._error as error:
@@ -251,6 +234,14 @@ class HttpClient:
         if status == TOO_LARGE_HTTP:
             return Outcome("too_large", reason=reason)
         return Outcome("blocked" if status in BLOCKED_HTTP else "refused", reason=reason)
+
+
+Client = GrpcClient | HttpClient
+
+
+def connect(target: Target) -> Client:
+    """Make the client of a target; nothing is sent yet."""
+    return GrpcClient(target) if target.protocol == "grpc" else HttpClient(target)
 
 
 def _keep_headers(request: Any) -> Any:

@@ -14,8 +14,7 @@ from time import monotonic
 from typing import Any, Final
 
 from otel_rl.journal.frame import WRITER, Frame, Signal
-from otel_rl.journal.segment import shipped_path
-from otel_rl.sidecar.follow import Position, Stream
+from otel_rl.sidecar.streams import JournalStream, Position
 
 COUNTS: Final = ("shipped", "rejected", "refused", "left_out", "fetched", "damaged")
 """What becomes of records: accepted; not accepted of a request that was; refused with their request; above the budget
@@ -32,7 +31,7 @@ class Range:
     """None for the last one: it goes on with what is written."""
 
 
-class Progress:
+class ShipProgress:
     """How far one stream has been sent; every change is a step forward.
 
     The thread that ships changes it and others read it, behind a lock, so that they see whole steps.
@@ -116,13 +115,13 @@ class Progress:
         with self._lock:
             self.closed = False
 
-    def waiting(self, stream: Stream) -> int:
+    def waiting(self, stream: JournalStream) -> int:
         """Return the bytes that are still to be sent."""
         with self._lock:
             ranges = [(part.start, part.end) for part in self.ranges]
         return sum(stream.unread(start) - (stream.unread(end) if end else 0) for start, end in ranges)
 
-    def first_ns(self, stream: Stream) -> int:
+    def first_ns(self, stream: JournalStream) -> int:
         """Return when the first record that waits was recorded; 0 if none does.
 
         Cost: reads up to the first whole frame.
@@ -132,9 +131,9 @@ class Progress:
         """
         with self._lock:
             start = self.ranges[0].start
-        for piece in stream.pieces(start, finished=False):
-            if isinstance(piece.item, Frame) and piece.item.type != WRITER:
-                return piece.item.last_ns
+        for entry in stream.entries(start, finished=False):
+            if isinstance(entry.item, Frame) and entry.item.type != WRITER:
+                return entry.item.last_ns
         return 0
 
     def row(self) -> dict[str, Any]:
@@ -153,13 +152,13 @@ class Progress:
         self.failure, self.moved_at = "", monotonic()
 
 
-def load(directory: Path, writer: str) -> dict[Signal, Progress]:
+def load(directory: Path, writer: str) -> dict[Signal, ShipProgress]:
     """Read a writer's progress; what cannot be read begins anew, since delivery is at least once."""
     try:
         data: Any = json.loads(shipped_path(directory, writer).read_bytes())
     except (OSError, ValueError, RecursionError):
         data = {}
-    found: dict[Signal, Progress] = {"traces": Progress(), "metrics": Progress(), "logs": Progress()}
+    found: dict[Signal, ShipProgress] = {"traces": ShipProgress(), "metrics": ShipProgress(), "logs": ShipProgress()}
     for signal, progress in found.items():
         with suppress(KeyError, TypeError, ValueError, AttributeError, OverflowError):
             row = data[signal]

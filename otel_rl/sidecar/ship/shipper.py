@@ -18,11 +18,11 @@ from typing import Final, NamedTuple
 from google.protobuf.message import DecodeError
 
 from otel_rl.journal.frame import TYPES, WRITER, Damage, Frame, Signal
-from otel_rl.sidecar.follow import Position, Stream
 from otel_rl.sidecar.ship.client import Client, Outcome, explain
-from otel_rl.sidecar.ship.progress import Progress, Range
+from otel_rl.sidecar.ship.progress import Range, ShipProgress
 from otel_rl.sidecar.ship.split import halves
 from otel_rl.sidecar.ship.trace_budget import Chosen, TraceBudget
+from otel_rl.sidecar.streams import JournalStream, Position
 
 MAX_REQUEST: Final = 2_500_000
 """Bytes of a request: gRPC servers refuse more than 4 MiB by default, and each Collector on the way adds up to half a
@@ -55,14 +55,14 @@ Frames = list[tuple[bytes, int]]
 class Followed(NamedTuple):
     """A stream and how far it has been sent."""
 
-    stream: Stream
-    progress: Progress
+    stream: JournalStream
+    progress: ShipProgress
     finished: bool
     """Its writer is dead."""
 
 
 @dataclass
-class Batch:
+class Outgoing:
     """A request on its way; it goes on with the first part that was not accepted."""
 
     left: list[Frames]
@@ -99,7 +99,7 @@ class Shipper:
         self._wait_until = 0.0
         self._wait_s = FIRST_WAIT_S
         self._max_bytes = MAX_REQUEST
-        self._batches: dict[int, tuple[Range, Batch]] = {}
+        self._batches: dict[int, tuple[Range, Outgoing]] = {}
         """Batches that were put off, by the id of their range; made again they might hold other spans."""
         self._backlog_at = 0.0
         self._random = random.Random()
@@ -112,7 +112,7 @@ class Shipper:
             self._date(followed)
         return sent
 
-    def send(self, progress: Progress, batch: Batch) -> bool:
+    def send(self, progress: ShipProgress, batch: Outgoing) -> bool:
         """Send a batch, in parts where it is too large; return whether all of it is over.
 
         If not, the next call goes on where this one stopped.
@@ -178,7 +178,7 @@ class Shipper:
         progress.advance(part, batch.end or part.start, batch.counts)
         return True
 
-    def _next(self, item: Followed, part: Range) -> Batch | None:
+    def _next(self, item: Followed, part: Range) -> Outgoing | None:
         """Make the next batch of a range; None if there is none, or if the range becomes a backlog."""
         progress, stream = item.progress, item.stream
         if len(self._batches) >= KEPT_BATCHES:
@@ -197,15 +197,15 @@ class Shipper:
             self._backlog_at = monotonic() + size / BACKLOG_RATE * self._random.uniform(0.8, 1.2)
         return batch
 
-    def _read(self, item: Followed, part: Range) -> tuple[Batch | None, int]:
+    def _read(self, item: Followed, part: Range) -> tuple[Outgoing | None, int]:
         """Read the next batch of a range, and the time of its first frame; no batch if it has become a backlog."""
         frames: Frames = []
         counts: Counter[str] = Counter()
         size = number = oldest_ns = 0
         end: Position | None = None
-        for piece in item.stream.pieces(part.start, finished=item.finished):
-            frame = piece.item
-            if part.end is not None and piece.end > part.end:
+        for entry in item.stream.entries(part.start, finished=item.finished):
+            frame = entry.item
+            if part.end is not None and entry.end > part.end:
                 break
             if isinstance(frame, Damage) or frame.type not in (WRITER, TYPES[self.signal]):
                 counts["damaged"] += 1
@@ -220,8 +220,8 @@ class Shipper:
                 if chosen.payload:
                     frames.append((chosen.payload, chosen.records))
                 size, number = size + len(chosen.payload), number + 1
-            end = piece.end
-        return (Batch([frames] if frames else [], end, +counts) if end else None), oldest_ns
+            end = entry.end
+        return (Outgoing([frames] if frames else [], end, +counts) if end else None), oldest_ns
 
     @staticmethod
     def _is_backlog(item: Followed, part: Range, oldest_ns: int) -> bool:
@@ -233,7 +233,7 @@ class Shipper:
             return Chosen(frame.payload, frame.count)
         return self._budget.choose(item.stream.writer, frame.payload, frame.count, item.progress.closed_ids)
 
-    def _request(self, progress: Progress, payload: bytes) -> Outcome:
+    def _request(self, progress: ShipProgress, payload: bytes) -> Outcome:
         """Send one request, unless the server asked us to wait."""
         if self._waits:
             return Outcome("later", reason=self.failure)

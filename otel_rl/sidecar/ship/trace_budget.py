@@ -56,12 +56,13 @@ class _Trace:
     children: Counter[bytes] = field(default_factory=Counter)
     """By parent; each of these parents has to be sent."""
     awaited: dict[bytes, str] = field(default_factory=dict)
-    """Parents of sent spans that have not come yet, with the writer."""
+    """Parents of sent spans that have not come yet, with the writer that has room for them."""
     longest: list[int] = field(default_factory=list)
 
     def add(self, writer: str, span_id: bytes, parent_id: bytes, size: int) -> None:
-        self.used[writer] += size - PARENT_BYTES * (span_id in self.awaited)
-        self.awaited.pop(span_id, None)
+        self.used[writer] += size
+        if span_id in self.awaited:
+            self.used[self.awaited.pop(span_id)] -= PARENT_BYTES
         if parent_id and parent_id not in self.children:
             self.awaited[parent_id] = writer
             self.used[writer] += PARENT_BYTES

@@ -1,4 +1,4 @@
-"""Following a journal while it is written: whole frames from a position on, and what lies between them."""
+"""Follow a journal while it is written: whole frames from a position on, and the damage between them."""
 
 from __future__ import annotations
 
@@ -14,27 +14,26 @@ from otel_rl.journal.identity import WriterIdentity
 
 CHUNK: Final = 4 << 20
 LARGEST: Final = HEADER_BYTES + MAX_PAYLOAD_BYTES
-"""No frame is larger."""
+"""Size of the largest frame."""
 FIRST_BYTES: Final = 1 << 16
-"""The writer's frame is shorter than that."""
+"""The writer's frame is shorter."""
 
 
 class Position(NamedTuple):
-    """A place in the stream of one writer's frames of one signal: everything before it is done."""
+    """A position in the stream of one writer's frames of one signal: everything before it is done."""
 
     segment: int = 0
     offset: int = 0
 
 
-class Piece(NamedTuple):
+class Entry(NamedTuple):
     """A frame of the stream, or bytes that are none."""
 
     item: Frame | Damage
     end: Position
-    """Behind it."""
 
 
-class Stream:
+class JournalStream:
     """The segments that one writer wrote of one signal."""
 
     def __init__(self, writer: str, signal: Signal) -> None:
@@ -45,7 +44,7 @@ class Stream:
         self.spool: Path | None = None
         """The records that its writer has not journaled yet."""
         self._sizes: dict[int, int] = {}
-        """Of the segments that are not written any more, so that ten thousand of them are not looked up every time."""
+        """Of the segments that are not written any more, so that ten thousand of them are not read each time."""
 
     @property
     def newest(self) -> Path | None:
@@ -54,18 +53,18 @@ class Stream:
         return files[max(files)] if files else self.spool
 
     def unread(self, position: Position) -> int:
-        """Bytes behind a position."""
+        """Return the bytes after a position."""
         files = self.files
         last = max(files, default=0)
         total = sum(self._size(files, number, last) for number in files if number >= position.segment)
         return max(total - (position.offset if position.segment in files else 0), 0)
 
-    def pieces(self, position: Position, *, finished: bool) -> Iterator[Piece]:
+    def entries(self, position: Position, *, finished: bool) -> Iterator[Entry]:
         """Read on from a position, as far as there are whole frames.
 
         Args:
-            position: where to begin; a segment that is gone meanwhile is passed over.
-            finished: nobody writes any more, so that a torn end is damage and not a frame that is being written.
+            position: where to begin; a segment that is gone meanwhile is skipped.
+            finished: its writer is dead, so that a torn end is damage and not a frame that is being written.
 
         Raises:
             OSError: a segment that is there cannot be read.
@@ -74,7 +73,7 @@ class Stream:
         last = max(files, default=0)
         for number in sorted(number for number in files if number >= position.segment):
             offset = position.offset if number == position.segment else 0
-            yield from _pieces(files[number], number, offset, grows=number == last and not finished)
+            yield from _read(files[number], number, offset, grows=number == last and not finished)
 
     def end(self, position: Position) -> Position:
         """Find the end of the last whole frame that is there now, from a position on.
@@ -83,8 +82,8 @@ class Stream:
         """
         last = max(self.files, default=0)
         end = max(position, Position(last, 0))
-        for piece in self.pieces(end, finished=False):
-            end = piece.end
+        for entry in self.entries(end, finished=False):
+            end = entry.end
         return end
 
     def adopt(self) -> None:
@@ -95,7 +94,7 @@ class Stream:
         Raises:
             OSError: the file cannot be renamed.
         """
-        if self.spool is not None:
+        if self.held is not None and not any(is_own(entry.item) for entry in self.entries(Position(), finished=True)):
             number = max(self.files, default=-1) + 1
             self.spool.rename(self.spool.with_name(f"{self.writer}.{self.signal}.{number:06d}.otlp"))
 
@@ -111,13 +110,13 @@ class Stream:
         return size
 
 
-def find_streams(directory: Path) -> dict[tuple[str, Signal], Stream]:
+def find_streams(directory: Path) -> dict[tuple[str, Signal], JournalStream]:
     """Find the streams of a run directory as it is now.
 
     Raises:
         OSError: the directory cannot be listed.
     """
-    streams: dict[tuple[str, Signal], Stream] = {}
+    streams: dict[tuple[str, Signal], JournalStream] = {}
     with os.scandir(directory) as entries:
         for entry in entries:
             named = NAME.fullmatch(entry.name)
@@ -126,15 +125,15 @@ def find_streams(directory: Path) -> dict[tuple[str, Signal], Stream]:
             key = named[1], cast("Signal", named[2])
             stream = streams.get(key)
             if stream is None:
-                stream = streams[key] = Stream(*key)
-            if named[3] == SPOOL:
-                stream.spool = directory / entry.name
+                stream = streams[key] = JournalStream(*key)
+            if match is None:
+                stream.held = directory / entry.name
             else:
                 stream.files[int(named[3])] = directory / entry.name
     return streams
 
 
-def identity_of(stream: Stream) -> WriterIdentity | None:
+def identity_of(stream: JournalStream) -> WriterIdentity | None:
     """Read who writes a stream, from the first frame of any of its files."""
     for path in [*(path for _, path in sorted(stream.files.items())), *filter(None, [stream.spool])]:
         try:
@@ -147,8 +146,8 @@ def identity_of(stream: Stream) -> WriterIdentity | None:
     return None
 
 
-def _pieces(path: Path, number: int, offset: int, *, grows: bool) -> Iterator[Piece]:
-    """Read a segment in chunks; what may be the begin of a whole frame is left for a larger chunk, or for later."""
+def _read(path: Path, number: int, offset: int, *, grows: bool) -> Iterator[Entry]:
+    """Read a segment in chunks; what may be the begin of a frame is left for a larger chunk, or the next call."""
     with suppress(FileNotFoundError), open(path, "rb") as file:  # it may go at the size cap
         size = CHUNK
         while True:
@@ -162,10 +161,10 @@ def _pieces(path: Path, number: int, offset: int, *, grows: bool) -> Iterator[Pi
                 if is_open and (has_more or grows):
                     break
                 done = cut
-                yield Piece(item, Position(number, offset + done))
+                yield Entry(item, Position(number, offset + done))
             if not done and has_more and size == LARGEST:  # no frame begins here, but one may begin at the very end
                 done = min(cut, size - HEADER_BYTES)
-                yield Piece(Damage(0, done, "garbage"), Position(number, offset + done))
+                yield Entry(Damage(0, done, "garbage"), Position(number, offset + done))
             if not done and not has_more:
                 return
             offset, size = offset + done, CHUNK if done else LARGEST

@@ -13,8 +13,8 @@ from otel_rl.journal.identity import WriterIdentity
 from otel_rl.journal.read import open_run
 from otel_rl.journal.segment import shipped_path
 from otel_rl.journal.write import Writer
-from otel_rl.sidecar.node import Node
 from otel_rl.sidecar.self_journal import OwnJournal
+from otel_rl.sidecar.ship_node import Node
 
 
 def test_its_journal_is_one_of_the_run(tmp_path: Path) -> None:

@@ -27,13 +27,13 @@ from otel_rl.journal.otlp.encode import OtlpRequest
 from otel_rl.journal.read import open_run
 from otel_rl.process import directories
 from otel_rl.records import Log, MetricPoints, Number
-from otel_rl.sidecar import node as module
+from otel_rl.sidecar import ship_node as module
 from otel_rl.sidecar.close import close_left_open
-from otel_rl.sidecar.follow import find_streams
-from otel_rl.sidecar.node import Node
 from otel_rl.sidecar.settings import targets
 from otel_rl.sidecar.ship import shipper
-from otel_rl.sidecar.ship.progress import Progress, load
+from otel_rl.sidecar.ship.progress import ShipProgress, load
+from otel_rl.sidecar.ship_node import Node
+from otel_rl.sidecar.streams import find_streams
 from tests.made_runs import FakeSpan
 from tests.sidecar.test_close import open_log
 from tests.sink import ALIVE, DEAD, Answer, Rank, Sink, sink
@@ -432,11 +432,11 @@ def test_what_is_sent_while_its_age_is_asked_still_has_one(tmp_path: Path, monke
     for row in node.progress[rank.identity.writer].values():
         row.oldest_ns = began
 
-    def waiting(progress: Progress, _: object) -> int:
+    def waiting(progress: ShipProgress, _: object) -> int:
         progress.oldest_ns = 0  # as by the thread that ships
         return 1
 
-    monkeypatch.setattr(Progress, "waiting", waiting)
+    monkeypatch.setattr(ShipProgress, "waiting", waiting)
     assert 0 < node.oldest_s() <= (time.time_ns() - began) / 1e9
 
 

@@ -10,14 +10,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from otel_rl.journal.frame import Damage, Frame, pack
-from otel_rl.sidecar import follow
-from otel_rl.sidecar.follow import Position, Stream, find_streams, identity_of
+from otel_rl.sidecar import streams
+from otel_rl.sidecar.streams import JournalStream, Position, find_streams, identity_of
 from tests.sink import ALIVE, Rank
 
 NAME = "trainer-0-1-ab.traces.000000.otlp"
 
 
-def stream_of(directory: Path) -> Stream:
+def stream_of(directory: Path) -> JournalStream:
     """The spans of the only writer, as the directory is now."""
     (stream,) = [stream for (_, signal), stream in find_streams(directory).items() if signal == "traces"]
     return stream
@@ -26,10 +26,10 @@ def stream_of(directory: Path) -> Stream:
 BEGIN = Position()
 
 
-def read(stream: Stream, position: Position = BEGIN, finished: bool = True) -> tuple[list[bytes], Position, int]:
+def read(stream: JournalStream, position: Position = BEGIN, finished: bool = True) -> tuple[list[bytes], Position, int]:
     """Payloads from a position on, where it ends, and how many damaged places were passed."""
     payloads, damaged = [], 0
-    for piece in stream.pieces(position, finished=finished):
+    for piece in stream.entries(position, finished=finished):
         if isinstance(piece.item, Damage):
             damaged += 1
         elif piece.item.type:
@@ -88,9 +88,9 @@ def test_segments_follow_each_other_and_may_be_gone(tmp_path: Path) -> None:
     assert len(stream.files) > 4
     payloads, end, damaged = read(stream, finished=False)
     assert (20, 0) == (len(payloads), damaged)
-    first = read(Stream("w", "traces"))
+    first = read(JournalStream("w", "traces"))
     assert ([], Position(), 0) == first
-    one_file = Stream("w", "traces")
+    one_file = JournalStream("w", "traces")
     one_file.files = {0: stream.files[0]}
     before = read(one_file)[0]
     for number in (1, 2):
@@ -106,7 +106,7 @@ def test_segments_follow_each_other_and_may_be_gone(tmp_path: Path) -> None:
 
 def test_a_frame_larger_than_what_is_read_at_once(tmp_path: Path) -> None:
     """It comes whole, and so does what is around it."""
-    large = os.urandom(follow.CHUNK + 1000)
+    large = os.urandom(streams.CHUNK + 1000)
     (tmp_path / NAME).write_bytes(frames(b"a", large, b"b"))
     for finished in (True, False):
         assert [b"a", large, b"b"] == read(stream_of(tmp_path), finished=finished)[0]
@@ -114,8 +114,8 @@ def test_a_frame_larger_than_what_is_read_at_once(tmp_path: Path) -> None:
 
 def test_garbage_larger_than_any_frame_is_passed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sparse files and overwritten ones end somewhere."""
-    monkeypatch.setattr(follow, "CHUNK", 100)
-    monkeypatch.setattr(follow, "LARGEST", 200)
+    monkeypatch.setattr(streams, "CHUNK", 100)
+    monkeypatch.setattr(streams, "LARGEST", 200)
     data = frames(b"a") + bytes(1001) + frames(b"b") + b"x" * 977
     (tmp_path / NAME).write_bytes(data)
     payloads, position, _ = read(stream_of(tmp_path))
@@ -124,7 +124,7 @@ def test_garbage_larger_than_any_frame_is_passed(tmp_path: Path, monkeypatch: py
 
 def test_a_file_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
     """It is not passed as if it were empty."""
-    stream = Stream("w", "traces")
+    stream = JournalStream("w", "traces")
     stream.files = {0: tmp_path}
     with pytest.raises(IsADirectoryError):
         read(stream)
@@ -179,13 +179,13 @@ def test_reading_in_steps_gives_the_same_frames(
     contents = [b"".join(frames(part) if kind == "frame" else part for kind, part in parts) for parts in segments]
     for number, content in enumerate(contents):
         (tmp_path / f"w.traces.{number:06d}.otlp").write_bytes(content)
-    monkeypatch.setattr(follow, "CHUNK", 4 << 20)
+    monkeypatch.setattr(streams, "CHUNK", 4 << 20)
     at_once = read(stream_of(tmp_path))[0]
     assert [part for parts in segments for kind, part in parts if kind == "frame"] == at_once or any(
         kind == "torn" for parts in segments for kind, _ in parts
     )
 
-    monkeypatch.setattr(follow, "CHUNK", chunk)
+    monkeypatch.setattr(streams, "CHUNK", chunk)
     for path in tmp_path.iterdir():
         path.unlink()
     found: list[bytes] = []
@@ -205,9 +205,9 @@ def test_every_end_of_a_frame_is_a_place_to_begin(tmp_path: Path) -> None:
     """Going on there gives the rest."""
     rank = Rank(tmp_path, ALIVE, segment_bytes=4096)
     rank.write(10, frames=12)
-    pieces = list(stream_of(tmp_path).pieces(Position(), finished=False))
+    pieces = list(stream_of(tmp_path).entries(Position(), finished=False))
     for index, piece in enumerate(pieces):
-        rest = list(stream_of(tmp_path).pieces(piece.end, finished=False))
+        rest = list(stream_of(tmp_path).entries(piece.end, finished=False))
         assert [piece.item.payload for piece in pieces[index + 1 :] if isinstance(piece.item, Frame)] == [
             piece.item.payload for piece in rest if isinstance(piece.item, Frame)
         ]

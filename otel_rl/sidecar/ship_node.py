@@ -17,13 +17,13 @@ from otel_rl.journal.filesystem import silent_s
 from otel_rl.journal.frame import Signal
 from otel_rl.journal.identity import WriterIdentity
 from otel_rl.sidecar.close import close_left_open
-from otel_rl.sidecar.follow import Stream, find_streams, identity_of
 from otel_rl.sidecar.settings import SIGNALS, Target
 from otel_rl.sidecar.ship.client import connect
-from otel_rl.sidecar.ship.progress import Progress, load, save
-from otel_rl.sidecar.ship.shipper import Batch, Followed, Shipper
+from otel_rl.sidecar.ship.progress import ShipProgress, load, save
+from otel_rl.sidecar.ship.shipper import Followed, Outgoing, Shipper
 from otel_rl.sidecar.ship.split import records
 from otel_rl.sidecar.ship.trace_budget import TraceBudget
+from otel_rl.sidecar.streams import JournalStream, find_streams, identity_of
 
 SCAN_S: Final = 0.5
 SAVE_S: Final = 1.0
@@ -58,16 +58,16 @@ class Node:
         self.writers: dict[str, WriterIdentity] = {}
         self.strangers: dict[str, WriterIdentity] = {}
         """Writers whose journals are here, but are another process's to ship."""
-        self.progress: dict[str, dict[Signal, Progress]] = {}
-        self.found: dict[tuple[str, Signal], Stream] = {}
+        self.progress: dict[str, dict[Signal, ShipProgress]] = {}
+        self.found: dict[tuple[str, Signal], JournalStream] = {}
         """Every stream of the directory, as it was listed last."""
         self.say = say
         self._mine = mine
-        self._streams: dict[str, dict[Signal, Stream]] = {}
+        self._streams: dict[str, dict[Signal, JournalStream]] = {}
         """Of our writers."""
         self._dead: frozenset[str] = frozenset()
         self._followed: dict[Signal, list[Followed]] = {signal: [] for signal in SIGNALS}
-        self._left_open: dict[str, list[tuple[bytes, Batch]]] = {}
+        self._left_open: dict[str, list[tuple[bytes, Outgoing]]] = {}
         """What the dead left open, as long as it is not sent: a journal of gigabytes is read once."""
         self._saved: dict[str, Rows] = {}
         self._saved_at = 0.0
@@ -122,7 +122,7 @@ class Node:
         if writer not in self._left_open:
             identity, closed = self.writers[writer], progress.closed_ids
             self._left_open[writer] = [
-                (request.payload, Batch([[(request.payload, request.count)]]))
+                (request.payload, Outgoing([[(request.payload, request.count)]]))
                 for request in close_left_open(self.directory, identity, list(streams.values()), closed)
             ]
         requests = self._left_open[writer]
@@ -159,7 +159,7 @@ class Node:
 
     def newcomers(self) -> list[WriterIdentity]:
         """Return who began to write after the last scan; nothing if the directory cannot be listed."""
-        found: dict[str, Stream] = {}
+        found: dict[str, JournalStream] = {}
         with suppress(OSError):
             found = {name: stream for (name, _), stream in find_streams(self.directory).items()}
         new = (identity_of(found[name]) for name in found.keys() - self.writers.keys() - self.strangers.keys())
@@ -193,7 +193,7 @@ class Node:
                 with suppress(OSError):  # a read-only disk: a report of the run shows it
                     stream.adopt()
 
-    def _list(self) -> dict[tuple[str, Signal], Stream]:
+    def _list(self) -> dict[tuple[str, Signal], JournalStream]:
         """List the directory and add who is new in it."""
         found = self.found = find_streams(self.directory)
         for (writer, signal), stream in found.items():
@@ -203,7 +203,7 @@ class Node:
                 self._streams[writer].setdefault(signal, stream)
         return found
 
-    def _add(self, writer: str, stream: Stream) -> None:
+    def _add(self, writer: str, stream: JournalStream) -> None:
         identity = identity_of(stream)
         if identity is None:
             return  # its first frame is not there yet
