@@ -110,7 +110,7 @@ class ManySteps(Generic[RankT]):
         self._inseparable.update(call.stage for call in listed if not call.is_separable)
         for stage, times in own.items():
             self._keep(stage, times)
-        self._slow.update((rank, one.stage) for one in slow_in(own, whole) for rank in (one.rank.rank, *one.rank.tied))
+        self._slow.update((rank, stage) for stage, one in slow_in(own, whole).items() for rank in (one.rank, *one.tied))
         for stage, transfer in transfers(listed, waited).items():
             self._transfers[stage].append((transfer, whole))
 

@@ -37,14 +37,6 @@ class Slowest(Generic[RankT]):
         return self.own_s - self.others_s
 
 
-@dataclass(frozen=True, slots=True)
-class Slow(Generic[RankT]):
-    """A slow rank in one stage of one step."""
-
-    stage: str
-    rank: Slowest[RankT]
-
-
 def slowest(own_s: Mapping[RankT, float]) -> Slowest[RankT] | None:
     """Compare the longest own time with the median of the other ranks; None below two ranks.
 
@@ -83,12 +75,12 @@ def costs(
     """
     own_s = own_times(list(calls), between_s)
     found: dict[tuple[RankT, str], float] = {}
-    for one in slow_in(own_s, whole_ns):
-        own = own_s[one.stage]
-        for rank in (one.rank.rank, *one.rank.tied):
+    for stage, one in slow_in(own_s, whole_ns).items():
+        own = own_s[stage]
+        for rank in (one.rank, *one.tied):
             rest_s = compared_with(own[rank], [other_s for name, other_s in own.items() if name != rank])
             if rest_s > 0:  # else only those that are as slow have the stage
-                found[rank, one.stage] = own[rank] - rest_s
+                found[rank, stage] = own[rank] - rest_s
     return found
 
 
@@ -122,9 +114,9 @@ def own_times(
     return {**found, v.OTHER: dict(between_s)} if between_s else found
 
 
-def slow_in(own_s: Mapping[str, Mapping[RankT, float]], whole_ns: int) -> list[Slow[RankT]]:
-    """Return the slow ranks of a step by the own time of its stages, s, the costliest stage first."""
+def slow_in(own_s: Mapping[str, Mapping[RankT, float]], whole_ns: int) -> dict[str, Slowest[RankT]]:
+    """Return the slow ranks of a step by stage, from the own time of its stages, s; the costliest stage first."""
     limit_s = EXCESS_SHARE * whole_ns / 1e9
-    found = [Slow(stage, one) for stage, own in own_s.items() if (one := slowest(own)) is not None]
-    slow = [one for one in found if is_straggler(one.rank) and one.rank.excess_s >= limit_s]
-    return sorted(slow, key=lambda one: -one.rank.excess_s)
+    found = {stage: one for stage, own in own_s.items() if (one := slowest(own)) is not None}
+    slow = [(stage, one) for stage, one in found.items() if is_straggler(one) and one.excess_s >= limit_s]
+    return dict(sorted(slow, key=lambda item: -item[1].excess_s))

@@ -57,7 +57,7 @@ def test_shares_name_their_denominator() -> None:
     } == found.shares
     assert {} == bubbles((5, 5), {}).shares
     assert Bubbles(1, 0, 0, 0, 0) == bubbles((5, 6), {})
-    assert 1.0 == bubbles((5, 6), {"data": [(5, 6)]}).shares["data"].value
+    assert 1.0 == bubbles((5, 6), {"data": [(5, 6)]}).shares["data"]
 
 
 REQUESTS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)), min_size=1, max_size=120)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from otel_rl.analysis.many_steps import SlowComm, Straggler
 from otel_rl.analysis.stage_calls import Met, StageCall, keyed
-from otel_rl.analysis.stragglers import Slow, Slowest, between_stages, costs, is_straggler, slowest
+from otel_rl.analysis.stragglers import Slowest, between_stages, costs, is_straggler, slowest
 from otel_rl.analysis.waits import Activity, Waited, activity, call_waits, is_symmetric, transfers, waits
 from tests.timelines import (
     MOST_MEETINGS,
@@ -152,8 +152,10 @@ def test_slow_ranks_are_those_of_a_brute_force_search(timeline: Timeline) -> Non
         if others > 0 and own[rank] >= 1.2 * others and own[rank] - others >= limit_s:
             expected.add((stage, rank))
     found = slow_ranks(played.calls)
-    assert expected == {(slow.stage, slow.rank.rank) for slow in found}
-    assert sorted((slow.rank.excess_s for slow in found), reverse=True) == [slow.rank.excess_s for slow in found]
+    assert expected == {(stage, slow.rank) for stage, slow in found.items()}
+    assert sorted((slow.excess_s for slow in found.values()), reverse=True) == [
+        slow.excess_s for slow in found.values()
+    ]
 
 
 def steps(slow: tuple[int, str] | None, *, transfer: int = 5 * MS, noise: int = MS) -> list[StageCall[int]]:
@@ -181,7 +183,7 @@ def test_a_rank_slowed_by_100_ms_is_named_in_every_step(stage: str) -> None:
     """With the right stage and a median cost within a hundredth, wherever it is slow."""
     calls = steps((2, stage))
     named = [
-        (found[0].rank.rank, found[0].stage)
+        next((slow.rank, stage) for stage, slow in found.items())
         for step in range(STEPS)
         if (found := slow_ranks(call for call in calls if call.step == step))
     ]
@@ -219,7 +221,7 @@ def test_a_stage_whose_collectives_are_hidden_names_nobody() -> None:
         StageCall(0, 0, "reward", 10),
         StageCall(0, 1, "reward", 50),
     ]
-    assert [Slow("reward", Slowest(1, 5e-8, 1e-8))] == slow_ranks(calls)
+    assert {"reward": Slowest(1, 5e-8, 1e-8)} == slow_ranks(calls)
     assert {"reward": 0} == transfers(calls)
     assert {0: Activity(10, 0, 0, 90, 0, 5), 1: Activity(50, 0, 0, 10, 0, 45)} == activity(calls, {0: 105, 1: 105})
 
@@ -234,7 +236,7 @@ def test_two_ranks_that_are_slow_alike_are_both_named() -> None:
 def test_a_stage_of_one_rank_only_is_no_straggling() -> None:
     """Rank 0 alone writes checkpoints; and a collective of some ranks says nothing of all."""
     calls = [StageCall(0, 0, "checkpoint", 90, 20), StageCall(0, 0, "forward", 9, 5), StageCall(0, 1, "forward", 9, 4)]
-    assert [] == slow_ranks(calls)
+    assert {} == slow_ranks(calls)
     assert {"forward": 4} == transfers(calls)
 
 
@@ -316,7 +318,7 @@ def test_ranks_that_are_slow_alike_are_held_against_the_others() -> None:
 
 def test_nothing_recorded_names_nothing() -> None:
     """No calls, no collective, no time: no answer and no error."""
-    assert ([], [], [], {}, {}) == (
+    assert ({}, [], [], {}, {}) == (
         slow_ranks([]),
         many([]).stragglers(),
         many([]).slow_communication(),
