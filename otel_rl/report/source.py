@@ -10,9 +10,9 @@ from otel_rl import vocabulary as v
 from otel_rl.journal.read import Run
 from otel_rl.records import Attributes, Value
 from otel_rl.report.data.details import Requests
-from otel_rl.report.data.efficiency import Efficiency
 from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import Attempt, Loss, Series, StageRow, StepTimes, Verdict
+from otel_rl.report.data.time_use import Efficiency
 from otel_rl.report.read.attempts import add_now, add_open, attempt_rows, leave_out_helpers, living
 from otel_rl.report.read.average import average, step_times
 from otel_rl.report.read.collect import FoldedSpans, collect

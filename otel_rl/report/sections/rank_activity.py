@@ -8,8 +8,8 @@ from typing import Final
 
 from otel_rl import vocabulary as v
 from otel_rl.analysis.waits import call_waits
-from otel_rl.report.data.efficiency import UNTOLD, BubbleRow, Efficiency, RankTime
 from otel_rl.report.data.report import Report
+from otel_rl.report.data.time_use import UNTOLD, BubbleRow, Efficiency, RankTime
 from otel_rl.report.format import count, percent, plural, seconds
 from otel_rl.report.read.average import Averaged
 from otel_rl.report.read.collect import FoldedSpans, StepKey, StepRecord
