@@ -15,12 +15,11 @@ from otel_rl.report.sections.ledger_faults import LEDGER
 from otel_rl.report.sections.memory_use import MEMORY, MEMORY_PARTS
 from otel_rl.report.sections.open_now import HANGING, OPEN_STAGES, PENDING
 from otel_rl.report.sections.own_time import OWN_TIME
-from otel_rl.report.sections.rank_activity import RANKS
+from otel_rl.report.sections.rank_activity import RANKS, WORK
 from otel_rl.report.sections.request_times import REQUESTS
 from otel_rl.report.sections.stage_shares import STAGES
 from otel_rl.report.sections.step_series import NUMBERS, SERIES
 from otel_rl.report.sections.wall_time import GOODPUT
-from otel_rl.report.sections.work_done import WORK
 from otel_rl.report.source import Points, Source
 
 SECTIONS: Final[tuple[Section, ...]] = (

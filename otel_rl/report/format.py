@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 import unicodedata
 from collections.abc import Sequence
-from dataclasses import fields, is_dataclass, replace
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
 from rich.cells import cell_len
 
@@ -22,19 +21,6 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join("\N{REPLACEMENT CHARACTER}" if unicodedata.category(one) in UNPRINTABLE else one for one in text)
-
-
-def all_printable(value: Any) -> Any:
-    """Make every text in a value printable."""
-    if isinstance(value, str):
-        return printable(value)
-    if isinstance(value, list):
-        return [all_printable(item) for item in value]
-    if isinstance(value, dict):
-        return {all_printable(key): all_printable(item) for key, item in value.items()}
-    if is_dataclass(value) and not isinstance(value, type):
-        return replace(value, **{field.name: all_printable(getattr(value, field.name)) for field in fields(value)})
-    return value
 
 
 def shorten(text: str, width: int) -> str:

@@ -21,7 +21,7 @@ MOST_RANKS: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A text of one or more lines, or a cell that differs from its row."""
+    """A paragraph, or a cell that differs from its row."""
 
     text: str
     severity: Severity = ""

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from time import monotonic_ns
 
 from otel_rl import vocabulary as v
-from otel_rl.journal.read import Run
+from otel_rl.journal.read import OpenStage, Run
 from otel_rl.records import Attributes, Value
 from otel_rl.report.data.details import Requests
-from otel_rl.report.data.efficiency import Efficiency
 from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import Attempt, Loss, Series, StageRow, StepTimes, Verdict
+from otel_rl.report.data.time_use import Efficiency
 from otel_rl.report.read.attempts import add_now, add_open, attempt_rows, leave_out_helpers, living
-from otel_rl.report.read.average import average, step_times
+from otel_rl.report.read.average import Averaged, average, set_aside, step_times
 from otel_rl.report.read.collect import FoldedSpans, collect
 from otel_rl.report.read.last_points import LastPoints
 from otel_rl.report.read.memory_peaks import KEYS as MEMORY_KEYS
@@ -27,7 +28,6 @@ from otel_rl.report.sections.request_times import RequestPoints
 from otel_rl.report.sections.stage_shares import stage_rows
 from otel_rl.report.sections.step_series import SeriesPoints, is_own
 from otel_rl.report.verdict.awaited import awaited
-from otel_rl.report.verdict.long_step import set_aside
 from otel_rl.report.verdict.nothing import nothing
 from otel_rl.report.verdict.verdict import verdict
 
@@ -81,7 +81,13 @@ class Source:
 
     run: Run
     points: Points
+    opened: list[OpenStage]
     found: FoldedSpans
+    averaged: Averaged
+    resource: Mapping[str, Value]
+    ranks: list[Rank]
+    begin_ns: int
+    end_ns: int
     unseen_steps: int
     attempts: list[Attempt]
     steps: StepTimes
@@ -107,7 +113,7 @@ class Source:
         self.end_ns = max((one.end_ns for one in found.attempts.values()), default=0)
         leave_out_helpers(found)
         self.averaged = average(found.steps)
-        self.resource: dict[str, Value] = found.resources[list(found.attempts)[-1]] if found.attempts else {}
+        self.resource = found.resources[list(found.attempts)[-1]] if found.attempts else {}
         self.ranks = sorted({rank for ranks in found.ranks.values() for rank in ranks})
         self.unseen_steps = max(0, self.points.stepped.total() - len(self.averaged.finished))
         self.attempts = attempt_rows(found, self.averaged, self.opened, self.alive)

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from otel_rl.report.build import SECTIONS
 from otel_rl.report.data.report import Report
-from otel_rl.report.format import all_printable, printable, shorten
+from otel_rl.report.format import printable, shorten
 from otel_rl.report.section import Block, Cell, Column, Line, Picture, Severity, Table
 from otel_rl.report.sections.open_now import MOST_OPEN
 
@@ -58,7 +58,6 @@ def render(report: Report, console: Console) -> None:
 
 def document(report: Report, width: int) -> RenderableType:
     """Lay a report out for a terminal of ``width`` columns; texts of the journal cannot order that terminal about."""
-    report = all_printable(report)
     parts: list[RenderableType] = []
     for section in SECTIONS:
         if blocks := section.blocks(report):
@@ -73,11 +72,11 @@ def laid_out(blocks: Iterable[Block], width: int) -> Group:
 
 def _block(block: Block, width: int) -> RenderableType:
     if isinstance(block, Line):
-        return Text(block.text, style=STYLES[block.severity])
+        return Text(printable(block.text), style=STYLES[block.severity])
     if isinstance(block, Table):
         return _table(block, width)
     state = block.state
-    title = Text(shorten(f"otel_rl  {block.name}", max(1, width - cell_len(state.text) - 2)), style=HEADING)
+    title = Text(shorten(f"otel_rl  {printable(block.name)}", max(1, width - cell_len(state.text) - 2)), style=HEADING)
     title.append(" " * max(2, width - title.cell_len - cell_len(state.text)))
     return title.append(state.text, style=STYLES[state.severity])
 
@@ -94,13 +93,13 @@ class _Fitted:
 
 def _fitted(table: Table, place: int) -> _Fitted:
     column, cells = table.columns[place], [row.cells[place] for row in table.rows]
-    whole = column.most or max(map(cell_len, (column.head, *map(_text, cells))))
+    whole = column.most or max(map(cell_len, map(_text, (column.head, *cells))))
     least = {"picture": min(LEAST_PICTURE, whole), "name": min(LEAST_NAME, whole)}.get(column.kind, whole)
     return _Fitted(column, cells, whole, least)
 
 
 def _text(cell: Cell) -> str:
-    return cell.text if isinstance(cell, Line) else cell if isinstance(cell, str) else ""
+    return "" if isinstance(cell, Picture) else printable(cell.text if isinstance(cell, Line) else cell)
 
 
 def _table(table: Table, width: int) -> RenderableType:
@@ -112,7 +111,7 @@ def _table(table: Table, width: int) -> RenderableType:
     made = plain_table()
     for one, room in zip(shown, widths, strict=True):
         justify: Literal["right", "left"] = "right" if one.column.kind == "number" else "left"
-        head = Text(shorten(one.column.head, room))
+        head = Text(shorten(printable(one.column.head), room))
         made.add_column(head, justify=justify, width=None if one.column.kind == "picture" else room, no_wrap=True)
     for place, row in enumerate(table.rows):
         cells = (_cell(one.cells[place], one.column, room) for one, room in zip(shown, widths, strict=True))

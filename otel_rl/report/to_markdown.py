@@ -8,7 +8,7 @@ from typing import Final
 
 from otel_rl.report.build import SECTIONS
 from otel_rl.report.data.report import Report
-from otel_rl.report.format import all_printable
+from otel_rl.report.format import printable
 from otel_rl.report.section import Block, Cell, Line, Picture, Severity, Table, Title
 
 SPECIAL: Final = re.compile(r"([\\`*_{}\[\]<>|~#&$])")
@@ -20,7 +20,6 @@ PICTURE_WIDTH: Final = 16
 
 def to_markdown(report: Report) -> str:
     """Write a report as Markdown without colours; names from the journal are escaped."""
-    report = all_printable(report)
     parts: list[str] = []
     for section in SECTIONS:
         blocks = section.blocks(report)
@@ -30,8 +29,8 @@ def to_markdown(report: Report) -> str:
 
 
 def escape(text: str) -> str:
-    """Make a text literal; line ends become spaces."""
-    literal = SPECIAL.sub(r"\\\1", " ".join(text.split()))
+    """Make a text literal, on one line."""
+    literal = SPECIAL.sub(r"\\\1", " ".join(printable(text).split()))
     return LIST.sub(lambda found: f"{found[0][:-1]}\\{found[0][-1]}", literal)
 
 
@@ -39,7 +38,7 @@ def _block(block: Block) -> str:
     if isinstance(block, Title):
         return f"## otel\\_rl: {escape(block.name)} ({block.state.text})"
     if isinstance(block, Line):
-        return "\n\n".join(_marked(line, block.severity) for line in block.text.split("\n") if line)
+        return _marked(block.text, block.severity)
     return "\n".join(_table(block))
 
 

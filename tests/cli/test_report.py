@@ -81,6 +81,22 @@ def test_json_goes_to_standard_output_alone(root: Path) -> None:
     assert ("otel_rl.report/1", "healthy", 12) == (document["format"], document["run"], document["steps"]["recorded"])
 
 
+def test_markdown_goes_to_standard_output_alone(root: Path) -> None:
+    """With tables, without a colour."""
+    write_run(root)
+    shown = cli.invoke(app, ["report", "healthy", "--format", "markdown"], color=True).stdout
+    assert (True, False) == ("\n| rl.sample | " in shown, "\x1b" in shown)
+
+
+@pytest.mark.parametrize(
+    "options", [["--json", "--live"], ["--json", "--format=markdown"], ["--live", "--format=markdown"]]
+)
+def test_a_report_has_one_format(root: Path, options: list[str]) -> None:
+    """What excludes each other is wrong usage."""
+    write_run(root)
+    assert 2 == cli.invoke(app, ["report", *options]).exit_code
+
+
 def test_a_run_that_is_over_is_not_followed(root: Path) -> None:
     """--live of a dead run is its report."""
     write_run(root, Plan(killed_in=v.SAMPLE))

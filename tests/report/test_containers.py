@@ -17,7 +17,7 @@ from otel_rl.analysis.stages import Comm, StageTimes
 from otel_rl.journal.read import SpanView, open_run
 from otel_rl.records import Value
 from otel_rl.report.build import build_report
-from otel_rl.report.data.efficiency import GoodputRow
+from otel_rl.report.data.time_use import GoodputRow
 from otel_rl.report.read.containers import moved, skipped, time_by_kind, twice, without
 from otel_rl.report.read.step_stages import Shapes, StepStages
 from tests.made_runs import BEGIN_NS, MS, Plan, write_run

@@ -15,7 +15,7 @@ from otel_rl import vocabulary as v
 from otel_rl.analysis.stage_calls import StageCall
 from otel_rl.journal.read import open_run
 from otel_rl.report.build import build_report
-from otel_rl.report.data.efficiency import (
+from otel_rl.report.data.time_use import (
     BubbleRow,
     Efficiency,
     RankBubble,

@@ -14,7 +14,7 @@ from otel_rl.analysis.stages import Comm, StageTimes
 from otel_rl.analysis.steps import Step
 from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import BalanceRow, CommRow, LongStep, RankComm
-from otel_rl.report.read.average import Averaged, average
+from otel_rl.report.read.average import Averaged, average, set_aside
 from otel_rl.report.read.collect import FoldedSpans, StepRecord
 from otel_rl.report.read.containers import NOTHING as NO_TIME
 from otel_rl.report.read.span_attributes import WorkSums
@@ -23,7 +23,6 @@ from otel_rl.report.sections.collective_times import comm_rows
 from otel_rl.report.sections.own_time import balance_rows
 from otel_rl.report.sections.rank_activity import efficiency
 from otel_rl.report.sections.stage_shares import stage_rows
-from otel_rl.report.verdict.long_step import set_aside
 from otel_rl.runs.calls import Calls
 
 MS = 1_000_000

@@ -17,9 +17,9 @@ from rich.console import Console
 from otel_rl import vocabulary as v
 from otel_rl.journal.read import open_run
 from otel_rl.report.build import build_report
-from otel_rl.report.data.efficiency import SlowCommunication
 from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import RankSeconds, Report
+from otel_rl.report.data.time_use import SlowCommunication
 from otel_rl.report.terminal import render
 from tests.made_runs import BEGIN_NS, Plan, write_run
 from tests.peers import Did, Peer

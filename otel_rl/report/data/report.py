@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from otel_rl.report.data.details import Flops, Ledger, MemoryParts, OpenStageRow, PendingRun, Requests
-from otel_rl.report.data.efficiency import Efficiency
 from otel_rl.report.data.ranks import OfRank, Rank
+from otel_rl.report.data.time_use import Efficiency
 
 FORMAT: Final = "otel_rl.report/1"
 """Changes when a field goes or changes its meaning; a new field does not change it."""

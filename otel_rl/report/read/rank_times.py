@@ -11,9 +11,10 @@ from typing import Final
 from otel_rl.analysis.many_steps import ManySteps
 from otel_rl.analysis.scores import SectionTime, own_score, weighted_scores, what_if
 from otel_rl.analysis.stage_calls import StageCall
-from otel_rl.analysis.stragglers import EXCESS_SHARE, between_stages
-from otel_rl.analysis.waits import Waited, activity
-from otel_rl.report.data.efficiency import (
+from otel_rl.analysis.stragglers import between_stages
+from otel_rl.analysis.waits import Waited
+from otel_rl.report.data.ranks import Rank
+from otel_rl.report.data.time_use import (
     BubbleKind,
     BubbleRow,
     RankBubble,
@@ -22,7 +23,6 @@ from otel_rl.report.data.efficiency import (
     Slowdown,
     StragglerRow,
 )
-from otel_rl.report.data.ranks import Rank
 from otel_rl.report.read.collect import StepRecord
 from otel_rl.runs.calls import is_idle, is_work
 from otel_rl.runs.spans import UNKNOWN

@@ -12,7 +12,7 @@ from otel_rl import vocabulary as v
 from otel_rl.journal.read import Run
 from otel_rl.report.data.report import Rate, Report, TrainingRow, Wall
 from otel_rl.report.format import clock, count, listed, number, plural, printable, seconds
-from otel_rl.report.read.all_ranks import work_of_all
+from otel_rl.report.read.average import work_of_all
 from otel_rl.report.read.span_attributes import text
 from otel_rl.report.section import Block, Line, Section, Title
 

@@ -36,9 +36,8 @@ COLUMNS: Final[tuple[tuple[str, Callable[[MemoryParts], float | None], Callable[
     ("round.", lambda row: row.rounding, percent),
 )
 PARTS_NOTE: Final = (
-    "At the end of the step with most reserved. Highest of the run: other (below\n"
-    "torch, by whatever process), activations of a micro-batch, kv (keys and values\n"
-    "in an engine's cache), comm (an estimate)."
+    "At the end of the step with most reserved. Highest of the run: other (below torch, by whatever process), "
+    "activations of a micro-batch, kv (keys and values in an engine's cache), comm (an estimate)."
 )
 
 

@@ -9,10 +9,10 @@ from statistics import median
 from typing import Final
 
 from otel_rl import vocabulary as v
-from otel_rl.analysis.stragglers import STRAGGLER_RATIO, slowest
-from otel_rl.report.data.efficiency import StragglerRow
+from otel_rl.analysis.balance import STRAGGLER_RATIO, slowest
 from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import BalanceRow, RankSeconds, Report, StageRow
+from otel_rl.report.data.time_use import StragglerRow
 from otel_rl.report.format import seconds, shorten
 from otel_rl.report.read.average import Averaged
 from otel_rl.report.section import Block, Column, Line, Section, Table, by_rank, foremost, more, notes, rank_name

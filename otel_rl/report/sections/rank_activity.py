@@ -1,4 +1,4 @@
-"""What each rank did, who holds the others up and what it costs."""
+"""What each rank did: its time, its samples and tokens, and who holds the others up."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from typing import Final
 
 from otel_rl import vocabulary as v
 from otel_rl.analysis.waits import call_waits
-from otel_rl.report.data.efficiency import UNTOLD, BubbleRow, Efficiency, RankTime
-from otel_rl.report.data.report import Report
+from otel_rl.report.data.ranks import Rank
+from otel_rl.report.data.report import Report, WorkRow
+from otel_rl.report.data.time_use import UNTOLD, BubbleRow, Efficiency, RankTime
 from otel_rl.report.format import count, percent, plural, seconds
 from otel_rl.report.read.average import Averaged
 from otel_rl.report.read.collect import FoldedSpans, StepKey, StepRecord
 from otel_rl.report.read.rank_times import RankTimes
-from otel_rl.report.section import Block, Line, Section, Table, foremost, rank_name
+from otel_rl.report.read.span_attributes import WorkSums
+from otel_rl.report.section import Block, Line, Section, Table, foremost, more, notes, rank_name
 from otel_rl.report.sections.wall_time import Goodputs
 from otel_rl.runs.calls import matched_peers
 
@@ -43,6 +45,8 @@ LEGEND: Final = {
 }
 LEAST_SHARE: Final = 0.0005
 """Bubbles are shown if one of them has this share of the step time."""
+WORK_NOTE: Final = "As generated for training; padding and trained tok. (those the loss uses) of all forwards."
+ENVIRONMENT_NOTE: Final = "env.: tokens that tools or an environment wrote into the responses."
 
 
 def efficiency(found: FoldedSpans, averaged: Averaged) -> Efficiency:
@@ -130,4 +134,43 @@ def _bubble(row: BubbleRow) -> str:
     return f"{row.kind} {'' if row.is_exact else '>='}{percent(row.share)}"
 
 
+def _work_rows(averaged: Averaged) -> list[WorkRow]:
+    sums: dict[Rank, WorkSums] = {}
+    for record in averaged.finished:
+        sums[record.rank] = sums.get(record.rank, WorkSums()).plus(record.work)
+    return [
+        WorkRow(
+            role=rank.role,
+            rank=rank.rank,
+            samples=work.samples,
+            prompt_tokens=work.prompts,
+            response_tokens=work.responses,
+            environment_tokens=work.environment_tokens,
+            padding_tokens=work.padding,
+            train_tokens=work.train_tokens,
+        )
+        for rank, work in sorted(sums.items())
+    ]
+
+
+def _work_blocks(report: Report) -> list[Block]:
+    if not any(row.samples or row.train_tokens or row.response_tokens for row in report.work):
+        return []
+    has_environment = any(row.environment_tokens for row in report.work)
+    environment = ["env."] if has_environment else []
+    name = "with spans" if report.unseen_steps else "in all steps"
+    table = Table.of(name, "samples", "prompt tok.", "response tok.", *environment, "padding", "trained tok.")
+    shown = foremost(report.work, lambda row: -row.train_tokens)
+    for row in shown:
+        numbers = [row.samples, row.prompt_tokens, row.response_tokens]
+        numbers += [row.environment_tokens] if has_environment else []
+        cells = ["-" if value is None else count(value) for value in (*numbers, row.padding_tokens, row.train_tokens)]
+        table.add(rank_name(report, row), *cells)
+    note = f"{WORK_NOTE} {ENVIRONMENT_NOTE}" if has_environment else WORK_NOTE
+    return [table, *more(len(report.work) - len(shown)), *notes(note)]
+
+
 RANKS: Final = Section(title="Ranks", data={"efficiency": lambda source: source.efficiency}, blocks=_blocks)
+WORK: Final = Section(
+    title="Samples and tokens", data={"work": lambda source: _work_rows(source.averaged)}, blocks=_work_blocks
+)

@@ -12,9 +12,9 @@ from otel_rl.analysis.goodput import Goodput, Kind, kind_of, redone, total
 from otel_rl.analysis.intervals import Interval
 from otel_rl.analysis.steps import Step
 from otel_rl.analysis.waits import Waited
-from otel_rl.report.data.efficiency import GoodputKind, GoodputPart, GoodputRow
 from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import Report
+from otel_rl.report.data.time_use import GoodputKind, GoodputPart, GoodputRow
 from otel_rl.report.format import percent, plural, seconds
 from otel_rl.report.read.collect import FoldedSpans, StepRecord
 from otel_rl.report.read.containers import NOTHING, moved, twice, whole, without

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from otel_rl import vocabulary as v
-from otel_rl.report.data.efficiency import RankTime
 from otel_rl.report.data.ranks import Rank
+from otel_rl.report.data.time_use import RankTime
 from otel_rl.report.read.average import Averaged
 
 MAIN_SHARE: Final = 0.5

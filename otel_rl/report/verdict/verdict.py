@@ -11,9 +11,9 @@ from otel_rl import vocabulary as v
 from otel_rl.analysis.many_steps import COMM_SHARE
 from otel_rl.analysis.stragglers import TIE_SHARE
 from otel_rl.report.data.details import RequestTail
-from otel_rl.report.data.efficiency import UNTOLD, Efficiency, SlowCommunication, StragglerRow
 from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import LongStep, StageRow, StepTimes, Verdict, VerdictKind
+from otel_rl.report.data.time_use import UNTOLD, Efficiency, SlowCommunication, StragglerRow
 from otel_rl.report.format import count, listed, percent, plural, seconds, times
 from otel_rl.report.verdict.awaited import Awaited
 
