@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from time import monotonic_ns
 
 from otel_rl import vocabulary as v
-from otel_rl.journal.read import OpenStage, Run
+from otel_rl.journal.read import OpenView, Run
 from otel_rl.records import Attributes, Value
 from otel_rl.report.data.details import Requests
 from otel_rl.report.data.ranks import Rank
@@ -81,7 +81,7 @@ class Source:
 
     run: Run
     points: Points
-    opened: list[OpenStage]
+    opened: list[OpenView]
     found: FoldedSpans
     averaged: Averaged
     resource: Mapping[str, Value]

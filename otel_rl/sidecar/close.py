@@ -26,7 +26,7 @@ from otel_rl.version import __version__
 
 def close_left_open(
     directory: Path, identity: WriterIdentity, streams: Iterable[JournalStream], closed: Collection[bytes] = ()
-) -> list[Request]:
+) -> list[OtlpRequest]:
     """Make the spans of the stages that a dead writer left open; the same bytes each time.
 
     Args:

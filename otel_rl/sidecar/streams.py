@@ -94,7 +94,7 @@ class JournalStream:
         Raises:
             OSError: the file cannot be renamed.
         """
-        if self.held is not None and not any(is_own(entry.item) for entry in self.entries(Position(), finished=True)):
+        if self.spool is not None:
             number = max(self.files, default=-1) + 1
             self.spool.rename(self.spool.with_name(f"{self.writer}.{self.signal}.{number:06d}.otlp"))
 
@@ -126,8 +126,8 @@ def find_streams(directory: Path) -> dict[tuple[str, Signal], JournalStream]:
             stream = streams.get(key)
             if stream is None:
                 stream = streams[key] = JournalStream(*key)
-            if match is None:
-                stream.held = directory / entry.name
+            if named[3] == SPOOL:
+                stream.spool = directory / entry.name
             else:
                 stream.files[int(named[3])] = directory / entry.name
     return streams

@@ -10,6 +10,7 @@ from typing import Literal
 import grpc
 import pytest
 from google.protobuf.internal import api_implementation
+from otel_rl.sidecar.follow import Position
 from rich.console import Console
 from typer.testing import CliRunner
 
@@ -26,8 +27,7 @@ from otel_rl.journal.otlp import encode
 from otel_rl.journal.read import open_run
 from otel_rl.journal.write import Writer
 from otel_rl.report.format import size
-from otel_rl.sidecar.follow import Position
-from otel_rl.sidecar.ship.progress import Progress, load, save
+from otel_rl.sidecar.ship.progress import ShipProgress, load, save
 from tests.fixtures import Recording
 from tests.made_runs import Plan, write_run
 from tests.sink import Answer, Tls, make_certificates, sink

@@ -10,7 +10,7 @@ from functools import cached_property, reduce
 from typing import Final
 
 from otel_rl import vocabulary as v
-from otel_rl.analysis.stages import Path, Slice
+from otel_rl.analysis.stages import Path, StageTimes
 from otel_rl.analysis.steps import tile, warmup
 from otel_rl.analysis.summary import summarize
 from otel_rl.report.data.ranks import Rank

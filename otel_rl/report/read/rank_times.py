@@ -11,8 +11,8 @@ from typing import Final
 from otel_rl.analysis.many_steps import ManySteps
 from otel_rl.analysis.scores import SectionTime, own_score, weighted_scores, what_if
 from otel_rl.analysis.stage_calls import StageCall
-from otel_rl.analysis.stragglers import between_stages
-from otel_rl.analysis.waits import Waited
+from otel_rl.analysis.stragglers import EXCESS_SHARE, between_stages
+from otel_rl.analysis.waits import Waited, activity
 from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.time_use import (
     BubbleKind,

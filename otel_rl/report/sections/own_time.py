@@ -9,7 +9,7 @@ from statistics import median
 from typing import Final
 
 from otel_rl import vocabulary as v
-from otel_rl.analysis.balance import STRAGGLER_RATIO, slowest
+from otel_rl.analysis.stragglers import STRAGGLER_RATIO, slowest
 from otel_rl.report.data.ranks import Rank
 from otel_rl.report.data.report import BalanceRow, RankSeconds, Report, StageRow
 from otel_rl.report.data.time_use import StragglerRow

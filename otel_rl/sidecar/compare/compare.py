@@ -14,7 +14,7 @@ from typing import Final
 
 from otel_rl import vocabulary as v
 from otel_rl.journal.identity import WriterIdentity
-from otel_rl.journal.otlp.encode import OtlpRequest
+from otel_rl.journal.otlp.wire import OtlpRequest
 from otel_rl.probes.sample import Sample
 from otel_rl.sidecar.compare.align import AlignedStep, Alignment
 from otel_rl.sidecar.compare.emit import Emitter
@@ -80,7 +80,7 @@ class RankComparer:
         for outcome, number in counts.items():
             yield Sample(v.SELF_DERIVED, number, ((v.OUTCOME, outcome),))
 
-    def work(self, node: Node) -> list[Request]:
+    def work(self, node: Node) -> list[OtlpRequest]:
         """Read on for a while, compare the steps that are complete, and return what to journal.
 
         Cost: 14 us a span, and some 20 us for each journal.

@@ -20,7 +20,8 @@ from otel_rl.journal import views
 from otel_rl.journal.files import Journal
 from otel_rl.journal.frame import Frame
 from otel_rl.journal.identity import WriterIdentity
-from otel_rl.journal.otlp.encode import OtlpRequest, SpanEncoder
+from otel_rl.journal.otlp.encode import SpanEncoder
+from otel_rl.journal.otlp.wire import OtlpRequest
 from otel_rl.journal.views import PointView
 from otel_rl.records import Attributes, MetricPoints, Number
 from otel_rl.runs.calls import is_work, matched_peers
@@ -62,8 +63,8 @@ class Emitter:
         """Ranks that were slow in a stage: they have a point in every step after it."""
         self._unsaid: set[Role] = set()
         """Roles of which a rank did not say its pipeline stage: all their ranks are peers."""
-        self._spans: list[Request] = []
-        self._points: list[Request] = []
+        self._spans: list[OtlpRequest] = []
+        self._points: list[OtlpRequest] = []
         with suppress(OSError):  # it is empty, or in trouble: at worst something comes twice, the same
             for point in _points_before(directory, identity):
                 rank = _rank_of(point.resource)
@@ -112,7 +113,7 @@ class Emitter:
             points = [*self._waited(step, waited_ns.get(rank, 0), scope), *_slow(step, of_named, scope)]
             self._points += encoder.encode_metrics(points)
 
-    def take(self) -> list[Request]:
+    def take(self) -> list[OtlpRequest]:
         """Return what was made: the points after the spans, since they say how far all this is done."""
         made, self._spans, self._points = self._spans + self._points, [], []
         return made

@@ -14,6 +14,7 @@ from time import monotonic
 from typing import Any, Final
 
 from otel_rl.journal.frame import WRITER, Frame, Signal
+from otel_rl.journal.segment import shipped_path
 from otel_rl.sidecar.streams import JournalStream, Position
 
 COUNTS: Final = ("shipped", "rejected", "refused", "left_out", "fetched", "damaged")
