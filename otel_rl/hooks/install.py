@@ -16,17 +16,7 @@ import wrapt
 
 from otel_rl.guard import guard, report
 from otel_rl.hooks.hook import Hook, wrap
-
-__all__ = ["Attachment", "Hook", "Patch", "Patches", "find", "wrap"]
-
-
-@dataclass(frozen=True)
-class Attachment:
-    """What is registered with a package by its own means, once its module is imported."""
-
-    module: str
-    attach: Callable[[ModuleType], Callable[[], object]]
-    """Registers and returns what takes it back."""
+from otel_rl.hooks.integration import Attachment
 
 
 @dataclass(frozen=True)

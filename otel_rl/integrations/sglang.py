@@ -18,8 +18,8 @@ from itertools import repeat
 from time import monotonic_ns
 from typing import Any
 
-from otel_rl.hooks.generators import Asked, Ending, ending
-from otel_rl.hooks.install import Hook
+from otel_rl.hooks import GeneratorCall, GeneratorHook, Integration
+from otel_rl.hooks.generators import Ending, ending
 from otel_rl.ids import random_bits
 from otel_rl.process.state import state
 from otel_rl.requests.queue import UNKNOWN, OneOf, Request, Row, note, note_many, place
@@ -44,12 +44,12 @@ MAX_LEFT = 4096
 class Call:
     """One ``generate_request``: one prompt or a batch, each with n sequences."""
 
-    __slots__ = ("finished", "model", "obj", "parent", "sample", "seen", "submitted", "training")
+    __slots__ = ("finished", "model", "obj", "parent", "queue", "sample", "seen", "submitted")
 
-    def __init__(self, manager: Any, obj: Any, submitted: int, parent: Any = None, training: Any = None) -> None:
+    def __init__(self, manager: Any, obj: Any, submitted: int, parent: Any = None, queue: Any = None) -> None:
         self.submitted = submitted
         self.parent = parent
-        self.training = training
+        self.queue = queue
         """That of a forked child is another one: what it inherits is the parent's to count."""
         self.obj = obj
         self.model = getattr(manager, "served_model_name", None) or getattr(manager, "model_path", None)
@@ -87,7 +87,7 @@ class Call:
 
     def end(self, result: Any, error: BaseException | None) -> None:
         """Note the sequences that were not finished: of a caller that left, of an error."""
-        if error is not None and self.training is state.training:
+        if error is not None and self.queue is state.queue:
             left = [
                 (output["meta_info"].copy(), first, output.get("index", place))
                 for first, output, place in (self.seen or {}).values()
@@ -95,7 +95,7 @@ class Call:
             note(_unfinished, self, left, self.finished, ending(error), monotonic_ns(), parent=self.parent)
 
 
-def _first(asked: Asked, value: Any, error: BaseException | None) -> Call | None:
+def _first(asked: GeneratorCall, value: Any, error: BaseException | None) -> Call | None:
     """See the answer, or the first of a stream; of the only answer of one sequence nothing is read here."""
     if not state.on:
         return None
@@ -111,7 +111,7 @@ def _first(asked: Asked, value: Any, error: BaseException | None) -> Call | None
             return None
     if stream is None or _is_probe(obj):
         return None  # embeddings are not streamed
-    call = Call(args[0], obj, asked.begun, asked.parent or _named(obj), asked.training)
+    call = Call(args[0], obj, asked.begun, asked.parent or _named(obj), asked.queue)
     if error is not None:
         call.end(None, error)
         return None
@@ -295,10 +295,10 @@ def _clocked(told: Told, offset_s: float | None) -> Times:
 
 
 HOOKS = (
-    Hook(
+    GeneratorHook(
         target="sglang.srt.managers.tokenizer_manager:TokenizerManager.generate_request",
         before=_hand_over,
-        asked=_first,
+        first=_first,
     ),
 )
-ATTACHMENTS = ()
+INTEGRATION = Integration(name="sglang", package=PACKAGE, supports=SUPPORTS, hooks=HOOKS)

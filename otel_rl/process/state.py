@@ -111,34 +111,12 @@ class Training:
 
     loop: Any = None
     """The loop whose step is open."""
-    throughput: Any = None
-    """Counts the loop's work."""
-    inner: int = 0
-    """How many loops of other trainers are open inside the open step, one inside the other."""
     between: Any = None
     """The open stage that lasts from one call to another."""
-    rollouts: dict[str, Any] = field(default_factory=dict)
-    """The rollout that is being consumed, by mode: an evaluation does not end that of the training."""
-    mode: str = ""
-    """Whether the rollout that is being made and scored is one of training or of an evaluation; empty between them."""
-    evaluating: int = 0
-    """How many calls that evaluate are open, one inside the other."""
-    rewarding: dict[Any, Any] | None = None
-    """Open reward functions by the framework's own timing context, while rewards are computed."""
-    skipped: int = 0
-    """Optimizer updates that were skipped; the framework's step number counts them too."""
-    forward: Any = None
-    """What the forward said that has returned last in the open step: the micro-batch of the backward that follows."""
-    losses: list[Any] = field(default_factory=list)
-    """Losses of the micro-batches of the open step."""
-    readers: dict[Any, Any] = field(default_factory=dict)
-    """Which of a trainer's own metrics have been read."""
     vllm: Any = None
     """The engines of vLLM and the requests that they have taken."""
     sampling: Any = None
     """What the trainer says of the requests of its open rollout: policy version, samples, groups."""
-    sampled: int = 0
-    """How many rollouts have begun."""
     criteria: Any = None
     """Set once a call of ``generate`` has had stopping criteria whose outcome its output does not show."""
     generating: Generating = field(default_factory=Generating)
@@ -146,12 +124,6 @@ class Training:
     """What is known of the open requests of each continuous batching."""
     streams: WeakKeyDictionary[Any, Any] = field(default_factory=WeakKeyDictionary)
     """By response of an API client, the stream that is being read from it."""
-    staging: dict[int, Any] = field(default_factory=dict)
-    """By thread, the asynchronous checkpoint that its call is staging."""
-    stepping: dict[Any, Any] = field(default_factory=dict)
-    """By its stage, of an optimizer's step that has begun and not told its end: ends the stage if the step raised."""
-    heard: dict[Any, bool] = field(default_factory=dict)
-    """By an event of the framework and the classes of its callbacks, whether any listens to it."""
     observed: Any = None
     """What has been observed of models and batches, once something has."""
     deferred: deque[Any] = field(default_factory=deque)

@@ -25,6 +25,7 @@ from otel_rl.trace.child_process import hear_attempt, leave_place, take_place, t
 from otel_rl.trace.current import CONTEXT, CURRENT, SPAN_KEY, is_shared
 from otel_rl.trace.own_loop import OwnLoop
 from otel_rl.trace.stage import Stage
+from otel_rl.trace.training import training
 
 LOOKS = 3
 """How many steps of a loop look for functions that another library has replaced, and for the device in use: either may
@@ -159,7 +160,7 @@ def know_attempt(attempt_id: str = "", run_id: str = "") -> None:
 
 def end_raised(now: int, error: BaseException | None = None) -> None:
     """End the stages of optimizers' steps that raised: torch does not tell that they are over."""
-    for end_if_raised in tuple(state.training.stepping.values()):
+    for end_if_raised in tuple(training.stepping.values()):
         end_if_raised(now, error)
 
 

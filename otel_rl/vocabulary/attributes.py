@@ -107,7 +107,7 @@ ALLOCATED_PEAK_EXACT: Final = attribute(
     "rl.memory.device.allocated.peak.exact",
     "boolean",
     "span",
-    "true where the stage raised the process's own peak, and everywhere with OTEL_RL_MEMORY_PEAK=exact",
+    "true where the stage raised the process's own peak",
 )
 RESERVED_PEAK: Final = attribute(
     "rl.memory.device.reserved.peak", "int", "span", "peak of reserved bytes; a lower bound unless `.exact` is true"
@@ -116,7 +116,7 @@ RESERVED_PEAK_EXACT: Final = attribute(
     "rl.memory.device.reserved.peak.exact",
     "boolean",
     "span",
-    "true where the stage raised the process's own peak, and everywhere with OTEL_RL_MEMORY_PEAK=exact",
+    "true where the stage raised the process's own peak",
 )
 ACTIVATION_PEAK: Final = attribute(
     "rl.memory.device.activation.peak",

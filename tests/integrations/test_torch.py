@@ -26,6 +26,7 @@ from otel_rl import vocabulary as v
 from otel_rl.guard import errors
 from otel_rl.process.state import state
 from otel_rl.trace.current import CURRENT, SPAN_KEY
+from otel_rl.trace.training import training
 from tests.programs.launch import HERE, launcher, run
 from tests.programs.recorded import COLLECTIVE, Node, Recorded
 
@@ -334,7 +335,7 @@ def test_a_step_of_an_optimizer_that_raised_does_not_take_the_error_of_something
         if is_optimizer:
             uncaught.step()
         raise uncaught.error
-    assert {} == state.training.stepping
+    assert {} == training.stepping
     (step,) = recorded().steps().values()
     expected = [(v.OPTIMIZER, None, True), (v.OPTIMIZER, "LookupError", None)]
     actual = [(one.name, one.attributes.get(v.ERROR_TYPE), one.attributes.get(v.TRUNCATED)) for one in step.children]

@@ -27,7 +27,7 @@ from opentelemetry.trace import Status, StatusCode
 
 import otel_rl
 from otel_rl import guard, vocabulary
-from otel_rl.probes import device, device_time, exposed, memory, peaks
+from otel_rl.probes import device, device_time, exposed, memory
 from otel_rl.probes.device import DeviceInUse
 from otel_rl.probes.memory import Device
 from otel_rl.process.state import UNREAD, state
@@ -813,12 +813,13 @@ def test_the_no_stage_of_compiled_regions_takes_everything(monkeypatch: pytest.M
 def test_a_stage_inside_a_compiled_region_compiles(stubbed: Recording, instrumented: bool) -> None:
     """Whole graphs, no break, right result; as a block, as a decorator, and around a hooked function."""
     torch = pytest.importorskip("torch")
-    from otel_rl.hooks.install import Hook, wrap
+    from otel_rl.hooks import StageHook
+    from otel_rl.hooks.hook import wrap
 
     if instrumented:
         stubbed.start("torch")
     torch.compiler.reset()
-    target = SimpleNamespace(double=wrap(Hook(target="x:double", stage="rl.sample"), lambda x: x * 2))
+    target = SimpleNamespace(double=wrap(StageHook(target="x:double", stage="rl.sample"), lambda x: x * 2))
 
     @otel_rl.stage("advantage")
     def decorated(x: Any) -> Any:
@@ -965,7 +966,7 @@ class Late(BaseException):
     """What a program's own timeout raises; how ``guard`` tells that it is a signal's is tested there."""
 
 
-OF_A_STAGE = {one.__file__ for one in (spans, device, device_time, exposed, memory, peaks)}
+OF_A_STAGE = {one.__file__ for one in (spans, device, device_time, exposed, memory)}
 """Files with what is done at both ends of a stage."""
 
 
@@ -1007,9 +1008,8 @@ def test_a_stage_that_a_handler_of_a_signal_interrupts_ends(
     monkeypatch.setattr(state, "queue", deque())
     monkeypatch.setattr(state, "read_memory", memory.MemoryReader().read)
     cuda = FakeCuda()
-    exact = peaks.Peaks(cuda.memory_stats_as_nested_dict, lambda index: None, cuda.current_device)
     if has_device:
-        state.device, state.read_device = device.DeviceInUse(cuda, exact), memory.cuda_reader(cuda)
+        state.device, state.read_device = device.DeviceInUse(cuda), memory.cuda_reader(cuda)
     with otel_rl.step(1):
         around, current = set(state.open), trace.get_current_span()
         is_late, at, queued = True, 0, []
@@ -1022,7 +1022,7 @@ def test_a_stage_that_a_handler_of_a_signal_interrupts_ends(
             assert len(set(told)) == len(told), at
             if has_device:
                 clock = state.device.clock
-                kept = state.device._unread, exact._stages, clock._begun, clock.exposed._open
+                kept = state.device._unread, clock._begun, clock.exposed._open
                 assert [] == [stage.name for of in kept for stage in of if stage not in around], at
             at += 1
     assert at > 20

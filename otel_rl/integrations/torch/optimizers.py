@@ -21,6 +21,7 @@ from otel_rl.guard import attempt
 from otel_rl.process.state import state
 from otel_rl.trace.stage import Stage, current_stage, innermost
 from otel_rl.trace.steps import end_raised
+from otel_rl.trace.training import training
 
 
 class Begun(NamedTuple):
@@ -57,7 +58,7 @@ class Timing:
         """
         if not state.on or state.is_compiling():
             return
-        of_thread, stepping = self._of_thread, state.training.stepping
+        of_thread, stepping = self._of_thread, training.stepping
         if of_thread.stage in stepping:
             if self._steps(sys._getframe()) > 1:
                 return
@@ -80,7 +81,7 @@ class Timing:
         if stage is None or of_thread.step != self._step(sys._getframe()):
             return
         of_thread.stage = None
-        if state.training.stepping.pop(stage, None) is not None:
+        if training.stepping.pop(stage, None) is not None:
             stage.close(now)
 
     def _end_if_raised(self, step: Begun, now: int, error: BaseException | None) -> None:
@@ -91,7 +92,7 @@ class Timing:
         stage, is_own = step.stage, step.thread == threading.get_ident()
         if not is_own and self._steps(sys._current_frames().get(step.thread)):
             return
-        if state.training.stepping.pop(stage, None) is None:
+        if training.stepping.pop(stage, None) is None:
             return
         stage.token = None  # what it is inside may be over, and would be current again
         end = (step.above.ended if step.above is not None else 0) or now

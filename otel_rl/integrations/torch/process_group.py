@@ -14,7 +14,7 @@ from typing import Any
 
 from otel_rl.comm import buffers
 from otel_rl.guard import say
-from otel_rl.hooks.install import Attachment, Hook
+from otel_rl.hooks import Args, Attachment, CallbackHook, Kwargs, ReturnHook
 from otel_rl.process.layout import Layout
 from otel_rl.process.state import state
 from otel_rl.trace.child_process import is_serving, join_worker, leave_place, take_place
@@ -27,15 +27,15 @@ JOINED_KEY = "otel_rl/joined/{}"
 ATTEMPT_LIMIT_S = 5.0
 
 
-def _process_group_begins(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def _process_group_begins(args: Args, kwargs: Kwargs) -> None:
     buffers.begin()
 
 
-def _process_group_failed(args: tuple[Any, ...], kwargs: dict[str, Any], error: BaseException) -> None:
+def _process_group_failed(args: Args, kwargs: Kwargs, error: BaseException) -> None:
     buffers.give_up()
 
 
-def _process_group_made(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+def _process_group_made(args: Args, kwargs: Kwargs, result: Any) -> None:
     buffers.end()
     join_process_group()
 
@@ -95,7 +95,7 @@ def _take_attempt(store: Any, key: str) -> bool:
     return True
 
 
-def _mesh_made(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+def _mesh_made(args: Args, kwargs: Kwargs, result: Any) -> None:
     """See where the mesh puts this rank; slices of one are meshes, too, and after the first step nothing counts."""
     import torch.distributed as dist
 
@@ -110,9 +110,9 @@ def _join_existing(module: ModuleType) -> Callable[[], object]:
     return lambda: None
 
 
-HOOKS = (
+PROCESS_GROUP = (
     *(
-        Hook(
+        CallbackHook(
             target=f"{module}:init_process_group",
             before=_process_group_begins,
             after=_process_group_made,
@@ -120,6 +120,6 @@ HOOKS = (
         )
         for module in ("torch.distributed.distributed_c10d", "torch.distributed")
     ),
-    Hook(target="torch.distributed.device_mesh:DeviceMesh.__init__", made=_mesh_made),
+    ReturnHook(target="torch.distributed.device_mesh:DeviceMesh.__init__", after=_mesh_made, is_constructor=True),
 )
-ATTACHMENTS = (Attachment("torch.distributed.distributed_c10d", _join_existing),)
+JOIN = Attachment("torch.distributed.distributed_c10d", _join_existing)

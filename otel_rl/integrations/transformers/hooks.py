@@ -8,13 +8,14 @@ Runs in every rank; TRL's trainers inherit it. Source: transformers 5.23, ``trai
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from threading import get_ident
 from time import monotonic_ns
 from types import ModuleType
 from typing import Any
 
 from otel_rl import vocabulary
-from otel_rl.hooks.install import Attachment, Hook
+from otel_rl.hooks import Args, Attachment, CallbackHook, Integration, Kwargs, Memory, StageHook
 from otel_rl.probes import deferred
 from otel_rl.process.identity import training_of
 from otel_rl.process.state import state
@@ -22,10 +23,9 @@ from otel_rl.records import Value
 from otel_rl.trace.gap import end_between
 from otel_rl.trace.steps import Loop
 from otel_rl.trace.throughput import Throughput
+from otel_rl.trace.training import training
 
-PACKAGE = "transformers"
-SUPPORTS = ">=4.56,<6"
-
+TRAINER = "transformers.trainer:Trainer"
 GLOBAL = ((vocabulary.SCOPE_KEY, "global"),)
 DATA = ((vocabulary.IDLE_REASON, "data"),)
 MADE = ("system", "system_version", "algorithm", "model_name")
@@ -34,14 +34,25 @@ HEARD_LIMIT = 256
 """Answers that are kept; a trainer needs one for each of its 16 events."""
 
 
-def _asked_to_train(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Look for what has replaced methods of the trainer since it was made, also the one that is the loop."""
+@dataclass(eq=False)
+class Listeners(Memory):
+    """Which events of the trainer anything listens to."""
+
+    heard: dict[Args, bool] = field(default_factory=dict)
+    """By the event and the classes of its callbacks."""
+
+
+listeners = Listeners.keep("listeners")
+
+
+def _asked_to_train(args: Args, kwargs: Kwargs) -> None:
+    """Look for what has replaced methods of the trainer since it was made."""
     state.follow(args[0])
 
 
-def _begin_loop(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def _begin_loop(args: Args, kwargs: Kwargs) -> None:
     if _is_inner():
-        state.training.inner += 1
+        training.inner += 1
         return
     if "system" not in state.learned:  # the trainer was made before this process was forked
         state.identify(**{key: getattr(state.identity, key) for key in MADE})
@@ -50,19 +61,18 @@ def _begin_loop(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     loop.said.update(_unlike(training_of(trainer)))
     throughput = Throughput()
     loop.at_end.append(throughput.end_step)
-    state.training.loop, state.training.throughput = loop, throughput
-    state.training.losses = []
+    state.training.loop, training.throughput = loop, throughput
 
 
-def _unlike(training: dict[str, str]) -> dict[str, Value]:
-    """Tell the resource what is trained; where that names another training already, the steps have to say it."""
-    state.identify(**training)
+def _unlike(trained: dict[str, str]) -> dict[str, Value]:
+    """Put what is trained into the resource; return it for the steps where the resource names another training."""
+    state.identify(**trained)
     keys = {"algorithm": vocabulary.ALGORITHM, "model_name": vocabulary.MODEL_NAME}
-    return {keys[key]: name for key, name in training.items() if name and name != getattr(state.identity, key)}
+    return {keys[key]: name for key, name in trained.items() if name and name != getattr(state.identity, key)}
 
 
 def _is_inner() -> bool:
-    """Whether a loop that begins is work of the one that is open: a callback or a reward function trains a model, too.
+    """Return whether a loop that begins is work of the open one: a callback or a reward function trains a model, too.
 
     That one may be before its first step: what is trained there is part of set-up.
     """
@@ -72,15 +82,15 @@ def _is_inner() -> bool:
     return loop.tree is not None or loop.number < 0
 
 
-def _loop_over(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-    if state.training.inner:
-        state.training.inner -= 1
+def _loop_over(args: Args, kwargs: Kwargs, result: Any) -> None:
+    if training.inner:
+        training.inner -= 1
     else:
         _end_loop(args, kwargs)
 
 
-def _end_loop(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    if state.training.inner:
+def _end_loop(args: Args, kwargs: Kwargs) -> None:
+    if training.inner:
         return
     end_between()
     deferred.resolve()
@@ -88,77 +98,77 @@ def _end_loop(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         state.training.loop.end()
 
 
-def _loop_failed(args: tuple[Any, ...], kwargs: dict[str, Any], error: BaseException) -> None:
-    if state.training.inner:
-        state.training.inner -= 1
+def _loop_failed(args: Args, kwargs: Kwargs, error: BaseException) -> None:
+    if training.inner:
+        training.inner -= 1
         return
     end_between(error)
     if state.training.loop is not None:
         state.training.loop.end(error)
 
 
-def _begin_step(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def _begin_step(args: Args, kwargs: Kwargs) -> None:
     deferred.resolve()
-    if state.training.inner:
+    if training.inner:
         return
     if state.training.loop is None or state.training.loop.is_over:  # a loop that another library has replaced
         _begin_loop(args, kwargs)
     state.training.loop.begin(args[0].state.global_step + 1)
 
 
-def _begin_outside(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Evaluation or a checkpoint begins: time of the step, but not of training; inside an evaluation it counts once."""
-    if state.training.throughput is not None and not state.training.evaluating:
-        state.training.throughput.outside_ns -= monotonic_ns()
+def _begin_outside(args: Args, kwargs: Kwargs) -> None:
+    """Begin time of the step that is none of training; inside an evaluation it counts once."""
+    if training.throughput is not None and not training.evaluating:
+        training.throughput.outside_ns -= monotonic_ns()
 
 
-def _end_outside(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-    if state.training.throughput is not None and not state.training.evaluating:
-        state.training.throughput.outside_ns += monotonic_ns()
+def _end_outside(args: Args, kwargs: Kwargs, result: Any) -> None:
+    if training.throughput is not None and not training.evaluating:
+        training.throughput.outside_ns += monotonic_ns()
 
 
-def _begin_evaluation(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """The loop's own, a callback's or the program's; that of several data sets holds one of each."""
+def _begin_evaluation(args: Args, kwargs: Kwargs) -> None:
+    """Begin an evaluation of the loop, a callback or the program; that of several data sets holds one of each."""
     _begin_outside(args, kwargs)
-    state.training.evaluating += 1
+    training.evaluating += 1
 
 
-def _end_evaluation(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-    state.training.evaluating = max(state.training.evaluating - 1, 0)  # recording may have begun anew meanwhile
+def _end_evaluation(args: Args, kwargs: Kwargs, result: Any) -> None:
+    training.evaluating = max(training.evaluating - 1, 0)  # recording may have begun anew meanwhile
     _end_outside(args, kwargs, result)
 
 
-def _keep_norm(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-    """The norm is the same on every rank: rank 0 reports it."""
-    if state.identity.rank == 0 and result is not None and not state.training.inner:
+def _keep_norm(args: Args, kwargs: Kwargs, result: Any) -> None:
+    """Record the norm on rank 0: it is the same on every rank."""
+    if state.identity.rank == 0 and result is not None and not training.inner:
         deferred.gauge(vocabulary.GRAD_NORM, result, GLOBAL)
 
 
-def _norm_stage(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
-    """Without clipping the trainer measures the norm; otherwise it passes on the one that clipping gave."""
+def _norm_stage(args: Args, kwargs: Kwargs) -> str | None:
+    """Return a stage only without clipping: otherwise the trainer passes on the norm that clipping gave."""
     return vocabulary.CLIP if kwargs.get("grad_norm") is None else None
 
 
-def _keep_measured(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+def _keep_measured(args: Args, kwargs: Kwargs, result: Any) -> None:
     if kwargs.get("grad_norm") is None:
         _keep_norm(args, kwargs, result)
 
 
-def _trainer_made(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """The first sign that this process trains: its set-up is worth a trace from now on."""
+def _trainer_made(args: Args, kwargs: Kwargs) -> None:
+    """Open the set-up: this is the first sign that the process trains."""
     state.open_setup()
     state.follow(args[0])
     state.identify(system=state.learned.get("system", "transformers"))  # what a parent trains with is no matter
 
 
-def _event_stage(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
-    """No stage for an event that no callback listens to: three of five in every step, of 10 us each.
+def _event_stage(args: Args, kwargs: Kwargs) -> str | None:
+    """Return no stage for an event that no callback listens to: three of five in every step, of 10 us each.
 
     Cost: 0.35 us with five callbacks, four times a step. Their classes answer: a trainer may replace callbacks, and
     another trainer's handler may lie where this one's did.
     """
     handler, event = args[0], args[1]
-    heard = state.training.heard
+    heard = listeners.heard
     key = (event, *map(type, handler.callbacks))
     is_heard = heard.get(key)
     if is_heard is None:
@@ -173,35 +183,19 @@ def _event_stage(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
 
 
 HOOKS = (
-    Hook(target="transformers.trainer:Trainer.__init__", before=_trainer_made),
-    Hook(target="transformers.trainer:Trainer.train", before=_asked_to_train),
-    Hook(
-        target="transformers.trainer:Trainer._inner_training_loop",
-        before=_begin_loop,
-        after=_loop_over,
-        failed=_loop_failed,
-    ),
-    Hook(target="transformers.trainer:Trainer._finalize_training", before=_end_loop, optional=True),
-    Hook(
-        target="transformers.trainer:Trainer.get_batch_samples",
-        stage=vocabulary.IDLE,
-        before=_begin_step,
-        attributes=DATA,
-    ),
-    Hook(target="transformers.trainer:Trainer.compute_loss", stage=vocabulary.FORWARD),
-    Hook(target="transformers.trainer:Trainer._clip_grad_norm", stage=vocabulary.CLIP, after=_keep_norm, optional=True),
-    Hook(
-        target="transformers.trainer:Trainer._get_grad_norm",
-        stage=_norm_stage,
-        after=_keep_measured,
-        by_name=True,
-        optional=True,
-    ),
-    Hook(target="transformers.trainer_callback:CallbackHandler.call_event", stage=_event_stage),
-    Hook(target="transformers.trainer:Trainer.log", stage=vocabulary.LOG),
+    CallbackHook(target=f"{TRAINER}.__init__", before=_trainer_made),
+    CallbackHook(target=f"{TRAINER}.train", before=_asked_to_train),
+    CallbackHook(target=f"{TRAINER}._inner_training_loop", before=_begin_loop, after=_loop_over, failed=_loop_failed),
+    CallbackHook(target=f"{TRAINER}._finalize_training", before=_end_loop, optional=True),
+    StageHook(target=f"{TRAINER}.get_batch_samples", stage=vocabulary.IDLE, before=_begin_step, attributes=DATA),
+    StageHook(target=f"{TRAINER}.compute_loss", stage=vocabulary.FORWARD),
+    StageHook(target=f"{TRAINER}._clip_grad_norm", stage=vocabulary.CLIP, after=_keep_norm, optional=True),
+    StageHook(target=f"{TRAINER}._get_grad_norm", stage=_norm_stage, after=_keep_measured, by_name=True, optional=True),
+    StageHook(target="transformers.trainer_callback:CallbackHandler.call_event", stage=_event_stage),
+    StageHook(target=f"{TRAINER}.log", stage=vocabulary.LOG),
     *(
-        Hook(
-            target=f"transformers.trainer:Trainer.{name}",
+        StageHook(
+            target=f"{TRAINER}.{name}",
             stage=vocabulary.EVALUATE,
             before=_begin_evaluation,
             after=_end_evaluation,
@@ -209,8 +203,8 @@ HOOKS = (
         )
         for name in ("_evaluate", "evaluate")
     ),
-    Hook(
-        target="transformers.trainer:Trainer._save_checkpoint",
+    StageHook(
+        target=f"{TRAINER}._save_checkpoint",
         stage=vocabulary.CHECKPOINT,
         before=_begin_outside,
         after=_end_outside,
@@ -228,4 +222,12 @@ def _offer_callback(module: ModuleType) -> Callable[[], object]:
     return lambda: module.INTEGRATION_TO_CALLBACK.pop("otel", None)
 
 
-ATTACHMENTS = (Attachment("transformers.integrations.integration_utils", _offer_callback),)
+INTEGRATION = Integration(
+    name="transformers",
+    package="transformers",
+    supports=">=4.56,<6",
+    needs=("torch", "accelerate"),
+    hooks=HOOKS,
+    attachments=(Attachment("transformers.integrations.integration_utils", _offer_callback),),
+    memory=listeners,
+)

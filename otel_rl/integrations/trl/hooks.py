@@ -7,46 +7,56 @@ loop itself (steps, data wait, optimizer, evaluation) is ``transformers.py``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from otel_rl import vocabulary
 from otel_rl.guard import attempt
-from otel_rl.hooks.install import Hook
+from otel_rl.hooks import Args, CallbackHook, CollectiveHook, Hook, Integration, Kwargs, StageHook
 from otel_rl.integrations.trl import model as trl_model
-from otel_rl.integrations.trl import rollouts, tools
+from otel_rl.integrations.trl import tools
+from otel_rl.integrations.trl.memory import rollouts
 from otel_rl.integrations.trl.metrics import evaluation_metrics, keep_loss, step_metrics
-from otel_rl.integrations.trl.rollouts import EVAL, SERVER_HOOKS, TRAIN, Rollout, Sampling, mode_of, policy_version
+from otel_rl.integrations.trl.rollouts import (
+    EVAL,
+    SERVER,
+    TRAIN,
+    Rollout,
+    Sampling,
+    begin_turn,
+    end_turn,
+    mode_of,
+    policy_version,
+)
 from otel_rl.probes import deferred
 from otel_rl.process.identity import training_of
 from otel_rl.process.state import state
 from otel_rl.records import Count, Late, Point, Value
 from otel_rl.trace.gap import begin_between, end_between
 from otel_rl.trace.stage import Stage, current_stage
-
-PACKAGE = "trl"
-SUPPORTS = ">=1.16,<2"
+from otel_rl.trace.throughput import Throughput
+from otel_rl.trace.training import training
 
 TRAINERS = {"grpo_trainer": "GRPOTrainer", "rloo_trainer": "RLOOTrainer"}
 HIDING = ("DeepSpeedEngine",)
 """Models in whose forward collectives run that Python may not see; those of DDP, FSDP1 and FSDP2 are seen."""
-
-Args = tuple[Any, ...]
-Kwargs = dict[str, Any]
 
 
 def _trainer_made(args: Args, kwargs: Kwargs, result: Any) -> None:
     """Tell the resource what is trained."""
     from importlib.metadata import version
 
-    state.identify(system=PACKAGE, system_version=version(PACKAGE), **training_of(args[0]))
+    state.identify(system="trl", system_version=version("trl"), **training_of(args[0]))
     attempt("read", "the model of a trainer", trl_model.see, args[0])
 
 
 def _begin_training(args: Args, kwargs: Kwargs) -> None:
     """Tell it of a trainer whose constructor was not hooked: another library made its class anew from TRL's source."""
-    if state.learned.get("system") != PACKAGE:
+    if state.learned.get("system") != "trl":
         _trainer_made(args, kwargs, None)
+    if not training.inner:
+        rollouts.losses = []
 
 
 # --- rollout ----------------------------------------------------------------------------------------------------------
@@ -59,8 +69,8 @@ def _end_between(args: Args, kwargs: Kwargs) -> None:
 def _begin_rollout(args: Args, kwargs: Kwargs) -> None:
     end_between()
     trainer, prompts = args[0], args[1]
-    state.training.mode = ""
-    mode = state.training.mode = mode_of(trainer)
+    rollouts.mode = ""
+    mode = rollouts.mode = mode_of(trainer)
     state.training.sampling = Sampling(
         trainer, prompts, mode=mode, policy=policy_version(trainer), size=_group_size(trainer, mode)
     )
@@ -96,9 +106,9 @@ def _describe_rollout(args: Args, kwargs: Kwargs, result: Any) -> dict[str, Valu
     mode = mode_of(args[0])
     prompt, written = sum(map(len, prompts)), sum(map(len, responses))
     response = written if mask is None else int(sum(map(sum, mask)))
-    rollout = state.training.rollouts[mode] = Rollout(current_stage(), prompt + written)
-    if mode is TRAIN and state.training.throughput is not None:
-        state.training.throughput.rollout(len(responses), prompt, response, written - response)
+    rollout = rollouts.open[mode] = Rollout(current_stage(), prompt + written)
+    if mode is TRAIN and training.throughput is not None:
+        training.throughput.rollout(len(responses), prompt, response, written - response)
     described: dict[str, Value] = {
         vocabulary.MODE: mode,
         vocabulary.ROLLOUT_ID: rollout.id,
@@ -130,12 +140,12 @@ def _scored(args: Args, kwargs: Kwargs, result: Any) -> None:
     if mode_of(args[0]) == TRAIN:
         attempt("observe", "a rollout", trl_model.see_rollout, result)
     _begin_processing(args, kwargs, result)
-    state.training.mode = ""
+    rollouts.mode = ""
 
 
 def _rollout_failed(args: Args, kwargs: Kwargs, error: BaseException) -> None:
-    state.training.rewarding = state.training.sampling = None
-    state.training.mode = ""
+    rollouts.rewarding = state.training.sampling = None
+    rollouts.mode = ""
     end_between(error)
 
 
@@ -158,7 +168,7 @@ def _is_of_loss() -> bool:
     """Return whether log-probabilities are those of a loss: TRL computes others without gradients, while it scores."""
     import torch
 
-    return torch.is_grad_enabled() or bool(state.training.evaluating and not state.training.mode)
+    return torch.is_grad_enabled() or bool(training.evaluating and not rollouts.mode)
 
 
 def _say_logprob(args: Args, kwargs: Kwargs) -> dict[str, Value]:
@@ -173,7 +183,7 @@ def _say_logprob(args: Args, kwargs: Kwargs) -> dict[str, Value]:
         vocabulary.LOGPROB_KIND: "ref" if _is_reference(trainer, model) else "old",
         vocabulary.BATCH_SIZE: shape[0],
     }
-    rollout = state.training.rollouts.get(mode)
+    rollout = rollouts.open.get(mode)
     if rollout is not None:
         said[vocabulary.ROLLOUT_ID] = rollout.id
         said[vocabulary.TOKENS] = rollout.tokens
@@ -231,8 +241,8 @@ def _hides_collectives(model: Any) -> bool:
 
 def _begin_rewards(args: Args, kwargs: Kwargs) -> None:
     end_between()
-    state.training.mode = mode_of(args[0])
-    state.training.rewarding = {}
+    rollouts.mode = mode_of(args[0])
+    rollouts.rewarding = {}
 
 
 def _say_rewards(args: Args, kwargs: Kwargs) -> dict[str, Value]:
@@ -240,7 +250,7 @@ def _say_rewards(args: Args, kwargs: Kwargs) -> dict[str, Value]:
 
 
 def _begin_advantage(args: Args, kwargs: Kwargs, result: Any) -> None:
-    state.training.rewarding = None
+    rollouts.rewarding = None
     begin_between(vocabulary.ADVANTAGE, {vocabulary.MODE: mode_of(args[0]), vocabulary.BATCH_SIZE: len(args[2])})
 
 
@@ -253,16 +263,16 @@ def _advantage_over(args: Args, kwargs: Kwargs) -> None:
 
 def _begin_function(args: Args, kwargs: Kwargs, result: Any) -> None:
     """TRL times every reward function, the asynchronous ones in their own tasks: a span each."""
-    rewarding, function = state.training.rewarding, str(args[0].name).partition(".")[2]
+    rewarding, function = rollouts.rewarding, str(args[0].name).partition(".")[2]
     if rewarding is None or function == "_calculate_rewards":
         return
-    attributes: dict[str, Value] = {vocabulary.REWARD_FUNCTION: function, vocabulary.MODE: state.training.mode}
+    attributes: dict[str, Value] = {vocabulary.REWARD_FUNCTION: function, vocabulary.MODE: rollouts.mode}
     rewarding[args[0]] = Stage(f"{vocabulary.REWARD} {function}", attributes, coarse=True).__enter__()
 
 
 def _end_function(args: Args, kwargs: Kwargs) -> None:
-    span = state.training.rewarding and state.training.rewarding.pop(args[0], None)
-    if span:
+    span = rollouts.rewarding.pop(args[0], None) if rollouts.rewarding else None
+    if span is not None:
         error = args[2] if len(args) > 2 else None
         span.__exit__(type(error) if error is not None else None, error, None)
 
@@ -273,8 +283,8 @@ def _end_function(args: Args, kwargs: Kwargs) -> None:
 def _begin_forward(args: Args, kwargs: Kwargs) -> None:
     deferred.resolve()
     end_between()
-    state.training.mode = ""
-    state.training.forward = None
+    rollouts.mode = ""
+    training.forward = None
 
 
 def _say_forward(args: Args, kwargs: Kwargs) -> dict[str, Value]:
@@ -316,29 +326,28 @@ def _say_forward(args: Args, kwargs: Kwargs) -> dict[str, Value]:
 
 def _forward_made(args: Args, kwargs: Kwargs, result: Any) -> None:
     """Count the tokens of a forward that has returned, once they are known."""
-    stage, throughput = current_stage(), state.training.throughput
+    stage, throughput = current_stage(), training.throughput
     said = (stage and stage.attributes) or {}
     if said.get(vocabulary.MODE) != TRAIN:
         return
-
-    def count(_: list[float]) -> Iterable[Count | Point]:
-        kinds = (vocabulary.TOKENS_PROMPT, vocabulary.TOKENS_RESPONSE, vocabulary.TOKENS_PADDING)
-        if vocabulary.TOKENS not in said:
-            return ()
-        environment = said.get(vocabulary.TOKENS_ENVIRONMENT, 0)
-        counts: Iterable[Count] = throughput.count_forward(*(said[kind] for kind in kinds), environment)
-        return counts
-
     if throughput is not None:
-        deferred.follow(count)
-    state.training.forward = said
+        deferred.follow(partial(_count_forward, throughput, said))
+    training.forward = said
     keep_loss(result)
     attempt("observe", "a micro-batch", trl_model.see_forward, args[0], args[2], result)
 
 
+def _count_forward(throughput: Throughput, said: Mapping[str, Any], _: list[float]) -> Iterable[Count]:
+    if vocabulary.TOKENS not in said:
+        return ()
+    kinds = (vocabulary.TOKENS_PROMPT, vocabulary.TOKENS_RESPONSE, vocabulary.TOKENS_PADDING)
+    prompt, response, padding = (said[kind] for kind in kinds)
+    return throughput.count_forward(prompt, response, padding, said.get(vocabulary.TOKENS_ENVIRONMENT, 0))
+
+
 def _consume(said: dict[str, Value], mode: str) -> None:
     """Name the rollout that this micro-batch comes from; a later step that uses it again links to it."""
-    rollout, container = state.training.rollouts.get(mode), state.container
+    rollout, container = rollouts.open.get(mode), state.container
     if rollout is None:
         return
     said[vocabulary.ROLLOUT_ID] = rollout.id
@@ -354,9 +363,9 @@ def _end_inputs(args: Args, kwargs: Kwargs, result: Any) -> None:
 
 def _step_over(args: Args, kwargs: Kwargs) -> None:
     """Right after ``on_step_end`` TRL's metrics of the step are complete and not yet cleared by its log."""
-    if state.training.inner:
+    if training.inner:
         return
-    state.training.forward = None
+    training.forward = None
     if hasattr(args[0], "_metrics"):
         step_metrics(args[0])
 
@@ -367,13 +376,13 @@ def _before_log(args: Args, kwargs: Kwargs) -> None:
 
 
 def _hooks(module: str, trainer: str) -> tuple[Hook, ...]:
-    """The hooks of one trainer; both have the same methods."""
+    """Return the hooks of one trainer; all have the same methods."""
     at = f"trl.trainer.{module}:{trainer}"
     return (
-        Hook(target=f"{at}.__init__", after=_trainer_made),
-        Hook(target=f"{at}.get_train_dataloader", before=_begin_training),
-        Hook(target=f"{at}._prepare_inputs", after=_end_inputs, failed=_rollout_failed),
-        Hook(
+        CallbackHook(target=f"{at}.__init__", after=_trainer_made),
+        CallbackHook(target=f"{at}.get_train_dataloader", before=_begin_training),
+        CallbackHook(target=f"{at}._prepare_inputs", after=_end_inputs, failed=_rollout_failed),
+        StageHook(
             target=f"{at}._generate",
             stage=vocabulary.SAMPLE,
             attributes=_say_rollout,
@@ -381,49 +390,59 @@ def _hooks(module: str, trainer: str) -> tuple[Hook, ...]:
             capture=_describe_rollout,
             after=_end_rollout,
         ),
-        Hook(target=f"{at}._generate_single_turn", before=rollouts.begin_turn, after=rollouts.end_turn),
-        Hook(target=f"{at}._tool_call_loop", before=tools.begin_tools, optional=True),
-        Hook(
+        CallbackHook(target=f"{at}._generate_single_turn", before=begin_turn, after=end_turn),
+        CallbackHook(target=f"{at}._tool_call_loop", before=tools.begin_tools, optional=True),
+        StageHook(
             target=f"{at}._get_per_token_logps_and_entropies",
             stage=_logprob_stage,
             attributes=_say_logprob,
             capture=_logprob_made,
         ),
-        Hook(
+        StageHook(
             target=f"{at}._calculate_rewards",
             stage=vocabulary.REWARD,
             attributes=_say_rewards,
             before=_begin_rewards,
             after=_begin_advantage,
         ),
-        Hook(target=f"trl.trainer.{module}:gather_object", collective=0, before=_advantage_over),
-        Hook(target=f"trl.trainer.{module}:gather", collective=0),
-        Hook(
+        CollectiveHook(target=f"trl.trainer.{module}:gather_object", before=_advantage_over),
+        CollectiveHook(target=f"trl.trainer.{module}:gather"),
+        CallbackHook(
             target=f"{at}._generate_and_score_completions",
             before=_begin_scoring,
             after=_scored,
             failed=_rollout_failed,
         ),
-        Hook(
+        StageHook(
             target=f"{at}.compute_loss",
             stage=vocabulary.FORWARD,
             attributes=_say_forward,
             before=_begin_forward,
             capture=_forward_made,
         ),
-        Hook(target=f"{at}.log", stage=vocabulary.LOG, before=_before_log),
-        Hook(target=f"{at}._save_checkpoint", stage=vocabulary.CHECKPOINT),
+        StageHook(target=f"{at}.log", stage=vocabulary.LOG, before=_before_log),
+        StageHook(target=f"{at}._save_checkpoint", stage=vocabulary.CHECKPOINT),
     )
 
 
-HOOKS = (
-    *(hook for module, trainer in TRAINERS.items() for hook in _hooks(module, trainer)),
-    Hook(target="trl.extras.profiling:ProfilingContext.__enter__", during="rewarding", after=_begin_function),
-    Hook(target="trl.extras.profiling:ProfilingContext.__exit__", during="rewarding", before=_end_function),
-    Hook(
-        target="trl.generation.vllm_generation:VLLMGeneration.sync_weights", stage=vocabulary.SYNC, before=_end_between
+REWARDING = (rollouts, "rewarding")
+TIMER = "trl.extras.profiling:ProfilingContext"
+INTEGRATION = Integration(
+    name="trl",
+    package="trl",
+    supports=">=1.16,<2",
+    needs=("torch", "accelerate", "transformers", "transformers_generate"),
+    hooks=(
+        *(hook for module, trainer in TRAINERS.items() for hook in _hooks(module, trainer)),
+        CallbackHook(target=f"{TIMER}.__enter__", during=REWARDING, after=_begin_function),
+        CallbackHook(target=f"{TIMER}.__exit__", during=REWARDING, before=_end_function),
+        StageHook(
+            target="trl.generation.vllm_generation:VLLMGeneration.sync_weights",
+            stage=vocabulary.SYNC,
+            before=_end_between,
+        ),
+        CallbackHook(target="transformers.trainer:Trainer._maybe_log_save_evaluate", before=_step_over),
+        SERVER,
     ),
-    Hook(target="transformers.trainer:Trainer._maybe_log_save_evaluate", before=_step_over),
-    *SERVER_HOOKS,
+    memory=rollouts,
 )
-ATTACHMENTS = ()

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from otel_rl import vocabulary
+from otel_rl.integrations.trl.memory import rollouts
 from otel_rl.metrics.naming import Series, series_of
 from otel_rl.metrics.record import as_number
 from otel_rl.probes import deferred
@@ -47,20 +48,17 @@ class Reader:
 
     def __init__(self, labels: tuple[Label, ...]) -> None:
         self._labels = labels
-        self._names: Sequence[str] = ()
-        """Of the metrics in the last call; of each, in the same order,"""
-        self._order: list[Series | None] = []
-        """the series,"""
-        self._lists: Sequence[list[Any]] = ()
-        """the entries,"""
-        self._ends: Sequence[int] = ()
-        """and how many of them have been read."""
         self._series: dict[str, Series | None] = {}
+        # Of the metrics in the last call, in one order: names, series, entries, and how many of these have been read.
+        self._names: Sequence[str] = ()
+        self._order: list[Series | None] = []
+        self._lists: Sequence[list[Any]] = ()
+        self._ends: Sequence[int] = ()
 
     def points(
         self, names: Sequence[str], lists: Sequence[list[Any]], ends: Sequence[int], time_ns: int
     ) -> list[Point]:
-        """Give the mean of what was appended to each list since the last call; runs in the flusher.
+        """Return the mean of what was appended to each list since the last call; runs in the flusher.
 
         A list that was replaced is new: TRL clears by that, and sets its running token count so.
 
@@ -93,7 +91,7 @@ class Reader:
         self._names = names
 
     def _name(self, name: str) -> Series | None:
-        """Find the series of a metric; None where another rank reports it."""
+        """Return the series of a metric; None where another rank reports it."""
         is_global = name not in PER_RANK
         canonical, own = self._canonical(name)
         series = (canonical, (*own, *self._labels, GLOBAL if is_global else RANK))
@@ -111,7 +109,7 @@ class Reader:
 
 
 def _mean(entries: list[Any]) -> float | None:
-    """Give the mean of the numbers among the entries; None where none of them is one."""
+    """Return the mean of the numbers among the entries; None where none of them is one."""
     numbers = [number for number in map(as_number, entries) if number is not None]
     return sum(numbers) / len(numbers) if numbers else None
 
@@ -119,7 +117,7 @@ def _mean(entries: list[Any]) -> float | None:
 def step_metrics(trainer: Any) -> None:
     """Record what the trainer measured in the step that ends now."""
     _record(trainer, "train", ())
-    losses, state.training.losses = state.training.losses, []
+    losses, rollouts.losses = rollouts.losses, []
     if not losses:
         return
     time_ns = state.now()
@@ -141,16 +139,16 @@ def keep_loss(loss: Any) -> None:
     """Keep a micro-batch's loss for the end of the step."""
     loop = state.training.loop
     if loop is not None and loop.tree is not None:  # a loss that is computed outside a step is nobody's
-        state.training.losses.append(loss.detach())
+        rollouts.losses.append(loss.detach())
 
 
 def _record(trainer: Any, mode: str, labels: tuple[Label, ...]) -> None:
     metrics = getattr(trainer, "_metrics", None)
     if metrics is None:
         return
-    reader = state.training.readers.get((id(trainer), mode))
+    reader = rollouts.readers.get((id(trainer), mode))
     if reader is None:
-        reader = state.training.readers[id(trainer), mode] = Reader(labels)
+        reader = rollouts.readers[id(trainer), mode] = Reader(labels)
     lists = metrics[mode]
     complete = tuple(lists), tuple(lists.values()), tuple(map(len, lists.values()))
     state.add(Later(reader.points, (*complete, state.now())))

@@ -16,9 +16,9 @@ from time import monotonic_ns
 from typing import Any
 
 from otel_rl import vocabulary
+from otel_rl.integrations.trl.memory import rollouts
 from otel_rl.observing.api import book, show, take, take_masks
 from otel_rl.observing.network import Seen
-from otel_rl.process.state import state
 
 LOOK_NS = 500_000_000
 RESPONSES = -1
@@ -49,7 +49,7 @@ def see(trainer: Any) -> tuple[Seen | None, Seen | None]:
 
 def see_rollout(scored: dict[str, Any]) -> None:
     """Show a rollout of training with its advantages and log-probabilities."""
-    rollout = state.training.rollouts.get("train")
+    rollout = rollouts.open.get("train")
     if rollout is None:
         return
     known, now = book(), monotonic_ns()
@@ -79,7 +79,7 @@ def see_logprobs(trainer: Any, mask: Any, kept: Any, is_reference: bool) -> None
 
 def see_forward(trainer: Any, inputs: dict[str, Any], loss: Any) -> None:
     """Show a micro-batch of training and its loss."""
-    rollout, seen = state.training.rollouts.get("train"), see(trainer)[0]
+    rollout, seen = rollouts.open.get("train"), see(trainer)[0]
     masks = {key: inputs[key] for key in ("prompt_mask", "completion_mask")}
     if rollout is None or rollout.id != book().looked_at:
         take_masks(masks, stage=vocabulary.FORWARD, seen=seen, logits=RESPONSES)

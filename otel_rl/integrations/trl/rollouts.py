@@ -13,15 +13,14 @@ from time import monotonic_ns
 from typing import Any
 
 from otel_rl import vocabulary
-from otel_rl.hooks.install import Hook
+from otel_rl.hooks import Args, Kwargs, RequestHook
 from otel_rl.ids import random_bits
+from otel_rl.integrations.trl.memory import rollouts
 from otel_rl.process.state import state
 from otel_rl.requests.queue import UNKNOWN, Request, note
 from otel_rl.trace.stage import Stage, current_parent, current_stage
 from otel_rl.trace.throughput import add_padding
-
-Args = tuple[Any, ...]
-Kwargs = dict[str, Any]
+from otel_rl.trace.training import training
 
 TRAIN, EVAL = "train", "eval"
 ENDPOINTS = {
@@ -32,18 +31,18 @@ ENDPOINTS = {
 
 
 def mode_of(trainer: Any) -> str:
-    """Give the mode: that of an evaluation while one is open, else of the rollout that is being made, or of the model.
+    """Return the mode: of the open evaluation, else of the rollout that is being made, else of the model.
 
     Continuous batching leaves the model training, also in an evaluation (TRL 1.16).
     """
-    if state.training.evaluating:
+    if training.evaluating:
         return EVAL
-    return state.training.mode or (TRAIN if trainer.model.training else EVAL)
+    return rollouts.mode or (TRAIN if trainer.model.training else EVAL)
 
 
 def policy_version(trainer: Any) -> int:
-    """Count the updates in the policy's weights: steps, less those whose update was skipped (as far as we saw them)."""
-    return int(trainer.state.global_step) - state.training.skipped
+    """Return the updates in the policy's weights: steps, less those whose update was skipped."""
+    return int(trainer.state.global_step) - training.skipped
 
 
 class Rollout:
@@ -63,13 +62,13 @@ class Sampling:
     __slots__ = ("first", "mode", "name", "policy", "positions", "rows", "size")
 
     def __init__(self, trainer: Any, prompts: Any, *, mode: str, policy: int, size: int) -> None:
-        state.training.sampled += 1
+        rollouts.begun += 1
         self.mode = mode
         self.policy = policy
         """Optimizer updates in the weights."""
         self.size = size
         """Samples of one prompt."""
-        self.name = f"{mode}-{state.training.sampled}"
+        self.name = f"{mode}-{rollouts.begun}"
         """The same on every rank: all of them generate equally often."""
         self.rows = 0 if getattr(trainer, "rollout_func", None) is not None else len(prompts)
         """Samples of this rank; 0 where the user's own function decides on them."""
@@ -177,4 +176,4 @@ def _rows(posted: Posted, ended: int, answer: Any, error: str) -> Iterator[Reque
         )
 
 
-SERVER_HOOKS = (Hook(target="trl.generation.vllm_client:VLLMClient._post", watch=_begin_post),)
+SERVER = RequestHook(target="trl.generation.vllm_client:VLLMClient._post", watch=_begin_post)

@@ -13,14 +13,13 @@ from typing import Any, cast
 
 from otel_rl import vocabulary
 from otel_rl.guard import attempt
-from otel_rl.hooks.hook import Hook, wrap
-from otel_rl.process.state import state
+from otel_rl.hooks import Args, Kwargs, StageHook
+from otel_rl.hooks.hook import wrap
+from otel_rl.integrations.trl.memory import rollouts
 from otel_rl.records import Value
 from otel_rl.trace.importlib_bootstrap import not_counted
 from otel_rl.trace.stage import Stage
 
-Args = tuple[Any, ...]
-Kwargs = dict[str, Any]
 Tool = Callable[..., Any]
 
 
@@ -46,10 +45,10 @@ def _recorded(name: str, tool: Tool) -> Tool:
         vocabulary.OPERATION: vocabulary.EXECUTE_TOOL,
         vocabulary.TOOL_NAME: name,
         vocabulary.TOOL_TYPE: "function",
-        vocabulary.MODE: state.training.mode,
+        vocabulary.MODE: rollouts.mode,
     }
     stage = f"{vocabulary.EXECUTE_TOOL} {name}"
-    hook = Hook(target=stage, stage=stage, attributes=tuple(said.items()))
+    hook = StageHook(target=stage, stage=stage, attributes=tuple(said.items()))
     if not inspect.iscoroutinefunction(tool):
         return cast("Tool", wrap(hook, tool))
 

@@ -1,0 +1,35 @@
+"""What the hooks of several integrations remember of one training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from otel_rl.process.memory import Memory
+from otel_rl.records import Attributes
+
+if TYPE_CHECKING:
+    from otel_rl.trace.stage import Stage
+    from otel_rl.trace.throughput import Throughput
+
+
+@dataclass(eq=False)
+class Training(Memory):
+    """The training whose loop is open in this process."""
+
+    throughput: Throughput | None = None
+    """Counts the loop's work."""
+    inner: int = 0
+    """How many loops of other trainers are open inside the open step, one inside the other."""
+    evaluating: int = 0
+    """How many calls that evaluate are open, one inside the other."""
+    skipped: int = 0
+    """Optimizer updates that were skipped; the framework's step number counts them too."""
+    forward: Attributes | None = None
+    """Attributes of the last forward of the open step: the micro-batch of the backward that follows."""
+    stepping: dict[Stage, Callable[[int, BaseException | None], None]] = field(default_factory=dict)
+    """By its stage, each step of an optimizer that has begun and not ended: ends the stage if the step raised."""
+
+
+training = Training.keep("training")
