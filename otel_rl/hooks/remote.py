@@ -3,31 +3,23 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import inspect
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any
 
 from otel_rl.guard import attempt
 from otel_rl.hooks.arguments import Args, Bind, Kwargs
 from otel_rl.hooks.hook import Hook
+from otel_rl.process.carrier import Carrier
 from otel_rl.process.state import state
 from otel_rl.trace.importlib_bootstrap import not_counted
 
-
-class CarrierLike(Protocol):
-    """What a hook needs of ``otel_rl.process.carrier.Carrier``."""
-
-    def use(self) -> AbstractContextManager[object]:
-        """Make it the current one of this task or thread."""
-
-
-Inject = Callable[[Args, Kwargs, Any], tuple[Args, Kwargs]]
+Inject = Callable[[Args, Kwargs, Carrier], tuple[Args, Kwargs]]
 """``(args, kwargs, carrier)``: returns the arguments with which the call goes out."""
-Extract = Callable[[Args, Kwargs], CarrierLike | None]
+Extract = Callable[[Args, Kwargs], Carrier | None]
 """``(args, kwargs)``: returns the carrier with which a call came in, or None where it has none."""
 
 
@@ -55,7 +47,7 @@ class RemoteHook(Hook):
         return attempt("send a carrier with", self.target, self._inject, args, kwargs) or (args, kwargs)
 
     def _inject(self, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs] | None:
-        carrier = importlib.import_module("otel_rl.process.carrier").Carrier.current()
+        carrier = Carrier.current()
         return None if carrier is None or self.inject is None else self.inject(args, kwargs, carrier)
 
 
