@@ -289,7 +289,7 @@ class _AsyncItems:
 class GeneratorCall(_AsyncItems):
     """What the caller of a ``GeneratorHook``'s target has, and what is known of the call when its first item comes."""
 
-    __slots__ = ("_hook", "args", "begun", "kwargs", "parent", "queue")
+    __slots__ = ("_hook", "args", "begun", "kwargs", "parent", "recording")
 
     def __init__(self, items: AsyncGeneratorType[Any, Any], hook: GeneratorHook, args: Args, kwargs: Kwargs) -> None:
         self._items, self._target, self._hook, self.args, self.kwargs = items, hook.target, hook, args, kwargs
@@ -310,7 +310,7 @@ class GeneratorCall(_AsyncItems):
             return await self._next(items.__anext__)
         self._begin = None
         hook = self._hook
-        self.begun, self.parent, self.queue = monotonic_ns(), current_parent(), state.queue
+        self.begun, self.parent, self.recording = monotonic_ns(), current_parent(), state.queue
         if hook.before is not None:
             attempt("begin", hook.target, hook.before, self.args, self.kwargs)
         try:

@@ -1,4 +1,4 @@
-"""accelerate: its optimizer, and the collectives that trainers call through it.
+"""Hooks on accelerate: its optimizer, and the collectives that trainers call through it.
 
 Runs in every rank. Source: accelerate 1.10 to 1.15, ``accelerate/optimizer.py`` and ``accelerate/utils/operations.py``.
 """

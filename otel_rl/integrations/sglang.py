@@ -44,12 +44,12 @@ MAX_LEFT = 4096
 class Call:
     """One ``generate_request``: one prompt or a batch, each with n sequences."""
 
-    __slots__ = ("finished", "model", "obj", "parent", "queue", "sample", "seen", "submitted")
+    __slots__ = ("finished", "model", "obj", "parent", "recording", "sample", "seen", "submitted")
 
-    def __init__(self, manager: Any, obj: Any, submitted: int, parent: Any = None, queue: Any = None) -> None:
+    def __init__(self, manager: Any, obj: Any, submitted: int, parent: Any = None, recording: Any = None) -> None:
         self.submitted = submitted
         self.parent = parent
-        self.queue = queue
+        self.recording = recording
         """That of a forked child is another one: what it inherits is the parent's to count."""
         self.obj = obj
         self.model = getattr(manager, "served_model_name", None) or getattr(manager, "model_path", None)
@@ -87,7 +87,7 @@ class Call:
 
     def end(self, result: Any, error: BaseException | None) -> None:
         """Note the sequences that were not finished: of a caller that left, of an error."""
-        if error is not None and self.queue is state.queue:
+        if error is not None and self.recording is state.queue:
             left = [
                 (output["meta_info"].copy(), first, output.get("index", place))
                 for first, output, place in (self.seen or {}).values()
@@ -111,7 +111,7 @@ def _first(asked: GeneratorCall, value: Any, error: BaseException | None) -> Cal
             return None
     if stream is None or _is_probe(obj):
         return None  # embeddings are not streamed
-    call = Call(args[0], obj, asked.begun, asked.parent or _named(obj), asked.queue)
+    call = Call(args[0], obj, asked.begun, asked.parent or _named(obj), asked.recording)
     if error is not None:
         call.end(None, error)
         return None

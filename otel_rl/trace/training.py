@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(eq=False)
-class Training(Memory):
+class OpenTraining(Memory):
     """The training whose loop is open in this process."""
 
     throughput: Throughput | None = None
@@ -32,4 +32,4 @@ class Training(Memory):
     """By its stage, each step of an optimizer that has begun and not ended: ends the stage if the step raised."""
 
 
-training = Training.keep("training")
+training = OpenTraining.keep("training")

@@ -21,7 +21,7 @@ from otel_rl.comm import ddp_wait
 from otel_rl.guard import guard
 from otel_rl.hooks import Args, Attachment, CallbackHook, Integration, Kwargs, Memory, StageHook
 from otel_rl.hooks.collective import wrap_collective, wrap_method
-from otel_rl.integrations.torch.collectives import COLLECTIVES
+from otel_rl.integrations.torch.distributed import COLLECTIVES
 from otel_rl.integrations.torch.optimizers import time_optimizers
 from otel_rl.integrations.torch.process_group import JOIN, PROCESS_GROUP
 from otel_rl.probes.device import DeviceInUse

@@ -24,7 +24,7 @@ from otel_rl.trace.steps import end_raised
 from otel_rl.trace.training import training
 
 
-class Begun(NamedTuple):
+class OptimizerStep(NamedTuple):
     """A step that has begun."""
 
     stage: Stage
@@ -41,7 +41,7 @@ class Innermost(threading.local):
     """The ``id()`` of its frame, which itself would keep alive what a step that raised held."""
 
 
-class Timing:
+class OptimizerTiming:
     """The two hooks."""
 
     def __init__(self, module: ModuleType) -> None:
@@ -69,7 +69,7 @@ class Timing:
             return
         stage = Stage(vocabulary.OPTIMIZER, coarse=True)
         stage.open()
-        begun = Begun(stage, threading.get_ident(), above)
+        begun = OptimizerStep(stage, threading.get_ident(), above)
         stepping[stage] = partial(self._end_if_raised, begun)
         of_thread.stage, of_thread.step = stage, self._step(sys._getframe())
 
@@ -84,7 +84,7 @@ class Timing:
         if training.stepping.pop(stage, None) is not None:
             stage.close(now)
 
-    def _end_if_raised(self, step: Begun, now: int, error: BaseException | None) -> None:
+    def _end_if_raised(self, step: OptimizerStep, now: int, error: BaseException | None) -> None:
         """End the stage of a step that raised: one of this thread has, since it is over; one of another, if it is.
 
         Only of this thread is it known what goes on behind the step, and whether ``error`` is what ended it.
@@ -136,7 +136,7 @@ def _open_below(stage: Stage) -> Stage | None:
 
 def time_optimizers(module: ModuleType) -> Callable[[], object]:
     """Register the hooks."""
-    timing = Timing(module)
+    timing = OptimizerTiming(module)
     handles = (
         module.register_optimizer_step_pre_hook(partial(attempt, "begin", "an optimizer step", timing.begin)),
         module.register_optimizer_step_post_hook(partial(attempt, "end", "an optimizer step", timing.end)),

@@ -1,4 +1,4 @@
-"""transformers: the loop of ``Trainer`` — steps, data wait, clipping, callbacks, logging, evaluation, checkpoints.
+"""Hooks on ``Trainer`` of transformers: steps, data wait, clipping, callbacks, logging, evaluation, checkpoints.
 
 Runs in every rank; TRL's trainers inherit it. Source: transformers 5.23, ``trainer.py`` (``_run_epoch``, 1740;
 ``get_batch_samples``, 2281; ``_maybe_log_save_evaluate``, 2215). A step begins where its batches are asked for:

@@ -1,6 +1,6 @@
 """TRL: GRPO and RLOO — rollout, rewards, log-probabilities, advantage, forward, weight sync, TRL's own metrics.
 
-Runs in every rank. Source: trl 1.16, ``trainer/grpo_trainer.py`` and ``rloo_trainer.py``. Rollout
+Runs in every rank. Source: trl 1.16, ``trainer/grpo_trainer.py`` and ``rloo_trainer.py``. TrlRollout
 post-processing and advantage are inline there: they are taken from the end of one call to the begin of the next. The
 loop itself (steps, data wait, optimizer, evaluation) is ``transformers.py``.
 """
@@ -14,21 +14,21 @@ from typing import Any
 from otel_rl import vocabulary
 from otel_rl.guard import attempt
 from otel_rl.hooks import Args, CallbackHook, CollectiveHook, Hook, Integration, Kwargs, StageHook
-from otel_rl.integrations.trl import model as trl_model
-from otel_rl.integrations.trl import tools
+from otel_rl.integrations.trl import models, tools
 from otel_rl.integrations.trl.memory import rollouts
-from otel_rl.integrations.trl.metrics import evaluation_metrics, keep_loss, step_metrics
+from otel_rl.integrations.trl.models import hides_collectives, is_reference
 from otel_rl.integrations.trl.rollouts import (
     EVAL,
     SERVER,
     TRAIN,
-    Rollout,
     Sampling,
+    TrlRollout,
     begin_turn,
     end_turn,
     mode_of,
     policy_version,
 )
+from otel_rl.integrations.trl.trainer_metrics import evaluation_metrics, keep_loss, step_metrics
 from otel_rl.probes import deferred
 from otel_rl.process.identity import training_of
 from otel_rl.process.state import state
@@ -39,20 +39,18 @@ from otel_rl.trace.throughput import Throughput
 from otel_rl.trace.training import training
 
 TRAINERS = {"grpo_trainer": "GRPOTrainer", "rloo_trainer": "RLOOTrainer"}
-HIDING = ("DeepSpeedEngine",)
-"""Models in whose forward collectives run that Python may not see; those of DDP, FSDP1 and FSDP2 are seen."""
 
 
 def _trainer_made(args: Args, kwargs: Kwargs, result: Any) -> None:
-    """Tell the resource what is trained."""
+    """Put what is trained into the resource."""
     from importlib.metadata import version
 
     state.identify(system="trl", system_version=version("trl"), **training_of(args[0]))
-    attempt("read", "the model of a trainer", trl_model.see, args[0])
+    attempt("read", "the model of a trainer", models.see, args[0])
 
 
 def _begin_training(args: Args, kwargs: Kwargs) -> None:
-    """Tell it of a trainer whose constructor was not hooked: another library made its class anew from TRL's source."""
+    """Identify a trainer whose constructor was not hooked: another library made its class anew from TRL's source."""
     if state.learned.get("system") != "trl":
         _trainer_made(args, kwargs, None)
     if not training.inner:
@@ -62,7 +60,7 @@ def _begin_training(args: Args, kwargs: Kwargs) -> None:
 # --- rollout ----------------------------------------------------------------------------------------------------------
 
 
-def _end_between(args: Args, kwargs: Kwargs) -> None:
+def _end_gap(*_: object) -> None:
     end_between()
 
 
@@ -77,7 +75,6 @@ def _begin_rollout(args: Args, kwargs: Kwargs) -> None:
 
 
 def _say_rollout(args: Args, kwargs: Kwargs) -> dict[str, Value]:
-    """Say what is known before; requests may be counted before their rollout ends, as training or as evaluation."""
     sampling = state.training.sampling
     said: dict[str, Value] = {
         vocabulary.MODE: sampling.mode,
@@ -90,7 +87,7 @@ def _say_rollout(args: Args, kwargs: Kwargs) -> dict[str, Value]:
 
 
 def _begin_scoring(args: Args, kwargs: Kwargs) -> None:
-    """Environments are reset before the rollout."""
+    """Begin the reset of environments, which comes before the rollout."""
     if getattr(args[0], "environment_factories", None):
         begin_between(vocabulary.ENVIRONMENT_RESET, {vocabulary.MODE: mode_of(args[0])})
 
@@ -106,7 +103,7 @@ def _describe_rollout(args: Args, kwargs: Kwargs, result: Any) -> dict[str, Valu
     mode = mode_of(args[0])
     prompt, written = sum(map(len, prompts)), sum(map(len, responses))
     response = written if mask is None else int(sum(map(sum, mask)))
-    rollout = rollouts.open[mode] = Rollout(current_stage(), prompt + written)
+    rollout = rollouts.open[mode] = TrlRollout(current_stage(), prompt + written)
     if mode is TRAIN and training.throughput is not None:
         training.throughput.rollout(len(responses), prompt, response, written - response)
     described: dict[str, Value] = {
@@ -138,7 +135,7 @@ def _begin_processing(args: Args, kwargs: Kwargs, result: Any) -> None:
 
 def _scored(args: Args, kwargs: Kwargs, result: Any) -> None:
     if mode_of(args[0]) == TRAIN:
-        attempt("observe", "a rollout", trl_model.see_rollout, result)
+        attempt("observe", "a rollout", models.see_rollout, result)
     _begin_processing(args, kwargs, result)
     rollouts.mode = ""
 
@@ -153,7 +150,7 @@ def _rollout_failed(args: Args, kwargs: Kwargs, error: BaseException) -> None:
 
 
 def _logprob_stage(args: Args, kwargs: Kwargs) -> str | None:
-    """The same method serves old, reference and training log-probabilities; the last are part of the forward.
+    """Return no stage for training log-probabilities, which are part of the forward.
 
     Where another library's function computes the loss, and is not hooked, they are the forward.
     """
@@ -180,7 +177,7 @@ def _say_logprob(args: Args, kwargs: Kwargs) -> dict[str, Value]:
         return of_loss
     said: dict[str, Value] = {
         vocabulary.MODE: mode,
-        vocabulary.LOGPROB_KIND: "ref" if _is_reference(trainer, model) else "old",
+        vocabulary.LOGPROB_KIND: "ref" if is_reference(trainer, model) else "old",
         vocabulary.BATCH_SIZE: shape[0],
     }
     rollout = rollouts.open.get(mode)
@@ -188,7 +185,7 @@ def _say_logprob(args: Args, kwargs: Kwargs) -> dict[str, Value]:
         said[vocabulary.ROLLOUT_ID] = rollout.id
         said[vocabulary.TOKENS] = rollout.tokens
         said[vocabulary.TOKENS_PADDING] = max(shape.numel() - rollout.tokens, 0)
-    if state.identity.world_size > 1 and _hides_collectives(model):
+    if hides_collectives(model):
         said[vocabulary.COMM_HIDDEN] = True
     if rollout is not None and trainer.mask_truncated_completions:
         return _say_unmasked(said, args[3] if len(args) > 3 else kwargs["attention_mask"])
@@ -214,26 +211,7 @@ def _logprob_made(args: Args, kwargs: Kwargs, result: Any) -> None:
     said = (stage and stage.attributes) or {}
     kind = said.get(vocabulary.LOGPROB_KIND)
     if said.get(vocabulary.MODE) == TRAIN and kind is not None:
-        is_reference = kind == "ref"
-        attempt("observe", "log-probabilities", trl_model.see_logprobs, args[0], *args[3:5], is_reference)
-
-
-def _is_reference(trainer: Any, model: Any) -> bool:
-    """The reference is a model of its own, or the policy with its adapter off (or its adapter ``ref`` on).
-
-    The first layer of an adapter says which; a whole model has a method of the same name.
-    """
-    if trainer.ref_model is not None:
-        return model is trainer.ref_model
-    for module in model.modules() if hasattr(getattr(trainer, "model", None), "peft_config") else ():
-        is_off = getattr(module, "disable_adapters", None)
-        if isinstance(is_off, bool):
-            return is_off or "ref" in module.active_adapters
-    return False
-
-
-def _hides_collectives(model: Any) -> bool:
-    return any(cls.__name__ in HIDING for cls in type(model).__mro__)
+        attempt("observe", "log-probabilities", models.see_logprobs, args[0], *args[3:5], kind == "ref")
 
 
 # --- rewards and advantage --------------------------------------------------------------------------------------------
@@ -255,14 +233,14 @@ def _begin_advantage(args: Args, kwargs: Kwargs, result: Any) -> None:
 
 
 def _advantage_over(args: Args, kwargs: Kwargs) -> None:
-    """The first ``gather_object`` after the rewards collects texts for the log: the advantages are done."""
+    """End the advantages: the first ``gather_object`` after the rewards collects texts for the log."""
     between = state.training.between
     if between is not None and between.name == vocabulary.ADVANTAGE:
         begin_between(vocabulary.LOG, {vocabulary.MODE: between.attributes[vocabulary.MODE]})
 
 
 def _begin_function(args: Args, kwargs: Kwargs, result: Any) -> None:
-    """TRL times every reward function, the asynchronous ones in their own tasks: a span each."""
+    """Open the stage of a reward function: TRL times each, the asynchronous ones in their own tasks."""
     rewarding, function = rollouts.rewarding, str(args[0].name).partition(".")[2]
     if rewarding is None or function == "_calculate_rewards":
         return
@@ -300,7 +278,7 @@ def _say_forward(args: Args, kwargs: Kwargs) -> dict[str, Value]:
             vocabulary.POLICY_VERSION: policy_version(trainer),
         }
     )
-    if state.identity.world_size > 1 and _hides_collectives(model):
+    if hides_collectives(model):
         said[vocabulary.COMM_HIDDEN] = True
     positions, tool_mask = prompt_mask.numel() + completion_mask.numel(), inputs.get("tool_mask")
     masks = [prompt_mask, completion_mask]
@@ -318,8 +296,7 @@ def _say_forward(args: Args, kwargs: Kwargs) -> dict[str, Value]:
         said.is_complete = True
         return ()
 
-    if not deferred.read(masks, use):
-        said.is_complete = True
+    said.is_complete = not deferred.read(masks, use)
     _consume(said, mode)
     return said
 
@@ -334,7 +311,7 @@ def _forward_made(args: Args, kwargs: Kwargs, result: Any) -> None:
         deferred.follow(partial(_count_forward, throughput, said))
     training.forward = said
     keep_loss(result)
-    attempt("observe", "a micro-batch", trl_model.see_forward, args[0], args[2], result)
+    attempt("observe", "a micro-batch", models.see_forward, args[0], args[2], result)
 
 
 def _count_forward(throughput: Throughput, said: Mapping[str, Any], _: list[float]) -> Iterable[Count]:
@@ -346,7 +323,7 @@ def _count_forward(throughput: Throughput, said: Mapping[str, Any], _: list[floa
 
 
 def _consume(said: dict[str, Value], mode: str) -> None:
-    """Name the rollout that this micro-batch comes from; a later step that uses it again links to it."""
+    """Name the rollout that this micro-batch comes from; another step that uses it again links to it."""
     rollout, container = rollouts.open.get(mode), state.container
     if rollout is None:
         return
@@ -357,12 +334,8 @@ def _consume(said: dict[str, Value], mode: str) -> None:
             container.add_link(rollout.span.get_span_context())
 
 
-def _end_inputs(args: Args, kwargs: Kwargs, result: Any) -> None:
-    end_between()
-
-
 def _step_over(args: Args, kwargs: Kwargs) -> None:
-    """Right after ``on_step_end`` TRL's metrics of the step are complete and not yet cleared by its log."""
+    """Record TRL's metrics of the step: after ``on_step_end`` they are complete, and its log has not cleared them."""
     if training.inner:
         return
     training.forward = None
@@ -381,7 +354,7 @@ def _hooks(module: str, trainer: str) -> tuple[Hook, ...]:
     return (
         CallbackHook(target=f"{at}.__init__", after=_trainer_made),
         CallbackHook(target=f"{at}.get_train_dataloader", before=_begin_training),
-        CallbackHook(target=f"{at}._prepare_inputs", after=_end_inputs, failed=_rollout_failed),
+        CallbackHook(target=f"{at}._prepare_inputs", after=_end_gap, failed=_rollout_failed),
         StageHook(
             target=f"{at}._generate",
             stage=vocabulary.SAMPLE,
@@ -439,7 +412,7 @@ INTEGRATION = Integration(
         StageHook(
             target="trl.generation.vllm_generation:VLLMGeneration.sync_weights",
             stage=vocabulary.SYNC,
-            before=_end_between,
+            before=_end_gap,
         ),
         CallbackHook(target="transformers.trainer:Trainer._maybe_log_save_evaluate", before=_step_over),
         SERVER,

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from otel_rl.hooks import Memory
 
 if TYPE_CHECKING:
-    from otel_rl.integrations.trl.metrics import Reader
-    from otel_rl.integrations.trl.rollouts import Rollout
+    from otel_rl.integrations.trl.rollouts import TrlRollout
+    from otel_rl.integrations.trl.trainer_metrics import Reader
     from otel_rl.trace.stage import Stage
 
 
@@ -19,7 +19,7 @@ class Rollouts(Memory):
 
     begun: int = 0
     """How many have begun."""
-    open: dict[str, Rollout] = field(default_factory=dict)
+    open: dict[str, TrlRollout] = field(default_factory=dict)
     """The one that is being consumed, by mode: an evaluation does not end that of the training."""
     mode: str = ""
     """Whether the one that is being made and scored is of training or of an evaluation; empty between them."""

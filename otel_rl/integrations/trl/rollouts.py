@@ -45,7 +45,7 @@ def policy_version(trainer: Any) -> int:
     return int(trainer.state.global_step) - training.skipped
 
 
-class Rollout:
+class TrlRollout:
     """The rollout that micro-batches are cut from: its id, its span, its tokens."""
 
     __slots__ = ("id", "span", "tokens")

@@ -19,7 +19,10 @@ from otel_rl import vocabulary
 from otel_rl.integrations.trl.memory import rollouts
 from otel_rl.observing.api import book, show, take, take_masks
 from otel_rl.observing.network import Seen
+from otel_rl.process.state import state
 
+HIDING = ("DeepSpeedEngine",)
+"""Models with hidden collectives; those of DDP, FSDP1 and FSDP2 are seen."""
 LOOK_NS = 500_000_000
 RESPONSES = -1
 """Logits of the responses' tokens alone."""
@@ -35,6 +38,22 @@ OF_ROLLOUT = {
     "sampling_per_token_logps": "rollout_logprobs",
 }
 """TRL's names of what a rollout has become, and ours."""
+
+
+def is_reference(trainer: Any, model: Any) -> bool:
+    """Return whether a model is the reference: one of its own, or the policy with its adapter off or ``ref`` on."""
+    if trainer.ref_model is not None:
+        return model is trainer.ref_model
+    for module in model.modules() if hasattr(getattr(trainer, "model", None), "peft_config") else ():
+        is_off = getattr(module, "disable_adapters", None)
+        if isinstance(is_off, bool):
+            return is_off or "ref" in module.active_adapters
+    return False
+
+
+def hides_collectives(model: Any) -> bool:
+    """Return whether collectives may run in a model's forward that Python does not see."""
+    return state.identity.world_size > 1 and any(kind.__name__ in HIDING for kind in type(model).__mro__)
 
 
 def see(trainer: Any) -> tuple[Seen | None, Seen | None]:
