@@ -107,7 +107,7 @@ def _wrap_sync(hook: CallbackHook, original: Callable[..., Any], bind: Bind | No
             is_off
             or state.is_tracing()
             or state.compiler._is_compiling_flag
-            or (covered is not None and attempt("look at", target, covered, args))
+            or (covered is not None and attempt("check", target, covered, args))
         ):
             return original(*args, **kwargs)
         span, given, named = None, args, kwargs
@@ -140,22 +140,20 @@ def _wrap_sync(hook: CallbackHook, original: Callable[..., Any], bind: Bind | No
 def _wrap_async(hook: CallbackHook, original: Callable[..., Any], bind: Bind | None) -> Callable[..., Any]:
     target, after, capture = hook.target, hook.after, getattr(hook, "capture", None)
     begin, by_name, early = getattr(hook, "begin", hook.before), hook.by_name, _early(hook, bind)
-    is_stage = isinstance(hook, StageHook)
-    memory, field = hook.during or (None, "")
+    is_stage, (memory, field) = isinstance(hook, StageHook), hook.during or (None, "")
     covered: Covered | None = None
 
     @functools.wraps(original)
     async def call(*args: Any, **kwargs: Any) -> Any:
         if not state.on or (field and getattr(memory, field) is None):
             return await original(*args, **kwargs)
-        if covered is not None and attempt("look at", target, covered, args):
+        if covered is not None and attempt("check", target, covered, args):
             return await original(*args, **kwargs)
         given, named = args, kwargs
         if (kwargs or by_name) and early is not None:
             given, named = early(args, kwargs)
-        span = attempt("begin", target, begin, given, named) if begin is not None else None
-        if not is_stage:
-            span = None
+        begun = attempt("begin", target, begin, given, named) if begin is not None else None
+        span = begun if is_stage else None
         try:
             result = await original(*args, **kwargs)
         except BaseException as error:
@@ -192,7 +190,7 @@ def _wrap_return(hook: ReturnHook, original: Callable[..., Any], bind: Bind | No
 
 
 def _early(hook: CallbackHook, bind: Bind | None) -> Bind | None:
-    """Return ``bind`` if anything looks at the arguments of a call that does not fail."""
+    """Return ``bind`` if any function sees the arguments of a call that does not fail."""
     functions = [getattr(hook, name, None) for name in ("stage", "attributes", "before", "capture", "after")]
     return bind if any(map(callable, functions)) else None
 

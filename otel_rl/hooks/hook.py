@@ -81,7 +81,7 @@ def cover(replacement: Any, name: str) -> None:
     """Let a replacement pass calls that another replacement of its hook records.
 
     The object of each call decides: what it has under ``name`` is recorded, nothing that this calls in turn. Most
-    replacements are never covered, and need not look.
+    replacements are never covered.
     """
     if can_be_covered(replacement):
         cells = dict(zip(replacement.__code__.co_freevars, replacement.__closure__, strict=True))
