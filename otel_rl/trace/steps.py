@@ -159,9 +159,16 @@ def know_attempt(attempt_id: str = "", run_id: str = "") -> None:
 
 
 def end_raised(now: int, error: BaseException | None = None) -> None:
-    """End the stages of optimizers' steps that raised: torch does not tell that they are over."""
-    for end_if_raised in tuple(training.stepping.values()):
-        end_if_raised(now, error)
+    """End the stages of optimizers' steps that raised on this thread: torch does not tell that they are over."""
+    for stage, (thread, parent) in tuple(training.stepping.items()):
+        if thread != get_ident() or training.stepping.pop(stage, None) is None:
+            continue
+        stage.token = None  # what it is inside may be over, and would be current again
+        if error is None:
+            stage.set_attribute(vocabulary.TRUNCATED, True)
+        else:
+            stage.fail(error)
+        stage.close((0 if parent is None else parent.ended) or now)
 
 
 def report_alone() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -28,8 +27,8 @@ class OpenTraining(Memory):
     """Optimizer updates that were skipped; the framework's step number counts them too."""
     forward: Attributes | None = None
     """Attributes of the last forward of the open step: the micro-batch of the backward that follows."""
-    stepping: dict[Stage, Callable[[int, BaseException | None], None]] = field(default_factory=dict)
-    """By its stage, each step of an optimizer that has begun and not ended: ends the stage if the step raised."""
+    stepping: dict[Stage, tuple[int, Stage | None]] = field(default_factory=dict)
+    """Each step of an optimizer that has begun and not ended: its thread and the stage that it is inside."""
 
 
 training = OpenTraining.keep("training")
