@@ -14,7 +14,6 @@ pytest.importorskip("trl")
 
 import otel_rl
 from otel_rl import vocabulary as v
-from otel_rl.integrations.transformers.hooks import listeners
 from otel_rl.report.build import build_report
 from otel_rl.trace.training import training
 from tests.programs.launch import Trainings
@@ -197,8 +196,8 @@ def test_callbacks_that_somebody_listens_to_are_stages(trainings: Trainings) -> 
     assert [v.CLIP, v.LOG, v.OPTIMIZER, v.LOG, v.LOG] == names[-5:]
 
 
-def test_who_listens_is_asked_of_the_callbacks_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not of those of a handler that is gone, or that were replaced; and answers are not kept without limit."""
+def test_who_listens_is_asked_of_the_callbacks_there_are() -> None:
+    """Not of those that were replaced."""
     from transformers import TrainerCallback
     from transformers.trainer_callback import CallbackHandler
 
@@ -217,19 +216,11 @@ def test_who_listens_is_asked_of_the_callbacks_there_are(monkeypatch: pytest.Mon
     def stage(of: Any) -> str | None:
         return hooks._event_stage((of, "on_step_end"), {})
 
-    listeners.renew()
     replaced = handler(Quiet)
     assert stage(replaced) is None
     replaced.remove_callback(Quiet)
     replaced.add_callback(Listening)
     assert v.LOG == stage(replaced)
-    del replaced
-    kinds = [Quiet, Listening] * 20
-    assert [None, v.LOG] * 20 == [stage(handler(kind)) for kind in kinds]
-    monkeypatch.setattr(hooks, "HEARD_LIMIT", 3)
-    for number in range(10):
-        assert stage(handler(type(f"Quiet{number}", (Quiet,), {}))) is None
-        assert len(listeners.heard) <= 3
 
 
 def test_a_plain_trainer_has_its_steps_too(trainings: Trainings) -> None:

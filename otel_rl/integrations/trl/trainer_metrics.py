@@ -49,11 +49,8 @@ class Reader:
     def __init__(self, labels: tuple[Label, ...]) -> None:
         self._labels = labels
         self._series: dict[str, Series | None] = {}
-        # Of the metrics in the last call, in one order: names, series, entries, and how many of these have been read.
-        self._names: Sequence[str] = ()
-        self._order: list[Series | None] = []
-        self._lists: Sequence[list[Any]] = ()
-        self._ends: Sequence[int] = ()
+        self._read: dict[str, tuple[list[Any], int]] = {}
+        """By metric, its entries and how many of them have been read."""
 
     def points(
         self, names: Sequence[str], lists: Sequence[list[Any]], ends: Sequence[int], time_ns: int
@@ -68,27 +65,19 @@ class Reader:
             ends: how much of each list counts: TRL may have appended since.
             time_ns: when they were complete, ns since 1970.
         """
-        if names != self._names:
-            self._align(names)
         points = []
-        for series, known, read, entries, end in zip(self._order, self._lists, self._ends, lists, ends, strict=True):
+        for name, entries, end in zip(names, lists, ends, strict=True):
+            known, read = self._read.get(name, ([], 0))
+            self._read[name] = entries, end
             start = read if known is entries and read <= end else 0
+            series = self._series[name] if name in self._series else self._name(name)
             if series is None or start == end:
                 continue
             new = entries[start:end]
             value = new[0] if len(new) == 1 and type(new[0]) is float else _mean(new)
             if value is not None:
                 points.append(Point(series[0], value, time_ns, series[1]))
-        self._lists, self._ends = lists, ends
         return points
-
-    def _align(self, names: Sequence[str]) -> None:
-        """Put what is known of each metric in the order of these names."""
-        known = dict(zip(self._names, zip(self._lists, self._ends, strict=True), strict=True))
-        aligned = [known.get(name, ([], 0)) for name in names]
-        self._lists, self._ends = [entries for entries, _ in aligned], [end for _, end in aligned]
-        self._order = [self._series[name] if name in self._series else self._name(name) for name in names]
-        self._names = names
 
     def _name(self, name: str) -> Series | None:
         """Return the series of a metric; None where another rank reports it."""
