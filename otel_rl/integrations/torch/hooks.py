@@ -54,7 +54,7 @@ checkpoints = Checkpoints.keep("checkpoints")
 
 
 def _backward_stage(args: Args, kwargs: Kwargs) -> str | None:
-    """No stage for a backward inside a backward: checkpointing recomputes with one, perhaps on another thread."""
+    """Return no stage for a backward inside a backward, by which checkpointing recomputes."""
     import torch
 
     if torch._C._current_graph_task_id() != -1:
@@ -72,10 +72,7 @@ def _describe_backward(args: Args, kwargs: Kwargs, result: Any) -> dict[str, Val
 
 
 def _backward_over(args: Args, kwargs: Kwargs, result: Any) -> None:
-    """Describe the stage around this one that took the place of ours: a user's own, or an engine's.
-
-    Only with DDP: engines that reduce by themselves do it behind the backward, in collectives that are seen.
-    """
+    """Describe a user's or an engine's stage that has the place of ours, with DDP: other collectives are seen."""
     if state.identity.world_size < 2 or not state.comm.wrapped:
         return
     stage = _outer_stage()
@@ -89,7 +86,7 @@ def _backward_over(args: Args, kwargs: Kwargs, result: Any) -> None:
 
 
 def _outer_stage() -> Stage | None:
-    """Find the stage of a backward that was open before the one that begins or has ended on this thread."""
+    """Return the stage of a backward that this one is inside."""
     import torch
 
     stage = current_stage()
@@ -97,7 +94,7 @@ def _outer_stage() -> Stage | None:
     return stage if is_one else None
 
 
-def _backward_failed(args: Args, kwargs: Kwargs, error: BaseException) -> None:
+def _backward_failed(*_: object) -> None:
     ddp_wait.cancel()
 
 
@@ -106,18 +103,18 @@ def _wrapped_by_ddp(args: Args, kwargs: Kwargs, result: Any) -> None:
 
 
 def _data_stage(args: Args, kwargs: Kwargs) -> str | None:
-    """No wait where another thread than that of the steps fetches ahead: it holds nobody up."""
+    """Return no wait where another thread than that of the steps fetches ahead."""
     loop = state.training.loop
     return vocabulary.IDLE if loop is None or loop.thread == threading.get_ident() else None
 
 
 def _pipeline_stage(args: Args, kwargs: Kwargs) -> str | None:
-    """No wait for nothing: schedules ask at every place where there might have been something."""
+    """Return no wait for nothing: schedules ask wherever there might have been something."""
     return vocabulary.IDLE if any(args) or any(kwargs.values()) else None
 
 
 def _save_stage(args: Args, kwargs: Kwargs) -> str | None:
-    """No stage for what a thread without a place writes while a checkpoint is open: it writes a part of that one."""
+    """Return no stage for what a thread without a stage writes while a checkpoint is open: it is a part of that."""
     is_bare = innermost() is None
     if is_bare and any(
         isinstance(opened, Stage) and opened.name == vocabulary.CHECKPOINT for opened in state.open.copy()
@@ -127,9 +124,9 @@ def _save_stage(args: Args, kwargs: Kwargs) -> str | None:
 
 
 def _saving_goes_on(args: Args, kwargs: Kwargs, result: Any) -> None:
-    """Record the checkpoint when its future is done; the call itself was only its staging."""
+    """End the checkpoint when its future is done; the call itself was only its staging."""
     future = result if isinstance(result, Future) else getattr(result, "upload_completion", None)
-    span = _take_staged()
+    span = _staged()
     if span is None:
         return
     if not isinstance(future, Future):
@@ -154,8 +151,8 @@ def _begin_async_save(args: Args, kwargs: Kwargs) -> None:
     checkpoints.staging[threading.get_ident()] = span.__enter__()
 
 
-def _take_staged() -> Stage | None:
-    """Take the checkpoint whose call has ended: what follows is not inside it."""
+def _staged() -> Stage | None:
+    """Return the checkpoint whose call has ended: what follows is not inside it."""
     span = checkpoints.staging.pop(threading.get_ident(), None)
     if span is not None:
         span.leave()
@@ -163,7 +160,7 @@ def _take_staged() -> Stage | None:
 
 
 def _async_save_failed(args: Args, kwargs: Kwargs, error: BaseException) -> None:
-    span = _take_staged()
+    span = _staged()
     if span is not None:
         span.fail(error)
         span.close(monotonic_ns())
@@ -224,7 +221,7 @@ HOOKS = (
 
 
 def _know_compiling(torch: ModuleType) -> Callable[[], object]:
-    """Keep out of compiled regions, and know CUDA and ROCm."""
+    """Learn whether torch compiles, to stay out of compiled regions, and use CUDA and ROCm."""
     compiler = torch.compiler
     before = state.is_compiling, state.is_tracing, state.compiler
     state.is_compiling = state.is_tracing = compiler.is_compiling
@@ -275,10 +272,8 @@ def _know_device(kind: str, device: Any) -> Callable[[], object]:
 def _pass_frames_over(module: ModuleType) -> Callable[[], object]:
     """Keep our replacements from being compiled by themselves where the host calls them from uncompiled code.
 
-    Between the graphs of a compiled model Dynamo looks at every function that is called and passes those of torch's own
-    files over; so it has to do with ours and what they call. They are still inlined where they are called inside a
-    graph. Only code of ours is marked. There is no way to unmark it, and no need. What is made below a constructor of
-    ours in between is not compiled either.
+    Between the graphs of a compiled model Dynamo skips the functions of torch's own files; this makes it skip ours.
+    Inside a graph they are still inlined. Only code of ours is marked; it cannot be unmarked, and need not be.
     """
     torch = sys.modules["torch"]
     compiling = getattr(torch._C._dynamo.eval_frame, "get_eval_frame_callback", lambda: True)

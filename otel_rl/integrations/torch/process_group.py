@@ -20,22 +20,20 @@ from otel_rl.process.state import state
 from otel_rl.trace.child_process import is_serving, join_worker, leave_place, take_place
 from otel_rl.trace.steps import know_attempt
 
-ATTEMPT_KEY = "otel_rl/attempt/{}"
-"""With the number of times that the rank has joined a process group through the store."""
-JOINED_KEY = "otel_rl/joined/{}"
-"""With the rank."""
+ATTEMPT_KEY, JOINED_KEY = "otel_rl/attempt/{}", "otel_rl/joined/{}"
+"""With how often the rank has joined a process group through the store, and with the rank."""
 ATTEMPT_LIMIT_S = 5.0
 
 
-def _process_group_begins(args: Args, kwargs: Kwargs) -> None:
+def _process_group_begins(*_: object) -> None:
     buffers.begin()
 
 
-def _process_group_failed(args: Args, kwargs: Kwargs, error: BaseException) -> None:
+def _process_group_failed(*_: object) -> None:
     buffers.give_up()
 
 
-def _process_group_made(args: Args, kwargs: Kwargs, result: Any) -> None:
+def _process_group_made(*_: object) -> None:
     buffers.end()
     join_process_group()
 
@@ -87,7 +85,7 @@ def join_process_group() -> None:
 
 
 def _take_attempt(store: Any, key: str) -> bool:
-    """Learn the attempt from the store, if rank 0 has put it there."""
+    """Learn the attempt from the store; return whether rank 0 has put it there."""
     if not store.check([key]):
         return False
     attempt_id, _, run_id = store.get(key).decode().partition(" ")
@@ -96,7 +94,7 @@ def _take_attempt(store: Any, key: str) -> bool:
 
 
 def _mesh_made(args: Args, kwargs: Kwargs, result: Any) -> None:
-    """See where the mesh puts this rank; slices of one are meshes, too, and after the first step nothing counts."""
+    """Read where the mesh puts this rank; slices of one are meshes, too, and after the first step nothing counts."""
     import torch.distributed as dist
 
     if not state.frozen and dist.is_initialized():
@@ -104,7 +102,7 @@ def _mesh_made(args: Args, kwargs: Kwargs, result: Any) -> None:
 
 
 def _join_existing(module: ModuleType) -> Callable[[], object]:
-    """Where the process group was made before us, learn from it now."""
+    """Join a process group that was made before the recording."""
     if getattr(module, "GroupMember", None) is not None and module.GroupMember.WORLD is not None:
         join_process_group()
     return lambda: None
