@@ -25,7 +25,7 @@ from otel_rl.trace.child_process import hear_attempt, leave_place, take_place, t
 from otel_rl.trace.current import CONTEXT, CURRENT, SPAN_KEY, is_shared
 from otel_rl.trace.own_loop import OwnLoop
 from otel_rl.trace.stage import Stage
-from otel_rl.trace.training import training
+from otel_rl.trace.training import end_raised
 
 LOOKS = 3
 """How many steps of a loop look for functions that another library has replaced, and for the device in use: either may
@@ -156,19 +156,6 @@ def know_attempt(attempt_id: str = "", run_id: str = "") -> None:
         for tree in untold:
             tree.know(state.identity.attempt_id)
     tell_attempt()
-
-
-def end_raised(now: int, error: BaseException | None = None) -> None:
-    """End the stages of optimizers' steps that raised on this thread: torch does not tell that they are over."""
-    for stage, (thread, parent) in tuple(training.stepping.items()):
-        if thread != get_ident() or training.stepping.pop(stage, None) is None:
-            continue
-        stage.token = None  # what it is inside may be over, and would be current again
-        if error is None:
-            stage.set_attribute(vocabulary.TRUNCATED, True)
-        else:
-            stage.fail(error)
-        stage.close((0 if parent is None else parent.ended) or now)
 
 
 def report_alone() -> None:

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from threading import get_ident
+from traceback import walk_tb
 from typing import TYPE_CHECKING
 
+from otel_rl import vocabulary
 from otel_rl.process.memory import Memory
 from otel_rl.records import Attributes
 
 if TYPE_CHECKING:
     from otel_rl.trace.stage import Stage
     from otel_rl.trace.throughput import Throughput
+
+OPTIMIZERS = "torch/optim/optimizer.py"
+"""In whose functions every step of an optimizer runs."""
 
 
 @dataclass(eq=False)
@@ -32,3 +38,17 @@ class OpenTraining(Memory):
 
 
 training = OpenTraining.keep("training")
+
+
+def end_raised(now: int, error: BaseException | None = None) -> None:
+    """End the stages of optimizers' steps that raised on this thread: torch does not tell that they are over."""
+    for stage, (thread, parent) in tuple(training.stepping.items()):
+        if thread != get_ident() or training.stepping.pop(stage, None) is None:
+            continue
+        stage.token = None  # what it is inside may be over, and would be current again
+        trace = None if error is None else error.__traceback__
+        if error is not None and any(frame.f_code.co_filename.endswith(OPTIMIZERS) for frame, _ in walk_tb(trace)):
+            stage.fail(error)
+        else:
+            stage.set_attribute(vocabulary.TRUNCATED, True)
+        stage.close((0 if parent is None else parent.ended) or now)

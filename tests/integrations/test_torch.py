@@ -253,6 +253,26 @@ def test_a_step_of_an_optimizer_that_raises_ends_with_the_step_of_the_training(
     )
 
 
+@pytest.mark.parametrize("is_optimizer", [True, False])
+def test_a_step_of_an_optimizer_that_raised_does_not_take_the_error_of_something_else(
+    recorded: Callable[[], Recorded], is_optimizer: bool
+) -> None:
+    """Its own was caught; another one, of another optimizer even, ends the step of the training."""
+    caught, uncaught = Raising(model().parameters(), lr=0.1), Raising(model().parameters(), lr=0.1)
+    caught.error, uncaught.error = ValueError("gone"), LookupError("gone, too")
+    with suppress(LookupError), otel_rl.step(1):
+        with suppress(ValueError):
+            caught.step()
+        if is_optimizer:
+            uncaught.step()
+        raise uncaught.error
+    assert {} == training.stepping
+    (step,) = recorded().steps().values()
+    expected = [(v.OPTIMIZER, None, True), (v.OPTIMIZER, "LookupError", None)]
+    actual = [(one.name, one.attributes.get(v.ERROR_TYPE), one.attributes.get(v.TRUNCATED)) for one in step.children]
+    assert ("LookupError", expected[: 1 + is_optimizer]) == (step.attributes[v.ERROR_TYPE], actual)
+
+
 def test_a_step_of_an_optimizer_in_another_thread_may_outlast_the_step_of_the_training(
     recorded: Callable[[], Recorded],
 ) -> None:

@@ -19,8 +19,7 @@ from otel_rl import vocabulary
 from otel_rl.guard import attempt
 from otel_rl.process.state import state
 from otel_rl.trace.stage import Stage, current_stage
-from otel_rl.trace.steps import end_raised
-from otel_rl.trace.training import training
+from otel_rl.trace.training import end_raised, training
 
 
 class Innermost(threading.local):
