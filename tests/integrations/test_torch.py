@@ -24,6 +24,7 @@ import otel_rl
 from otel_rl import vocabulary as v
 from otel_rl.process.state import state
 from otel_rl.trace.current import CURRENT, SPAN_KEY
+from otel_rl.trace.training import training
 from tests.programs.launch import HERE, launcher, run
 from tests.programs.recorded import COLLECTIVE, Node, Recorded
 
