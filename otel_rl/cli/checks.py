@@ -52,7 +52,7 @@ READ_ELSEWHERE: Final = {
 NO_EFFECT: Final = "not honoured: has no effect on otel_rl"
 HIDDEN: Final = "set (hidden)"
 Mark = Literal["ok", "note", "wrong"]
-INTEGRATION_MARKS: Final[dict[str, Mark]] = {"applies": "ok", "unsupported": "wrong"}
+INTEGRATION_MARKS: Final[dict[str, Mark]] = {"applies": "ok", "unsupported": "wrong", "broken": "wrong"}
 SOURCE_MARKS: Final[dict[str, Mark]] = {"environment": "ok", "default": "note"}
 COUNTED: Final = {
     v.SELF_RECORDED: "recorded",

@@ -118,7 +118,8 @@ def capture(*integrations: str | Integration) -> Iterator[Capture]:
     The journal lies in a temporary directory, which is removed at the end. Nothing is sent anywhere.
 
     Args:
-        integrations: by name, or themselves, which need not be registered; none: only stages of the program.
+        integrations: by name, or themselves, which need not be registered; what these need is to be named besides.
+            Without any, only stages of the program are recorded.
 
     Raises:
         RuntimeError: the process is being recorded already.

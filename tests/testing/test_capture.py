@@ -30,7 +30,7 @@ class Trainer:
 @pytest.fixture
 def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A framework, and the package of the documentation that integrates it: both installed, neither imported."""
-    page = (Path(__file__).parent.parent / "docs" / "integrations.md").read_text("utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "integrations.md").read_text("utf-8")
     code = page.partition("<!-- example -->\n\n```python\n")[2].partition("```")[0]
     entry = page.partition("```toml\n")[2].partition("```")[0]
     files = {
