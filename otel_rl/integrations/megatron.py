@@ -3,9 +3,9 @@
 Runs in every rank. Source: megatron-core 0.8 to 0.16, ``core/pipeline_parallel/schedules.py`` (its backward calls the
 engine of autograd itself where outputs are freed, so ``torch.autograd.backward`` does not see it),
 ``core/optimizer/optimizer.py`` and ``core/timers.py``. Its collectives are those of ``torch.distributed``, their
-waits those of ``Work.wait``: rows already. All messages of a pipeline go through ``_communicate`` of
+waits those of ``Work.wait``, which are recorded there. All messages of a pipeline go through ``_communicate`` of
 ``core/pipeline_parallel/p2p_communication.py``; where it overlaps them with computing, the schedule waits by
-``Work.wait`` alone: a row, and no ``rl.idle``.
+``Work.wait`` alone, and there is no ``rl.idle``.
 """
 
 from __future__ import annotations
@@ -120,8 +120,8 @@ class Timer:
     def start(self, barrier: bool = False) -> None:
         """Open the stage, unless a hook has opened one of the same name already."""
         with guard("start a timer of Megatron"):
-            around = current_stage()
-            is_open = self._stage is not None or (around is not None and around.name == self.name)
+            parent = current_stage()
+            is_open = self._stage is not None or (parent is not None and parent.name == self.name)
             if state.on and not is_open:
                 attributes: dict[str, Value] | None = {vocabulary.IDLE_REASON: self._reason} if self._reason else None
                 self._stage = Stage(self.name, attributes, coarse=True).__enter__()

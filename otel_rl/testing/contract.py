@@ -48,7 +48,7 @@ def check_integration(integration: Integration) -> None:
     that no function of a hook understands, and with functions that fail.
 
     Raises:
-        BrokenContractError: something breaks the contract; the message says what.
+        BrokenContractError: something breaks the contract; the message names the target and what is wrong.
     """
     for check in CHECKS:
         check(integration)

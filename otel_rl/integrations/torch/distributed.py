@@ -5,8 +5,8 @@ Runs in every process that imports torch. Source: torch 2.13 to 2.15, ``torch/di
 ``_single`` ones), and what DTensor redistributes goes through the functional ones by the name in their module, clipping
 by norm included. ``Work.wait`` and ``wait_tensor`` wait for what was launched: the exposed part of it.
 
-Not seen: DDP's reducer (``ddp_wait.py`` measures its wait), ``torch.ops._c10d_functional`` called directly, the
-``_autograd`` variants, ``isend`` and ``irecv`` (torch compares them by identity; their waits are seen), waits for
+Not recorded: DDP's reducer (``ddp_wait.py`` measures its wait), ``torch.ops._c10d_functional`` called directly, the
+``_autograd`` variants, ``isend`` and ``irecv`` (torch compares them by identity; their waits are recorded), waits for
 the futures of collectives, and what runs inside compiled regions.
 """
 

@@ -27,7 +27,7 @@ class Innermost(threading.local):
 
     stage: Stage | None = None
     step = 0
-    """The ``id()`` of its frame, which itself would keep alive what a step that raised held."""
+    """The ``id()`` of its frame, which itself would keep alive the tensors of a step that raised."""
 
 
 class OptimizerTiming:

@@ -45,7 +45,7 @@ def join_process_group() -> None:
     more when the first step begins: most programs have called a collective until then, and rank 0 with them.
 
     A store may outlive its processes: that of torchrun's agent does, where a restart finds no new rendezvous. All ranks
-    join as often, so their own number tells the attempt that is theirs from the former ones.
+    join equally often, so this number distinguishes their attempt from former ones.
     """
     import torch.distributed as dist
 

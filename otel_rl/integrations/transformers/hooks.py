@@ -28,7 +28,7 @@ TRAINER = "transformers.trainer:Trainer"
 GLOBAL = ((vocabulary.SCOPE_KEY, "global"),)
 DATA = ((vocabulary.IDLE_REASON, "data"),)
 MADE = ("system", "system_version", "algorithm", "model_name")
-"""What a trainer says of the process when it is made."""
+"""What the resource gets from a trainer when it is made."""
 
 
 def _asked_to_train(args: Args, kwargs: Kwargs) -> None:

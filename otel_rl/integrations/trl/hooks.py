@@ -1,8 +1,8 @@
 """TRL: GRPO and RLOO — rollout, rewards, log-probabilities, advantage, forward, weight sync, TRL's own metrics.
 
 Runs in every rank. Source: trl 1.16, ``trainer/grpo_trainer.py`` and ``rloo_trainer.py``. TrlRollout
-post-processing and advantage are inline there: they are taken from the end of one call to the begin of the next. The
-loop itself (steps, data wait, optimizer, evaluation) is ``transformers.py``.
+post-processing and advantage are inline there: their stages last from the end of one call to the begin of the next. The
+loop itself (steps, data wait, optimizer, evaluation) is that of transformers and accelerate.
 """
 
 from __future__ import annotations

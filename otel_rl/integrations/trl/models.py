@@ -5,8 +5,8 @@ Source: trl 1.16, ``trainer/grpo_trainer.py`` (``_generate_and_score_completions
 tokens are compared with those of each whole pass over it, in any order of the samples. Logits are computed of responses
 alone (``add_fused_lm_head``), so FLOPs count those. Evaluations are not shown.
 
-FLOPs count every batch. The ledger looks at a rollout whenever half a second has passed since the last one that it
-looked at: at every one of a real training, and at some of a toy's, whose steps would notice
+FLOPs count every batch. The ledger reads a rollout whenever half a second has passed since the last one that it read:
+every one of a real training, and some of a toy's, whose steps would notice
 (``benchmarks/overhead_trl.py``).
 """
 
@@ -57,7 +57,7 @@ def hides_collectives(model: Any) -> bool:
 
 
 def see(trainer: Any) -> tuple[Seen | None, Seen | None]:
-    """Read the policy and the reference once, as soon as they are made: engines that shard them come later."""
+    """Read the policy and the reference once, as soon as they are made and before engines shard them."""
     known = book().trainers
     seen = known.get(trainer)
     if seen is None:
@@ -78,7 +78,7 @@ def see_rollout(scored: dict[str, Any]) -> None:
     known.looked_ns, known.looked_at = now, rollout.id
     batch = {ours: scored[theirs] for theirs, ours in OF_ROLLOUT.items() if scored.get(theirs) is not None}
     if "tool_mask" in scored:
-        batch.pop("rollout_logprobs", None)  # tokens of tools have none, which a mask of its own says
+        batch.pop("rollout_logprobs", None)  # tokens of tools have none, and a mask of their own
     take(batch, stage=vocabulary.SAMPLE, parts=NUMBERS, group=rollout.id, lenient=UNSCORED)
 
 

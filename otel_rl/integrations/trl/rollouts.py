@@ -1,7 +1,7 @@
 """TRL's rollouts as requests: what the trainer knows of them, and those that a vLLM server answers.
 
 Runs in every rank; a server is asked by rank 0 alone. Source: trl 1.16, ``trainer/grpo_trainer.py`` (``_generate``,
-2193) and ``generation/vllm_client.py`` (``_post``). The server tells tokens and how each sequence ended, and no times:
+2193), ``generation/vllm_client.py`` (``_post``). The server returns tokens and how each sequence ended, but no times:
 all sequences of one HTTP request begin and end with it. A server that is recorded itself counts them too, as ``vllm``.
 """
 
@@ -77,19 +77,19 @@ class Sampling:
         """Positions that static batches have computed in TRL's open turn; None outside of one."""
 
     def place(self, index: int, rows: int) -> tuple[str, str]:
-        """Name the sample and the group of one row of this rank; a later turn may have other rows: nothing then.
+        """Return the names of sample and group of one row of this rank; empty if a turn has other rows than the first.
 
-        Nor of what the user's own function hands over, where ``rows`` is 0 if it is less than one for each rank.
+        They are empty also for rows of the user's own function, where ``rows`` is 0 if each rank has less than one.
         """
         return self.place_of_all(self.first + index) if self.rows and rows == self.rows else ("", "")
 
     def place_of_all(self, index: int) -> tuple[str, str]:
-        """Name the sample and the group of one row of all ranks together; groups lie one behind the other."""
+        """Return the names of sample and group of one row of all ranks together; groups lie one after the other."""
         return f"{self.name}.{index}", f"{self.name}.{index // self.size}"
 
 
 def begin_turn(args: Args, kwargs: Kwargs) -> None:
-    """Count the prompts as soon as they are tokens: the first turn has them, later ones what tools answered too."""
+    """Count the prompts as soon as they are tokens, in the first turn: further ones have the answers of tools too."""
     if state.training.sampling is not None:
         state.training.sampling.positions = 0
     stage = current_stage()

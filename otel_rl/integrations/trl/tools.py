@@ -1,7 +1,7 @@
 """TRL: calls of tools, and of an environment's methods, which TRL offers as tools: a stage for each.
 
 Source: trl 1.16, ``trainer/grpo_trainer.py`` (``_tool_call_loop``, 1945; ``_generate_and_score_completions``, 2324).
-TRL looks tools up by name in two dictionaries for each sample, which it makes anew for every rollout. It turns the
+TRL finds tools by name in two dictionaries for each sample, which it makes anew for every rollout. It turns the
 exceptions of tools into messages for the model. A tool that does not exist is never called and has no stage.
 """
 

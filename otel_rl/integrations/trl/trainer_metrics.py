@@ -127,7 +127,7 @@ def evaluation_metrics(trainer: Any) -> None:
 def keep_loss(loss: Any) -> None:
     """Keep a micro-batch's loss for the end of the step."""
     loop = state.training.loop
-    if loop is not None and loop.tree is not None:  # a loss that is computed outside a step is nobody's
+    if loop is not None and loop.tree is not None:  # a loss outside a step counts nowhere
         rollouts.losses.append(loss.detach())
 
 
