@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from time import monotonic_ns
 from typing import Any
 
-from otel_rl.guard import attempt, guard
+from otel_rl.guard import attempt
 from otel_rl.hooks.arguments import Args, Bind, Kwargs
 from otel_rl.hooks.hook import After, Before, Covered, Hook
 from otel_rl.process.memory import Memory
@@ -199,9 +199,7 @@ def _fail(
     hook: CallbackHook, bind: Bind | None, span: Stage | None, args: Args, kwargs: Kwargs, error: BaseException
 ) -> None:
     if span is not None:
-        with guard(f"end {hook.target}"):
-            span.__exit__(type(error), error, error.__traceback__)
+        attempt("end", hook.target, span.__exit__, type(error), error, error.__traceback__)
     if hook.failed is not None:
-        with guard(f"follow {hook.target}"):
-            given, named = (args, kwargs) if bind is None else bind(args, kwargs)
-            hook.failed(given, named, error)
+        given, named = (args, kwargs) if bind is None else bind(args, kwargs)
+        attempt("follow", hook.target, hook.failed, given, named, error)

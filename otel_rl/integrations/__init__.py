@@ -6,7 +6,6 @@ Nothing here imports a framework: its hooks wait until the program does. ``docs/
 from __future__ import annotations
 
 from collections.abc import Iterable
-from importlib.metadata import entry_points
 from typing import Final
 
 from otel_rl.config import ConfigurationError
@@ -32,6 +31,8 @@ OURS: Final = {
 
 def registered() -> dict[str, str]:
     """Return all integrations that there are, by name; of equal names ours, else the first. Cost: 10 ms."""
+    from importlib.metadata import entry_points  # the other commands do without it and start faster
+
     others = {entry.name: entry.value for entry in reversed(tuple(entry_points(group=GROUP)))}
     return OURS | {name: value for name, value in others.items() if name not in OURS}
 

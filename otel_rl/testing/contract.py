@@ -19,6 +19,7 @@ from otel_rl.hooks import (
     GeneratorHook,
     Hook,
     Integration,
+    Memory,
     RemoteHook,
     RequestHook,
     ReturnHook,
@@ -67,6 +68,8 @@ def table_is_sound(integration: Integration) -> None:
     """Check that every hook has a kind, and no target stands twice."""
     SpecifierSet(integration.supports)
     targets = [hook.target for hook in integration.hooks]
+    is_kept = integration.memory is None or any(integration.memory is one for one in Memory.kept)
+    _require(is_kept, integration, "its memory must be made by keep(), so that it begins anew")
     for hook in integration.hooks:
         _require(type(hook) in KINDS, hook, "it is of none of the kinds of hook")
         _require(targets.count(hook.target) == 1, hook, "two hooks have this target")

@@ -23,6 +23,7 @@ from otel_rl.hooks import (
     GeneratorHook,
     Hook,
     Integration,
+    Memory,
     RequestHook,
     ReturnHook,
     StageHook,
@@ -340,6 +341,13 @@ def test_a_broken_contract_is_told(hooks: tuple[Hook, ...], expected: str) -> No
     """With the target and what is wrong."""
     broken = Integration(name="json", package="pytest", supports=">=1", hooks=hooks)
     with pytest.raises(BrokenContractError, match=f"json:[a-z]+: {expected}"):
+        check_integration(broken)
+
+
+def test_a_memory_that_is_not_kept_breaks_the_contract() -> None:
+    """It would have one recording's state in the next."""
+    broken = Integration(name="json", package="pytest", supports=">=1", hooks=(), memory=Memory())
+    with pytest.raises(BrokenContractError, match="the integration json: its memory must be made by keep"):
         check_integration(broken)
 
 
