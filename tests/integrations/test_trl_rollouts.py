@@ -26,7 +26,6 @@ from otel_rl.demo import task
 from otel_rl.integrations.trl.memory import rollouts
 from otel_rl.integrations.trl.rollouts import Sampling
 from otel_rl.process.identity import training_of
-from otel_rl.process.state import state
 from otel_rl.requests.memory import generation
 from otel_rl.requests.queue import UNKNOWN, Request
 from tests.noted import Taken, held, take
@@ -116,7 +115,7 @@ def test_every_sample_of_a_training_is_a_request(
         padding = max(rollout["lengths"]) * 8 - sum(rollout["lengths"])
         assert (None if changes else padding) == stage.attributes.get(v.TOKENS_PADDING)
     assert 3 == len({row.group.partition(".")[0] for row in taken.rows})
-    assert (None, 3) == (state.training.sampling, rollouts.begun)
+    assert (None, 3) == (generation.sampling, rollouts.begun)
 
 
 # --- a server ---------------------------------------------------------------------------------------------------------
