@@ -110,16 +110,12 @@ def _of_caller(processor: Any, request: Any, sequence: Any, parent: Any) -> Any:
     return parent
 
 
-def _finished(args: Args) -> None:
-    record_end(args[0], args[1], args[2])
-
-
 def _aborted(args: Args, kwargs: Kwargs, result: list[str]) -> None:
     """The result names what was aborted; children of a parent were found by a call of their own already."""
     opened = vllm.engine(args[0]).open
     for request_id in result:
         if request_id in opened:
-            attempt("record", "a sequence of vLLM", record_end, args[0], opened[request_id][0], "abort")
+            attempt("record", "a sequence of vLLM", record_end, (args[0], opened[request_id][0], "abort"))
 
 
 def _engine_failed(args: Args, kwargs: Kwargs) -> None:
@@ -138,7 +134,7 @@ def _fail(processor: Any, error: BaseException, queue: Any = None) -> None:
     for sequence, _, _ in list(vllm.engine(processor).open.values()):
         if queue is None or sequence.queue is queue:
             name = type(error).__name__
-            attempt("record", "a sequence of vLLM", record_end, processor, sequence, "error", name)
+            attempt("record", "a sequence of vLLM", record_end, (processor, sequence, "error"), name)
 
 
 def _shown(args: Args, kwargs: Kwargs) -> None:
@@ -290,7 +286,7 @@ ASYNC = "vllm.v1.engine.async_llm:AsyncLLM"
 LLM = "vllm.entrypoints.llm:LLM"
 HOOKS = (
     Hook(target=f"{PROCESSOR}.add_request", after=_taken),
-    Hook(target=f"{PROCESSOR}._update_stats_from_finished", behind=_finished),
+    Hook(target=f"{PROCESSOR}._update_stats_from_finished", behind=record_end),
     Hook(target=f"{PROCESSOR}.abort_requests", after=_aborted),
     Hook(target=f"{PROCESSOR}.propagate_error", before=_engine_failed),
     Hook(target="vllm.v1.engine.output_processor:RequestOutputCollector.put", before=_shown),

@@ -29,17 +29,16 @@ Times = tuple[int, int, int]
 """When a sequence was scheduled, its first and its last token: ns, 0 where unknown."""
 
 
-def record_end(processor: Any, sequence: Any, reason: Any, error: str = "") -> None:
+def record_end(args: Sequence[Any], error: str = "") -> None:
     """Record a sequence that is over: of it only what is small, since it holds tokens and log-probabilities.
 
     The list of tokens is the caller's as well, who may change it. Cost: 1 us (``benchmarks/engine_requests.py``).
 
     Args:
-        processor: vLLM's ``OutputProcessor``.
-        sequence: its ``RequestState``.
-        reason: vLLM's ``FinishReason``, or a word of ours.
+        args: vLLM's ``OutputProcessor``, its ``RequestState``, and ``FinishReason`` or a word of ours.
         error: class of the exception by which it failed.
     """
+    processor, sequence, reason = args[0], args[1], args[2]
     engine = vllm.engines.get(id(processor)) or vllm.engine(processor)
     _, parent, arrival = engine.open.pop(sequence.request_id, UNSEEN)
     detokenizer, queue = sequence.detokenizer, sequence.queue
