@@ -101,7 +101,7 @@ def request(  # noqa: PLR0913  a request has that many numbers, all but two by k
             if state.queue.finished is not waiting:
                 state.add(waiting)
         else:
-            add_finished(_read, parent or find_parent(), 1, values)
+            add_finished((_read, parent or find_parent(), 1, values))
 
 
 def _read(given: Values) -> tuple[Values]:

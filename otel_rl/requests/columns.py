@@ -9,7 +9,6 @@ from array import array
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, lru_cache
-from itertools import chain
 from typing import Any, Final, NamedTuple
 from zlib import crc32
 
@@ -215,10 +214,9 @@ def _split(values: list[Any]) -> tuple[list[tuple[Any, ...]], Any] | None:
     if any(set(map(type, fields[place])) != {TYPES[place]} for place in TEXTS):
         return None
     try:  # it takes whole numbers of any type, and nothing else
-        numbers = array("q", chain.from_iterable(fields[place] for place in NUMBERS))
+        return fields, np.array([array("q", fields[place]) for place in NUMBERS])
     except (OverflowError, TypeError, ValueError):
         return None
-    return fields, np.frombuffer(numbers, np.int64).reshape(len(NUMBERS), len(values))
 
 
 def joined(derived: Iterable[Derived]) -> Any:

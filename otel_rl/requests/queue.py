@@ -98,11 +98,11 @@ def record_requests(read: Callable[..., Iterable[Values]], *arguments: Any, pare
         parent: the span they belong to, or its ``SpanContext``; None is that of ``find_parent``.
     """
     if state.on:
-        add_finished(read, parent or find_parent(), len(arguments), *arguments)
+        add_finished((read, parent or find_parent(), len(arguments), *arguments))
 
 
-def add_finished(*finished: Any) -> None:
-    """Add the reader, the parent, the number of arguments and the arguments of finished requests to the queue."""
+def add_finished(finished: tuple[Any, ...]) -> None:
+    """Add finished requests to the queue: their reader, parent, number of arguments, and the arguments."""
     waiting = state.queue.finished
     if not waiting:  # or so it was a moment ago: queued twice it does no harm
         if not state.add(waiting):

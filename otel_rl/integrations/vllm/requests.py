@@ -48,13 +48,13 @@ def record_end(args: Sequence[Any], error: str = "") -> None:
     if parent is None:
         # Never what is current where a queue is: the first of all callers began the task that handles outputs.
         parent = find_parent() if queue is None else state.container or INVALID_SPAN
-    add_finished(
+    add_finished((
         _read, parent, 18, engine, engine.batch, REPLICA.get(), reason, error, monotonic_ns(), arrival, times,
         sequence.request_id, getattr(sequence, "external_req_id", None), sequence.parent_req is not None,
         sequence.prompt_len, len(detokenizer.output_token_ids), getattr(sequence, "num_cached_tokens", UNKNOWN),
         sequence.max_tokens_param, sequence.stats, getattr(sequence, "weight_version_starts", None),
         None if queue is None else sequence.output_kind,
-    )  # fmt: skip
+    ))  # fmt: skip
 
 
 def is_session(sequence: Any) -> bool:
