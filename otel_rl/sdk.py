@@ -2,8 +2,8 @@
 
 If the program has no providers, ours serve the spans and metrics of vLLM, Ray, HTTP clients and the user into the
 journal. They serve the tracers and meters that OpenTelemetry's API hands out meanwhile, and are set nowhere: a program
-that asks for the provider sees that there is none, and one that it sets later wins. That needs private attributes of
-the API, which ``tests/test_sdk.py`` watches.
+that asks for the provider sees none, and one that it sets afterwards wins. That needs private attributes of the API,
+which ``tests/test_sdk.py`` watches.
 
 A program with a provider of its own, also one that it keeps to itself, sees nothing of us: its spans, measurements and
 log records are what they would be without us.
@@ -83,12 +83,12 @@ class Ids(IdGenerator):
 
 
 class Ours(trace_api.Span):
-    """A span of another library that ours serves; a provider that the program sets later does not see it."""
+    """A span of another library that ours serves; a provider that the program sets afterwards does not see it."""
 
     outside: Context
-    """The program's context around it."""
+    """The program's context that it began in."""
     otel_rl_stage: Any
-    """The innermost stage around it."""
+    """The innermost stage that it is in."""
 
     def get_span_context(self) -> trace_api.SpanContext:
         return self.own_context() if is_shared() else seen_without_us(self.outside)
@@ -191,7 +191,7 @@ class Collected(MetricReader):
         super().__init__(preferred_aggregation={Histogram: buckets} if state.config.is_exponential else None)
         self._data: MetricsData | None = None
 
-    def take(self) -> MetricsData | None:
+    def drain(self) -> MetricsData | None:
         self.collect()
         data, self._data = self._data, None
         return data
@@ -253,7 +253,7 @@ class Providers:
         """Serve no more; a program's own provider stays."""
         trace_api.ProxyTracer._tracer = OF_API  # type: ignore[method-assign]
         if isinstance(metrics_api._PROXY_METER_PROVIDER._real_meter_provider, OurMeterProvider):
-            _let_go_of_meters()
+            _release_meters()
         self.reader = None
 
     def in_child(self) -> None:
@@ -276,7 +276,7 @@ class Providers:
         """Collect the metrics that other libraries recorded through our meter provider."""
         if self.reader is None:
             return []
-        data = self.reader.take()
+        data = self.reader.drain()
         if data is None or not data.resource_metrics:
             return []
         message = encode_metrics(data)
@@ -326,8 +326,8 @@ def _limits() -> SpanLimits:
     return SpanLimits(max_attribute_length=length, **defaults)
 
 
-def _let_go_of_meters() -> None:
-    """Make the meters that libraries took before us what they were: waiting for a provider."""
+def _release_meters() -> None:
+    """Make the meters that libraries took before us what they were: without a provider."""
     proxies = metrics_api._PROXY_METER_PROVIDER
     proxies._real_meter_provider = None
     for meter in proxies._meters:

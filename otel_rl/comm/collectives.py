@@ -50,7 +50,7 @@ class Collective:
         self.goes_on = False
         """Whether it may go on when its call has ended."""
         self.is_launch = False
-        """Whether a device does it, later than the host asks for it."""
+        """Whether a device does it, after the host has asked for it."""
         stage: Stage | None = CURRENT.get()
         if stage is None or stage.ended:
             stage = innermost() or _stage_of_bare_thread()
@@ -198,11 +198,11 @@ def _duration(collective: Collective) -> int:
 
 
 def _stage_of_bare_thread() -> Stage | None:
-    """Find the stage around a collective on a thread that no stage was opened on.
+    """Find the parent of a collective on a thread that no stage was opened on.
 
     The backward of a device runs on threads of autograd's own, which have no context: what they call belongs to the
     open backward, if there is but one. Any other thread's belongs to the asynchronous checkpoint that is open: torch
-    writes it on such a thread, with collectives that hold nobody up; else to the container of this rank.
+    writes it on such a thread, with collectives that hold no step up; else to the container of this rank.
     """
     torch = sys.modules.get("torch")
     opened = [one for one in state.open.copy() if isinstance(one, Stage)]

@@ -2,7 +2,7 @@
 
 DDP's reducer waits for its reductions in a callback at the end of the backward, which it registers when the last
 gradient has come. One that is registered before, from a hook on the loss, runs right in front of it, and one that this
-one registers in turn runs right behind: between the two there is nothing but the wait. It is open meanwhile, so the
+one registers in turn runs right after it: between the two there is nothing but the wait. It is open meanwhile, so the
 journal of a run that hangs in it says so. Cost: 35 us a backward, however many parameters there are.
 
 Source: torch 2.13 to 2.15, ``nn/parallel/distributed.py`` and ``torch/csrc/distributed/c10d/reducer.cpp``.
@@ -60,7 +60,7 @@ class _Backward:
 
 
 def _at_the_end(function: Callable[[], None]) -> None:
-    """Have autograd call a function behind those that it was given before; for the backward that runs now."""
+    """Have autograd call a function after those that it was given before; for the backward that runs now."""
     sys.modules["torch"].autograd.Variable._execution_engine.queue_callback(function)
 
 

@@ -53,7 +53,7 @@ class MemoryCompleter:
 
 
 class ClockCompleter:
-    """Marks stages whose duration is the host's, since their work is done later on a device."""
+    """Marks stages whose duration is the host's, since a device does their work afterwards."""
 
     def concerns(self, name: str) -> bool:
         return name in ASYNCHRONOUS
@@ -139,7 +139,7 @@ class ActivationCompleter:
     def __init__(self, emit: Callable[[Point], object]) -> None:
         self._emit = emit
         self._steps: dict[Trace | None, _MicroBatches] = {}
-        """Open steps: stages of several come by turns if the device is late."""
+        """Open steps: stages of several come by turns if the device is slow."""
 
     def concerns(self, name: str) -> bool:
         return name in PASSES

@@ -92,7 +92,7 @@ class Dispatcher:
         """
         self._is_asked = is_asked
         result = Dispatched()
-        with guard("look at stages"):
+        with guard("remember stages"):
             self.requests.look(opened, records)
         pending, self._pending = self._pending, []
         self._dispatch_chunk(pending, [], result)
@@ -139,9 +139,9 @@ class Dispatcher:
         for record in records:
             trace = record.trace if record.__class__ is Stage else None
             if trace is not None and trace.work is not None and record.name in WORKING:
-                purpose, around = self.requests.stages.around(record)
+                purpose, parents = self.requests.stages.around(record)
                 if purpose == TRAINING:
-                    trace.work.take(record, around)
+                    trace.work.take(record, parents)
 
     def _dispatch(self, records: Iterable[Any], result: Dispatched) -> None:
         point = self._fold.point

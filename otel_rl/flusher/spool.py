@@ -58,7 +58,7 @@ class Held:
                 self._num_spans = 0
                 writer.release("traces")
         with guard("hold metrics"):
-            if self._fold.is_waiting:
+            if self._fold.is_pending:
                 self._hold_metrics(writer, resource)
             else:
                 writer.release("metrics")
@@ -75,7 +75,7 @@ class Held:
         is_all = is_large or self._is_to_begin("metrics", writer, resource)
         new = self._fold.peek(state.now(), is_all=is_all)
         if new and writer.hold("metrics", self._encoder_of(resource).encode_metrics(new), is_all=is_all):
-            self._fold.mark_held()
+            self._fold.mark_spooled()
             self._resources["metrics"] = resource
             if is_all:
                 self._whole_bytes = writer.held_bytes("metrics")

@@ -1,8 +1,8 @@
 """Where the time of this rank's steps went, folded in the flusher as stages end: goodput, activity, bubbles.
 
 All of it is of this rank alone and by its own clock. One moment counts once, however stages nest and overlap: what it
-counts as is decided by ``analysis.goodput``, ``analysis.partition`` and ``analysis.bubbles``. Threads are not told
-apart: a moment in which another thread has a stage open counts as that stage, too.
+counts as is decided by ``analysis.goodput``, ``analysis.partition`` and ``analysis.bubbles``. Threads count
+alike: a moment in which another thread has a stage open counts as that stage, too.
 
 Cost: 0.3 us a stage, 0.3 us a collective, and 11 to 28 us a step (``benchmarks/step_time.py``).
 """
@@ -42,7 +42,7 @@ IDLE, COMM, INSEPARABLE, ACTIVE = range(4)
 Row: TypeAlias = tuple[int, int, int, int, str]
 """Layer of goodput, layer of activity, begin and end (monotonic, ns), reason of an idle stage."""
 SPECIAL: Final = (-1, -1)
-"""Layers of a name whose stages have to be looked at."""
+"""Layers of a name whose stages depend on their attributes."""
 
 KIND_LABELS: Final[tuple[Labels, ...]] = tuple(((v.GOODPUT_KIND, kind.value),) for kind in KINDS)
 ACTIVITY_LABELS: Final[tuple[Labels, ...]] = tuple(((v.ACTIVITY, name),) for name in ACTIVITIES)
@@ -70,11 +70,11 @@ class StepTime:
         self._layers: dict[str, tuple[int, int]] = {}
         self._total_ns = [0] * len(KINDS)
         """Time by kind,"""
-        self._told_ns = [0] * len(KINDS)
+        self._folded_ns = [0] * len(KINDS)
         """and how much of it the metric has."""
         self._until = 0
         self._seen: set[str] = set()
-        """Activities that have occurred: later steps have a point of each, of 0 too."""
+        """Activities that have occurred: the steps after have a point of each, of 0 too."""
         self._waited: set[str] = set()
 
     def add(self, records: Iterator[Any]) -> None:
@@ -86,10 +86,10 @@ class StepTime:
                 stage = record
             elif (
                 record.__class__ is Collective
-                and (around := record.stage) is not None
-                and (around.name != v.CHECKPOINT or not is_background(around.name, around.attributes or {}))
+                and (parent := record.stage) is not None
+                and (parent.name != v.CHECKPOINT or not is_background(parent.name, parent.attributes or {}))
             ):
-                stage = around
+                stage = parent
             else:
                 continue
             if stage.trace is not trace:
@@ -108,9 +108,9 @@ class StepTime:
                 self._stage(stage, kind, activity, ended.rows)
         for ended in (*self._rows.values(), *self._foreign.values()):
             if ended is not None:
-                _halve(ended.rows)
-                _halve(ended.collectives)
-        self._tell()
+                _drop_half(ended.rows)
+                _drop_half(ended.collectives)
+        self._fold_totals()
 
     def _stage(self, stage: Stage, kind: int, activity: int, rows: list[Row]) -> None:
         began, ended, attributes = stage.began, stage.ended, stage.attributes
@@ -211,11 +211,11 @@ class StepTime:
         self._total_ns = list(map(add, self._total_ns, parts_ns))
         self._total_ns[OTHER] += between_ns
 
-    def _tell(self) -> None:
-        for place, (total_ns, told_ns) in enumerate(zip(self._total_ns, self._told_ns, strict=True)):
-            if total_ns != told_ns:
+    def _fold_totals(self) -> None:
+        for place, (total_ns, folded_ns) in enumerate(zip(self._total_ns, self._folded_ns, strict=True)):
+            if total_ns != folded_ns:
                 self._fold.total(v.GOODPUT_TIME, total_ns / 1e9, KIND_LABELS[place])
-        self._told_ns = list(self._total_ns)
+        self._folded_ns = list(self._total_ns)
 
     def _activity(self, layers: Sequence[list[Interval]], window: Interval, time_ns: int) -> None:
         for name, labels, part_ns in zip(ACTIVITIES, ACTIVITY_LABELS, partition(layers, *window), strict=True):
@@ -230,7 +230,7 @@ class StepTime:
                 self._fold.point(Point(v.BUBBLE_RATIO, share.value, time_ns, labels))
 
 
-def _halve(rows: list[Any]) -> None:
+def _drop_half(rows: list[Any]) -> None:
     """Where there are too many stages or collectives, the older half is given up; its time counts as other."""
     if len(rows) > MOST_ROWS:
         errors["count the time of all stages of a step"] += len(rows) // 2

@@ -172,7 +172,7 @@ class Flusher:
                 meet(is_asked=self._is_asked, is_last=is_last)
                 self._cycles()
                 written = self._writer is not None and not self._writer.stats.pending_bytes
-                written = written and not self._held.spans and not self.fold.is_waiting
+                written = written and not self._held.spans and not self.fold.is_pending
             if is_last:
                 with guard("close the journal"):
                     written = self._close()
@@ -210,7 +210,7 @@ class Flusher:
             requests = self._foreign(result.foreign, self._resource)  # their metrics it collects itself
             self.recorded["metrics"] += sum(request.count for request in requests if request.signal == "metrics")
             self._write(writer, requests)
-        if is_due and (self.fold.is_waiting or self._counts(writer, encoder) != self._told):
+        if is_due and (self.fold.is_pending or self._counts(writer, encoder) != self._told):
             self._journal_metrics(writer, encoder)
         self._held.settle(writer, self._resource)
         self._care_for(writer)
@@ -275,7 +275,7 @@ class Flusher:
         """Journal the metrics that have changed, with our own counts as they are before that."""
         with guard("journal metrics"):
             self._count_self(writer, encoder)
-            metrics = self.fold.take(state.now())
+            metrics = self.fold.drain(state.now())
             self.recorded["metrics"] += sum(len(metric.points) for metric in metrics)
             self._write(writer, encoder.encode_metrics(metrics))
             self._told = self._counts(writer, encoder)
@@ -289,7 +289,7 @@ class Flusher:
         now = monotonic()
         if not self._first and self.encoded["traces"]:
             self._first = now
-        if not self._waiting and self.fold.is_waiting:
+        if not self._waiting and self.fold.is_pending:
             self._waiting = now
         if self._stopping or (self._first and now - self._first > FREEZE_S):
             if not state.frozen:

@@ -130,7 +130,7 @@ class _Metric:
 
 
 class Fold:
-    """Cumulative counters and histograms and waiting gauge points of this process; used by the flusher only."""
+    """Cumulative counters and histograms and gauge points of this process; used by the flusher only."""
 
     def __init__(self, start_ns: int, *, is_exponential: bool = True) -> None:
         self.start_ns = start_ns
@@ -139,16 +139,16 @@ class Fold:
         """Values whose metric had too many series already."""
         self._metrics: dict[str, _Metric] = {}
         self._points: defaultdict[str, list[Point]] = defaultdict(list)
-        self._held: dict[tuple[str, Labels], float] = {}
-        """What ``mark_held`` saw last of each series that has changed: its value, or how many values it has."""
-        self._held_points: dict[str, int] = {}
+        self._spooled: dict[tuple[str, Labels], float] = {}
+        """What ``mark_spooled`` saw last of each series that has changed: its value, or how many values it has."""
+        self._spooled_points: dict[str, int] = {}
 
     @property
     def num_points(self) -> int:
         return sum(map(len, self._points.values()))
 
     @property
-    def is_waiting(self) -> bool:
+    def is_pending(self) -> bool:
         return bool(self._points) or any(metric.changed for metric in self._metrics.values())
 
     def count(self, name: str, value: int | float, labels: Labels = ()) -> None:
@@ -220,43 +220,43 @@ class Fold:
             else:
                 yield record
 
-    def take(self, now_ns: int) -> list[MetricPoints]:
+    def drain(self, now_ns: int) -> list[MetricPoints]:
         """Return what has changed since the last call, as points at ``now_ns`` (gauges: at their own times)."""
-        taken = self.peek(now_ns, is_all=True)
-        self._points, self._held, self._held_points = defaultdict(list), {}, {}
+        drained = self.peek(now_ns, is_all=True)
+        self._points, self._spooled, self._spooled_points = defaultdict(list), {}, {}
         for metric in self._metrics.values():
             for labels in metric.changed:
                 value = metric.series[labels]
                 if isinstance(value, _Histogram):
                     value.exemplars.clear()
             metric.changed = set()
-        return taken
+        return drained
 
     def peek(self, now_ns: int, *, is_all: bool) -> list[MetricPoints]:
-        """Return what ``take`` would, and leave it waiting.
+        """Return what ``drain`` would, and leave it pending.
 
         Args:
             now_ns: time of the points that are no gauges'.
-            is_all: else only what has changed since ``mark_held``.
+            is_all: else only what has changed since ``mark_spooled``.
         """
         seen = []
         for name, points in self._points.items():
             row = vocabulary.METRICS.get(name) or vocabulary.Metric(name, "gauge", "", "")
-            some = points if is_all else points[self._held_points.get(name, 0) :]
+            some = points if is_all else points[self._spooled_points.get(name, 0) :]
             if some:
                 seen.append(MetricPoints(name, "gauge", row.unit, row.meaning, some))
         for name, metric in self._metrics.items():
             changed: Collection[Labels] = metric.changed
             if not is_all:
-                changed = [one for one in changed if self._held.get((name, one)) != _mark(metric.series[one])]
+                changed = [one for one in changed if self._spooled.get((name, one)) != _mark(metric.series[one])]
             if changed:
                 seen.append(self._points_of(metric, changed, now_ns))
         return seen
 
-    def mark_held(self) -> None:
+    def mark_spooled(self) -> None:
         """Note that what waits is on disk: ``peek`` gives what comes from now on."""
-        self._held_points = {name: len(points) for name, points in self._points.items()}
-        self._held = {
+        self._spooled_points = {name: len(points) for name, points in self._points.items()}
+        self._spooled = {
             (name, labels): _mark(metric.series[labels])
             for name, metric in self._metrics.items()
             for labels in metric.changed

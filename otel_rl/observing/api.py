@@ -1,7 +1,7 @@
 """observe(): without a framework, what MFU and the correctness ledger need to see. This is a hot path.
 
 What is shown is copied, since its owner may go on to change it: on the host at once, on a device by its stream, which
-nobody waits for. Everything else is done by the flusher.
+nothing waits for. Everything else is done by the flusher.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from otel_rl.records import Deferred
 from otel_rl.trace.stage import Stage, current_stage
 
 LIMIT_BYTES: Final = 256 << 20
-"""Copies that may wait for the flusher; a batch beyond that is not taken."""
+"""Copies that may wait for the flusher; a batch beyond that is ignored."""
 LIMIT_ROWS: Final = 65_536
 LIMIT_CONFIGURATIONS: Final = 32
 HOST: Final = ("cpu", "meta")
@@ -119,16 +119,14 @@ def take(batch: Any, *, stage: str, seen: network.Seen | None = None, **how: Any
     size = sum(map(_size, (*values.values(), *remote.values())))
     if not _fits(known, size):  # lists have become arrays
         return
-    known.taken_bytes += size
-    is_taken = False
+    known.copied_bytes += size
+    is_sent = False
     try:
-        if remote:
-            is_taken = _from_device(known, shown, values, remote, size)
-        else:
-            is_taken = _from_host(known, shown, values, size)
+        send = _from_device if remote else _from_host
+        is_sent = send(known, shown, values, remote, size)
     finally:
-        if not is_taken:
-            known.taken_bytes -= size
+        if not is_sent:
+            known.copied_bytes -= size
 
 
 def take_masks(
@@ -166,7 +164,7 @@ def _shown(stage: str, seen: network.Seen | None, how: Mapping[str, Any]) -> Sho
 
 
 def _fits(known: Book, size: int) -> bool:
-    if known.taken_bytes - known.done_bytes + size <= LIMIT_BYTES:
+    if known.copied_bytes - known.done_bytes + size <= LIMIT_BYTES:
         return True
     refuse("too_many_bytes", "otel_rl.observe: %d bytes would wait at once; a batch is left out", LIMIT_BYTES)
     return False
@@ -186,7 +184,7 @@ def _is_evaluation(stage: Stage) -> bool:
 
 
 def _names(stages: list[Stage]) -> list[str]:
-    """Name them, the step last; not the stage of an optimizer, which puts itself around what a closure calls."""
+    """Name them, the step last; not the stage of an optimizer, which contains what a closure calls."""
     within = [stage.name for stage in stages if stage is not state.container]
     return [*(name for name in within if name != vocabulary.OPTIMIZER), vocabulary.LOOP]
 
@@ -261,8 +259,8 @@ def _size(value: Any) -> int:
     return int(getattr(value, "nbytes", 0))
 
 
-def _from_host(known: Book, shown: Shown, values: dict[str, Any], size: int) -> bool:
-    """Hand over copies of the host's, behind what is on its way from a device: the ledger compares in that order."""
+def _from_host(known: Book, shown: Shown, values: dict[str, Any], _: object, size: int) -> bool:
+    """Hand over copies of the host's, after what is on its way from a device: the ledger compares in that order."""
     if deferral.pending:
         deferred.resolve()
     if not deferral.pending:

@@ -17,7 +17,7 @@ from otel_rl.metrics.record import refuse
 from otel_rl.observing import ledger, rates
 from otel_rl.observing.batch import lengths_of, read
 from otel_rl.observing.network import Formula, Seen, formula_of
-from otel_rl.observing.passes import Group
+from otel_rl.observing.passes import SharedBatch
 from otel_rl.observing.rates import FORWARD_ONLY, TRAINING, Work
 from otel_rl.probes.host_arrays import of_host, of_own
 from otel_rl.process.memory import Memory
@@ -33,7 +33,7 @@ MOST_GROUPS: Final = 4
 """Batches beside those of a step that may wait for the rest of them."""
 COUNTED: Final = TRAINING | FORWARD_ONLY
 PASSLESS: Final = frozenset({v.SAMPLE, v.SAMPLE_PROCESS, v.REWARD, v.ADVANTAGE})
-"""Stages that handle batches, of which nobody expects FLOPs: an engine's, and what is no pass of a model."""
+"""Stages that handle batches, for which FLOPs are not expected: an engine's, and what is no pass of a model."""
 Made = Iterator[Count | Point | Log]
 
 
@@ -65,10 +65,10 @@ class Shown(NamedTuple):
 class StepBook:
     """What was observed of one step."""
 
-    group: Group
+    group: SharedBatch
     work: Work = field(default_factory=Work)
     container: Stage | None = None
-    waiting: int = 0
+    pending: int = 0
 
 
 @dataclass(eq=False)
@@ -80,33 +80,33 @@ class Book(Memory):
     models: WeakKeyDictionary[Any, Seen] = field(default_factory=WeakKeyDictionary)
     """By module. The training thread owns this field and the next ones."""
     trainers: WeakKeyDictionary[Any, tuple[Seen | None, Seen | None]] = field(default_factory=WeakKeyDictionary)
-    looked_ns: int = 0
+    ledger_ns: int = 0
     """When the ledger read a trainer's last rollout, monotonic."""
-    looked_at: str = ""
+    ledger_rollout: str = ""
     """The rollout that is being consumed, if the ledger reads it."""
     configurations: list[Seen] = field(default_factory=list)
     """Models that were shown as mappings, the newest first."""
     last: Seen | None = None
     """The model that was shown last: it handles the batches that come without one."""
     device: str = ""
-    taken_bytes: int = 0
+    copied_bytes: int = 0
     """Bytes that the training thread has copied."""
     done_bytes: int = 0
     """Bytes of these that the flusher has read."""
     steps: dict[Trace, StepBook] = field(default_factory=dict)
-    groups: dict[str, Group] = field(default_factory=dict)
+    groups: dict[str, SharedBatch] = field(default_factory=dict)
     logged: set[str] = field(default_factory=set)
 
     # --- what comes in ------------------------------------------------------------------------------------------------
 
     def expect(self, shown: Shown, batches: int) -> tuple[()]:
         """Know of a batch that is on its way from a device; -1: it will not come."""
-        self._step(shown).waiting += batches
+        self._step(shown).pending += batches
         return ()
 
     def arrived(self, shown: Shown, values: dict[str, Any], tensors: dict[str, Any], size: int) -> Made:
         """Take a batch that has come from a device: whatever it is, its step waits for it no longer."""
-        self._step(shown).waiting -= 1
+        self._step(shown).pending -= 1
         self.done_bytes += size
         yield from self.take(shown, {**values, **{key: of_own(one) for key, one in tensors.items()}}, 0)
 
@@ -120,15 +120,15 @@ class Book(Memory):
         if shown.parts:
             where, seen = shown.boundary or shown.stage, shown.seen
             call = ledger.call(part, where, shown.parts, model=seen, lenient=shown.lenient, stage=shown.stage)
-            step.group.take(call)
+            step.group.add(call)
         if shown.group:
             call = ledger.call(part, shown.stage, frozenset({"tokens"}), model=shown.seen, numbering="none")
-            self._group(shown).take(call)
+            self._group(shown).add(call)
         for key in part.misfit:
             refuse("misfit", "otel_rl.observe: %s has another shape or type than the rest of its batch", key)
 
     def take_masks(self, shown: Shown, masks: Mapping[str, Any], kept: int | None) -> Made:
-        """Take in the masks of a batch as they lie on the host, where nobody changes them."""
+        """Take in the masks of a batch as they lie on the host, where they do not change."""
         lengths, responses = lengths_of({key: of_host(mask) for key, mask in masks.items()}, kept)
         return self._count(self._step(shown).work, shown, lengths, responses)
 
@@ -150,12 +150,12 @@ class Book(Memory):
 
     # --- what goes out ------------------------------------------------------------------------------------------------
 
-    def due(self, late: Collection[Trace | None], stages: Stages, *, is_last: bool) -> Made:
+    def due(self, pending: Collection[Trace | None], stages: Stages, *, is_last: bool) -> Made:
         """Give the numbers and rows of the steps that are over."""
         over = [
             trace
             for trace, step in self.steps.items()
-            if is_last or (step.container is not None and not step.waiting and trace not in late)
+            if is_last or (step.container is not None and not step.pending and trace not in pending)
         ]
         if over:
             stages.remember(state.open.copy())
@@ -185,13 +185,13 @@ class Book(Memory):
         return step
 
     def _make(self, trace: Trace, number: int, loop: str) -> StepBook:
-        step = self.steps[trace] = StepBook(Group(number, loop))
+        step = self.steps[trace] = StepBook(SharedBatch(number, loop))
         return step
 
-    def _group(self, shown: Shown) -> Group:
+    def _group(self, shown: Shown) -> SharedBatch:
         group = self.groups.get(shown.group)
         if group is None:
-            group = self.groups[shown.group] = Group(shown.step, shown.loop)
+            group = self.groups[shown.group] = SharedBatch(shown.step, shown.loop)
         return group
 
     def _count(self, work: Work, shown: Shown, lengths: list[int], responses: int | None) -> Made:
@@ -219,12 +219,12 @@ class Book(Memory):
         yield Count(v.FLOPS, count, (*labels, (v.LOGPROB_KIND, shown.kind)) if shown.kind else labels)
 
     def _note(self, seen: Seen, formula: Formula) -> Iterator[Log]:
-        """Say once for each kind of model why nothing can be said of it, or what was taken for granted."""
+        """Say once for each kind of model why nothing can be said of it, or what is assumed."""
         name = seen.config.get("model_type")
         if formula.architecture is None:
             text, severity = f"the FLOPs of this model cannot be known: {formula.reason}", 13
         elif not seen.shared_by and state.identity.world_size > 1:
-            text, severity = f"each rank is taken to compute the whole model ({name}) for tokens of its own", 9
+            text, severity = f"each rank is assumed to compute the whole model ({name}) for tokens of its own", 9
         elif seen.shared_by > 1:
             text, severity = f"{seen.shared_by} ranks compute the model ({name}) together; each counts its share", 9
         else:

@@ -29,7 +29,7 @@ class Seen:
     device: str = ""
     """Name of its device; empty for a CPU and where it is not known."""
     shared_by: int = 0
-    """Ranks that compute one model together; 0: not known, each is taken to work for itself."""
+    """Ranks that compute one model together; 0: not known, each is assumed to work for itself."""
     adapters: tuple[str, ...] = ()
     """Kinds of its adapters, as PEFT calls them."""
 
@@ -149,8 +149,8 @@ def _config(model: Any) -> dict[str, Any]:
 
 
 def _adapters(model: Any) -> tuple[str, ...]:
-    noted: Any = getattr(model, "peft_config", None)
-    kinds = [getattr(one, "peft_type", None) for one in noted.values()] if isinstance(noted, Mapping) else []
+    adapters: Any = getattr(model, "peft_config", None)
+    kinds = [getattr(one, "peft_type", None) for one in adapters.values()] if isinstance(adapters, Mapping) else []
     return tuple(str(getattr(kind, "value", kind)) for kind in kinds)
 
 

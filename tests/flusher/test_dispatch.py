@@ -120,7 +120,7 @@ def taken(made: list[Any], cycle: int) -> tuple[list[Any], dict[str, Any]]:
         state.open.difference_update(some)
         spans += dispatcher.dispatch(tuple(state.open), some, is_asked=False, is_all=True, is_last=False).spans
     told = [(one.name, one.parent_id, one.trace_id, one.start_ns, one.end_ns, one.attributes) for one in spans]
-    return told, {points.name: {str(one.attributes): one for one in points.points} for points in fold.take(0)}
+    return told, {points.name: {str(one.attributes): one for one in points.points} for points in fold.drain(0)}
 
 
 @fewer
@@ -176,7 +176,7 @@ def test_a_record_that_fails_takes_no_other_with_it() -> None:
     made = [made[0], broken, *made[1:], collective(made[3], 1, 3)]
     fold = Fold(0)
     Dispatcher(fold).dispatch((), made, is_asked=False, is_all=True, is_last=False)
-    found = {points.name: points.points[0] for points in fold.take(0)}
+    found = {points.name: points.points[0] for points in fold.drain(0)}
     assert (2, 1) == tuple(sum(found[name].counts) for name in (v.STAGE_DURATION, v.COMM_DURATION))  # type: ignore[union-attr]
     assert {
         "count a record": 1,

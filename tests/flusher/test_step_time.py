@@ -323,7 +323,7 @@ def found_in(fold: Fold) -> dict[tuple[str, str], float]:
     """Take the numbers by metric and kind, activity or reason."""
     return {
         (points.name, str(next(iter(point.attributes.values())))): point.value  # type: ignore[union-attr]
-        for points in fold.take(0)
+        for points in fold.drain(0)
         for point in points.points
     }
 
@@ -507,5 +507,5 @@ def test_points_are_those_of_the_steps_end(folded: tuple[StepTime, Fold]) -> Non
     times, fold = folded
     step = Trace(1, 1_000, step="train 1")
     hand(times, made("rl.rank 0", 5, 9, step, {v.ITERATION: 1}))
-    (points,) = [points.points for points in fold.take(0) if points.name == v.ACTIVITY_TIME]
+    (points,) = [points.points for points in fold.drain(0) if points.name == v.ACTIVITY_TIME]
     assert [Point(v.ACTIVITY_TIME, 4e-9, 1_009, ((v.ACTIVITY, "other"),))] == list(points)

@@ -678,7 +678,7 @@ def test_a_full_queue_uses_up_no_limit(recording: Recording, monkeypatch: pytest
         with monkeypatch.context() as full:
             full.setattr(runtime, "QUEUE_LIMIT", 0)
             otel_rl.observe(batch={"input_ids": torch.ones(2, 5)})
-        assert (0, {("traces", "queue_full"): 1}) == (book.taken_bytes, dict(state.dropped))
+        assert (0, {("traces", "queue_full"): 1}) == (book.copied_bytes, dict(state.dropped))
         state.dropped.clear()
 
 
@@ -814,7 +814,7 @@ def test_masks_that_nobody_changes(recording: Recording, device: Any, where: str
 def waiting() -> tuple[int, list[int]]:
     """Give the bytes that wait for the flusher, and how many batches each open step waits for."""
     known = book
-    return known.taken_bytes - known.done_bytes, [step.waiting for step in known.steps.values()]
+    return known.copied_bytes - known.done_bytes, [step.pending for step in known.steps.values()]
 
 
 def test_bfloat16_of_a_device_is_read(recording: Recording, device: Any) -> None:

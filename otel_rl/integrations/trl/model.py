@@ -54,10 +54,10 @@ def see_rollout(scored: dict[str, Any]) -> None:
     if rollout is None:
         return
     known, now = book, monotonic_ns()
-    if known.looked_ns and now - known.looked_ns < LOOK_NS:
-        known.looked_at = ""
+    if known.ledger_ns and now - known.ledger_ns < LOOK_NS:
+        known.ledger_rollout = ""
         return
-    known.looked_ns, known.looked_at = now, rollout.id
+    known.ledger_ns, known.ledger_rollout = now, rollout.id
     batch = {ours: scored[theirs] for theirs, ours in OF_ROLLOUT.items() if scored.get(theirs) is not None}
     if "tool_mask" in scored:
         batch.pop("rollout_logprobs", None)  # tokens of tools have none, which a mask of its own says
@@ -82,7 +82,7 @@ def see_forward(trainer: Any, inputs: dict[str, Any], loss: Any) -> None:
     """Show a micro-batch of training and its loss."""
     rollout, seen = state.training.rollouts.get("train"), see(trainer)[0]
     masks = {key: inputs[key] for key in ("prompt_mask", "completion_mask")}
-    if rollout is None or rollout.id != book.looked_at:
+    if rollout is None or rollout.id != book.ledger_rollout:
         take_masks(masks, stage=vocabulary.FORWARD, seen=seen, logits=RESPONSES)
         return
     batch = {**masks, "completion_ids": inputs["completion_ids"], "loss": loss}
