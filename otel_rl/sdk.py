@@ -182,7 +182,7 @@ class OurMeterProvider(MeterProvider):
 OURS = OurTracerProvider, OurMeterProvider
 
 
-class Collected(MetricReader):
+class CollectedMetrics(MetricReader):
     """A reader that keeps what one collection found."""
 
     def __init__(self) -> None:
@@ -207,7 +207,7 @@ class Providers:
     """Our providers while they stand in for missing ones."""
 
     def __init__(self) -> None:
-        self.reader: Collected | None = None
+        self.reader: CollectedMetrics | None = None
         self.queue = ToQueue()
         self._tracers: WeakKeyDictionary[trace_api.ProxyTracer, trace_api.Tracer] = WeakKeyDictionary()
 
@@ -227,7 +227,7 @@ class Providers:
             ours.add_span_processor(self.queue)
             trace_api.ProxyTracer._tracer = property(partial(self._served, ours))  # type: ignore[assignment]
         if metrics_api._METER_PROVIDER is None and "OTEL_PYTHON_METER_PROVIDER" not in os.environ:
-            reader = Collected()
+            reader = CollectedMetrics()
             # Exemplars would be drawn with the program's random numbers.
             meters = OurMeterProvider(
                 [reader], resource=resource, exemplar_filter=AlwaysOffExemplarFilter(), shutdown_on_exit=False
@@ -370,7 +370,7 @@ def _one_by_one(spans: list[ReadableSpan], resource: Attributes) -> list[Request
         try:
             requests.append(_spans_request([span], resource))
         except UNENCODABLE:
-            state.dropped["traces", "unencodable"] += 1
+            state.drop("traces", "unencodable")
     return requests
 
 

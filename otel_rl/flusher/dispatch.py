@@ -15,6 +15,7 @@ from otel_rl.flusher.completers import (
     Completer,
     MemoryCompleter,
     RequestCompleter,
+    fold_device_time,
 )
 from otel_rl.flusher.open_stages import OpenStages
 from otel_rl.flusher.stage_metrics import StageMetrics
@@ -22,7 +23,6 @@ from otel_rl.flusher.step_time import StepTime
 from otel_rl.guard import guard
 from otel_rl.metrics.record import Fold
 from otel_rl.observing.book import book
-from otel_rl.probes.attributes import device_duration
 from otel_rl.process.state import state
 from otel_rl.records import Count, Deferred, Log, Noted, PendingAttributes, Point, Span
 from otel_rl.requests.histograms import RequestFold
@@ -81,7 +81,7 @@ class Dispatcher:
     ) -> Dispatched:
         """Handle the records of one cycle; one that fails takes no other with it.
 
-        Cost: 1.5 us a span of 15 attributes (``benchmarks/intake.py``).
+        Cost: 1.5 us a span of 15 attributes (``benchmarks/dispatch.py``).
 
         Args:
             opened: stages and collectives that are open.
@@ -181,7 +181,7 @@ class Dispatcher:
 
     def _complete(self, stage: Stage, spans: list[Span]) -> None:
         if stage.attributes.__class__ is PendingAttributes:
-            device_duration(self._fold, stage.attributes or {}, self._metrics.labels(stage))
+            fold_device_time(self._fold, stage.attributes or {}, self._metrics.labels(stage))
         found: Any = None
         for complete in self._by_name.get(stage.name) or self._completers_of(stage.name):
             more = complete(stage, spans)

@@ -8,13 +8,13 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import Any
 
 from otel_rl import vocabulary
 from otel_rl.flusher.dispatch import Dispatcher
 from otel_rl.flusher.spool import Held
-from otel_rl.flusher.wake import Wake
 from otel_rl.guard import errors, guard, say
 from otel_rl.journal.frame import Signal
 from otel_rl.journal.identity import WriterIdentity
@@ -39,8 +39,6 @@ MEET_S = 0.1
 """The same while the attempt is to be found: what it tells waits for it."""
 SLICE = 5_000
 """Records that one cycle takes at most: what was recorded first is on disk soon, however much waits."""
-LOOKS = 20
-"""In so many parts an exit waits: a machine that stands still for seconds costs one of them."""
 HEARTBEAT_S = 5.0
 FREEZE_S = 10.0
 """So long after the first span the resource is final even without a step. Set-up itself may take longer: importing
@@ -60,6 +58,29 @@ class Trouble(Memory):
 
 
 trouble = Trouble.keep("trouble")
+
+
+class _Wake:
+    """Wakes the one thread that waits for it.
+
+    The lock of a ``threading.Event`` is not re-entrant: a signal handler that flushes would wait for its own thread.
+    """
+
+    def __init__(self) -> None:
+        self._calls: SimpleQueue[None] = SimpleQueue()
+
+    def set(self) -> None:
+        self._calls.put(None)
+
+    def wait(self, timeout_s: float) -> bool:
+        """Sleep until it is set, at most so long; return whether it was set, and forget it."""
+        try:
+            self._calls.get(timeout=timeout_s)
+        except Empty:
+            return False
+        while not self._calls.empty():
+            self._calls.get()
+        return True
 
 
 class _Answer(threading.Event):
@@ -92,11 +113,11 @@ class Flusher:
         self._resource: dict[str, Value] = {}
         """What is known of the process, as every request says it."""
         self._stopping = self._given_up = self._is_over = False
-        self._wake = Wake()
+        self._wake = _Wake()
         self._asked: deque[_Answer] = deque()
         self._held = Held(self.fold)
         self._is_asked = False
-        """Somebody waits for this cycle: what was recorded must be on disk behind it."""
+        """Somebody waits for this cycle: what was recorded must be on disk after it."""
         self.dispatcher = Dispatcher(self.fold)
         self._keeper = make_keeper(is_forbidden=not state.config.sidecar)
         """Keeps the process alive that sends the records; None where nothing is to be sent."""
@@ -119,11 +140,7 @@ class Flusher:
 
     def stop(self, timeout_s: float) -> bool:
         """Journal everything and close the journal, in so many seconds at most; what cannot be written is said."""
-        answer = self._ask(_Answer(is_last=True), 0.0)
-        looks = LOOKS
-        while looks and not answer.is_set():
-            answer.wait(timeout_s / LOOKS)
-            looks -= 1
+        answer = self._ask(_Answer(is_last=True), timeout_s)
         self._given_up = not answer.is_set()
         if self._given_up:
             say("otel_rl: the journal was not done in time; what was recorded last may be lost")
@@ -281,10 +298,10 @@ class Flusher:
             self._told = self._counts(writer, encoder)
 
     def _metrics_due(self) -> bool:
-        """Points wait for the final resource, so that a series keeps its labels when the framework becomes known.
+        """Return whether to journal metrics: they wait for the resource, so that a series keeps its labels.
 
-        Not for ever: nobody sees what waits while the process lives. Then they are journaled under what is known, and
-        the resource stays open: a rank counts its first collectives long before the framework and the layout are known.
+        Not for ever, since what waits is not seen. After a while they are journaled under what is known, and the
+        resource stays open: a rank counts its first collectives long before the framework and the layout are known.
         """
         now = monotonic()
         if not self._first and self.encoded["traces"]:

@@ -76,7 +76,7 @@ def record(name: str, value: Any) -> None:
 
 def _refuse_name(name: str) -> None:
     """Count a number under a name of ours, and say so the first time that the name comes."""
-    state.dropped["metrics", "name_taken"] += 1
+    state.drop("metrics", "name_taken")
     if name not in names.refused and len(names.refused) < MOST_REFUSED:
         names.refused.add(name)
         why = "is measured by otel_rl itself" if _is_ours(name) else "begins as names of otel_rl and OpenTelemetry do"
@@ -94,7 +94,7 @@ def refuse(reason: str, message: str, *values: object) -> None:
     """Count a number or a batch that is not recorded, and say so the first time."""
     if not state.dropped["metrics", reason]:
         say(message, *values)
-    state.dropped["metrics", reason] += 1
+    state.drop("metrics", reason)
 
 
 def as_number(value: Any) -> int | float | None:

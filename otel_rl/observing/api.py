@@ -15,7 +15,7 @@ from otel_rl.guard import guard
 from otel_rl.metrics.record import refuse
 from otel_rl.observing import network
 from otel_rl.observing.batch import KEYS
-from otel_rl.observing.book import Book, Shown, book
+from otel_rl.observing.book import Book, ShownBatch, book
 from otel_rl.probes import deferred
 from otel_rl.probes.deferred import deferral
 from otel_rl.probes.host_arrays import of_own
@@ -70,9 +70,9 @@ def observe(*, model: Any = None, batch: Mapping[str, Any] | None = None) -> Non
                 take(batch, stage=_stage_of_ours(names), seen=seen, boundary=names[0])
 
 
-def show(model: Any) -> network.Seen | None:
+def show(model: Any) -> network.Network | None:
     known, book.is_open = book, True
-    seen: network.Seen | None
+    seen: network.Network | None
     if isinstance(model, Mapping):
         seen = _of_configuration(known, dict(model))
     elif not hasattr(model, "named_parameters"):
@@ -85,7 +85,7 @@ def show(model: Any) -> network.Seen | None:
     return seen
 
 
-def _of_configuration(known: Book, config: dict[str, Any]) -> network.Seen:
+def _of_configuration(known: Book, config: dict[str, Any]) -> network.Network:
     """Find the model of a configuration: many programs make a mapping for each call, so what is in it decides."""
     for seen in known.configurations:
         try:
@@ -98,7 +98,7 @@ def _of_configuration(known: Book, config: dict[str, Any]) -> network.Seen:
     return seen
 
 
-def take(batch: Any, *, stage: str, seen: network.Seen | None = None, **how: Any) -> None:
+def take(batch: Any, *, stage: str, seen: network.Network | None = None, **how: Any) -> None:
     """Take a batch in that is not one of an evaluation."""
     shown = _shown(stage, seen, how)
     if shown is None:
@@ -130,7 +130,7 @@ def take(batch: Any, *, stage: str, seen: network.Seen | None = None, **how: Any
 
 
 def take_masks(
-    masks: Mapping[str, Any], *, stage: str, seen: network.Seen | None, kept: int | None = None, **how: Any
+    masks: Mapping[str, Any], *, stage: str, seen: network.Network | None, kept: int | None = None, **how: Any
 ) -> None:
     """Take in the masks of a batch, which FLOPs are counted from; on the host they are not copied."""
     for mask in masks.values():
@@ -145,7 +145,7 @@ def take_masks(
         state.add(Deferred(book.take_masks, (shown, masks, kept)))
 
 
-def _shown(stage: str, seen: network.Seen | None, how: Mapping[str, Any]) -> Shown | None:
+def _shown(stage: str, seen: network.Network | None, how: Mapping[str, Any]) -> ShownBatch | None:
     """Say where a batch is shown; None outside of a step."""
     container = state.container
     attributes = container.attributes if container is not None else None
@@ -153,7 +153,7 @@ def _shown(stage: str, seen: network.Seen | None, how: Mapping[str, Any]) -> Sho
         refuse("outside_step", "otel_rl.observe: a batch outside of a step is not used")
         return None
     book.is_open = True
-    return Shown(
+    return ShownBatch(
         stage=stage,
         trace=container.trace,
         step=attributes[vocabulary.ITERATION],
@@ -259,7 +259,7 @@ def _size(value: Any) -> int:
     return int(getattr(value, "nbytes", 0))
 
 
-def _from_host(known: Book, shown: Shown, values: dict[str, Any], _: object, size: int) -> bool:
+def _from_host(known: Book, shown: ShownBatch, values: dict[str, Any], _: object, size: int) -> bool:
     """Hand over copies of the host's, after what is on its way from a device: the ledger compares in that order."""
     if deferral.pending:
         deferred.resolve()
@@ -274,7 +274,7 @@ def _from_host(known: Book, shown: Shown, values: dict[str, Any], _: object, siz
     return True
 
 
-def _from_device(known: Book, shown: Shown, values: dict[str, Any], remote: dict[str, Any], size: int) -> bool:
+def _from_device(known: Book, shown: ShownBatch, values: dict[str, Any], remote: dict[str, Any], size: int) -> bool:
     names, tensors = tuple(remote), [one.detach() for one in remote.values()]
     if not known.device:
         known.device = network.device_name(tensors[0])

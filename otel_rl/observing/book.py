@@ -16,9 +16,9 @@ from otel_rl.analysis.flops import FORMULA
 from otel_rl.metrics.record import refuse
 from otel_rl.observing import ledger, rates
 from otel_rl.observing.batch import lengths_of, read
-from otel_rl.observing.network import Formula, Seen, formula_of
+from otel_rl.observing.network import Formula, Network, formula_of
 from otel_rl.observing.passes import SharedBatch
-from otel_rl.observing.rates import FORWARD_ONLY, TRAINING, Work
+from otel_rl.observing.rates import FORWARD_ONLY, TRAINING, StepFlops
 from otel_rl.probes.host_arrays import of_host, of_own
 from otel_rl.process.memory import Memory
 from otel_rl.process.state import Trace, state
@@ -37,14 +37,14 @@ PASSLESS: Final = frozenset({v.SAMPLE, v.SAMPLE_PROCESS, v.REWARD, v.ADVANTAGE})
 Made = Iterator[Count | Point | Log]
 
 
-class Shown(NamedTuple):
+class ShownBatch(NamedTuple):
     """One batch that was shown, and where."""
 
     stage: str
     trace: Trace
     step: int
     loop: str
-    seen: Seen | None
+    seen: Network | None
     boundary: str = ""
     """Name of the stage itself, where that is a user's own: what the ledger calls the place on every rank."""
     kind: str = ""
@@ -66,7 +66,7 @@ class StepBook:
     """What was observed of one step."""
 
     group: SharedBatch
-    work: Work = field(default_factory=Work)
+    work: StepFlops = field(default_factory=StepFlops)
     container: Stage | None = None
     pending: int = 0
 
@@ -77,16 +77,16 @@ class Book(Memory):
 
     is_open: bool = False
     """Whether anything was observed."""
-    models: WeakKeyDictionary[Any, Seen] = field(default_factory=WeakKeyDictionary)
+    models: WeakKeyDictionary[Any, Network] = field(default_factory=WeakKeyDictionary)
     """By module. The training thread owns this field and the next ones."""
-    trainers: WeakKeyDictionary[Any, tuple[Seen | None, Seen | None]] = field(default_factory=WeakKeyDictionary)
+    trainers: WeakKeyDictionary[Any, tuple[Network | None, Network | None]] = field(default_factory=WeakKeyDictionary)
     ledger_ns: int = 0
     """When the ledger read a trainer's last rollout, monotonic."""
     ledger_rollout: str = ""
     """The rollout that is being consumed, if the ledger reads it."""
-    configurations: list[Seen] = field(default_factory=list)
+    configurations: list[Network] = field(default_factory=list)
     """Models that were shown as mappings, the newest first."""
-    last: Seen | None = None
+    last: Network | None = None
     """The model that was shown last: it handles the batches that come without one."""
     device: str = ""
     copied_bytes: int = 0
@@ -99,18 +99,18 @@ class Book(Memory):
 
     # --- what comes in ------------------------------------------------------------------------------------------------
 
-    def expect(self, shown: Shown, batches: int) -> tuple[()]:
+    def expect(self, shown: ShownBatch, batches: int) -> tuple[()]:
         """Know of a batch that is on its way from a device; -1: it will not come."""
         self._step(shown).pending += batches
         return ()
 
-    def arrived(self, shown: Shown, values: dict[str, Any], tensors: dict[str, Any], size: int) -> Made:
+    def arrived(self, shown: ShownBatch, values: dict[str, Any], tensors: dict[str, Any], size: int) -> Made:
         """Take a batch that has come from a device: whatever it is, its step waits for it no longer."""
         self._step(shown).pending -= 1
         self.done_bytes += size
         yield from self.take(shown, {**values, **{key: of_own(one) for key, one in tensors.items()}}, 0)
 
-    def take(self, shown: Shown, values: dict[str, Any], size: int) -> Made:
+    def take(self, shown: ShownBatch, values: dict[str, Any], size: int) -> Made:
         """Take a batch: count its FLOPs, note its sums."""
         self.done_bytes += size
         step = self._step(shown)
@@ -127,7 +127,7 @@ class Book(Memory):
         for key in part.misfit:
             refuse("misfit", "otel_rl.observe: %s has another shape or type than the rest of its batch", key)
 
-    def take_masks(self, shown: Shown, masks: Mapping[str, Any], kept: int | None) -> Made:
+    def take_masks(self, shown: ShownBatch, masks: Mapping[str, Any], kept: int | None) -> Made:
         """Take in the masks of a batch as they lie on the host, where they do not change."""
         lengths, responses = lengths_of({key: of_host(mask) for key, mask in masks.items()}, kept)
         return self._count(self._step(shown).work, shown, lengths, responses)
@@ -176,7 +176,7 @@ class Book(Memory):
     def _device(self) -> str:
         return self.device or (self.last.device if self.last is not None else "")
 
-    def _step(self, shown: Shown) -> StepBook:
+    def _step(self, shown: ShownBatch) -> StepBook:
         step = self.steps.get(shown.trace)
         if step is None:
             step = self._make(shown.trace, shown.step, shown.loop)
@@ -188,13 +188,13 @@ class Book(Memory):
         step = self.steps[trace] = StepBook(SharedBatch(number, loop))
         return step
 
-    def _group(self, shown: Shown) -> SharedBatch:
+    def _group(self, shown: ShownBatch) -> SharedBatch:
         group = self.groups.get(shown.group)
         if group is None:
             group = self.groups[shown.group] = SharedBatch(shown.step, shown.loop)
         return group
 
-    def _count(self, work: Work, shown: Shown, lengths: list[int], responses: int | None) -> Made:
+    def _count(self, work: StepFlops, shown: ShownBatch, lengths: list[int], responses: int | None) -> Made:
         """Count the FLOPs of a batch, of this device's share."""
         if shown.seen is None or shown.stage in PASSLESS:
             return
@@ -218,7 +218,7 @@ class Book(Memory):
         labels: Labels = ((v.FLOPS_STAGE, shown.stage), (v.FLOPS_FORMULA, FORMULA))
         yield Count(v.FLOPS, count, (*labels, (v.LOGPROB_KIND, shown.kind)) if shown.kind else labels)
 
-    def _note(self, seen: Seen, formula: Formula) -> Iterator[Log]:
+    def _note(self, seen: Network, formula: Formula) -> Iterator[Log]:
         """Say once for each kind of model why nothing can be said of it, or what is assumed."""
         name = seen.config.get("model_type")
         if formula.architecture is None:

@@ -20,7 +20,7 @@ WRAPPED: Final = ("_orig_mod", "module")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Seen:
+class Network:
     """A model as the flusher needs it."""
 
     config: Mapping[str, Any]
@@ -88,16 +88,16 @@ def _costs(found: Architecture, which: Trained, outputs: int | None) -> tuple[Co
     return forward, training
 
 
-def read(model: Any) -> Seen:
+def read(model: Any) -> Network:
     """Read a torch module, or take a configuration as it is.
 
     Cost: 1.5 us for each parameter; waits for no device and gathers no shard.
     """
     if isinstance(model, Mapping):
-        return Seen(dict(model))
+        return Network(dict(model))
     named = list(model.named_parameters())
     inner = _unwrapped(model)
-    return Seen(
+    return Network(
         config=_config(inner),
         parameters=tuple(_parameters(model, named)),
         device=next((name for _, one in named if (name := device_name(one))), ""),
@@ -117,8 +117,8 @@ def device_name(tensor: Any) -> str:
 
 
 @lru_cache(32)
-def formula_of(seen: Seen) -> Formula:
-    """Work out what FLOPs are computed from; runs in the flusher."""
+def formula_of(seen: Network) -> Formula:
+    """StepFlops out what FLOPs are computed from; runs in the flusher."""
     try:
         found = architecture(seen.config)
         if not seen.parameters:

@@ -51,7 +51,7 @@ class TimedStage(NamedTuple):
 
 
 @dataclass(slots=True)
-class Work:
+class StepFlops:
     """Operations of one step, and the stages that did them."""
 
     counts: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
@@ -101,7 +101,7 @@ def _outermost(done: list[TimedStage]) -> list[TimedStage]:
     return outer
 
 
-def points(work: Work, container: Stage, device: str) -> Iterator[Point]:
+def points(work: StepFlops, container: Stage, device: str) -> Iterator[Point]:
     """Give FLOP/s of each scope that has operations, and MFU where a peak is known."""
     best = peak(device, state.config.peak_flops or None) if device or state.config.peak_flops else None
     counts: defaultdict[str, int] = defaultdict(int)

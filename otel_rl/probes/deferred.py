@@ -107,7 +107,7 @@ def send(kind: str, make: Callable[[], Any], use: Callable[[Any], Iterable[Any]]
         Whether the numbers will come.
     """
     if _is_full():
-        state.dropped["metrics", "device_too_late"] += 1
+        state.drop("metrics", "device_too_late")
         return False
     return _send(kind, lambda: [make()], lambda hosts: use(hosts[0].tolist()))
 

@@ -45,7 +45,7 @@ KEPT: Final = 2048
 """Events of a device that are kept to be used again."""
 
 
-class Begun(NamedTuple):
+class DeviceStart(NamedTuple):
     """A stage that is on its way."""
 
     event: Any
@@ -55,7 +55,7 @@ class Begun(NamedTuple):
 
 
 class _Timed(NamedTuple):
-    begun: Begun
+    begun: DeviceStart
     end: Any
     attributes: PendingAttributes
     waits: Sequence[Pair]
@@ -83,7 +83,7 @@ class DeviceClock:
         self._device = device
         self._free: defaultdict[Any, list[Any]] = defaultdict(list)
         """Events that are free, by their device; they cannot be recorded on another."""
-        self._begun: dict[Any, Begun] = {}
+        self._begun: dict[Any, DeviceStart] = {}
         self.exposed = Exposed(device, self._mark)
         self._here: set[Any] = set()
         """Rollout stages whose tokens this process generates."""
@@ -127,12 +127,12 @@ class DeviceClock:
         self._here.discard(stage)
         self.exposed.close(stage)
 
-    def start(self) -> Begun | None:
+    def start(self) -> DeviceStart | None:
         """Mark a begin on the current stream; None where that cannot be."""
         return attempt("time", "work of the device", self._start)
 
     def stop(
-        self, begun: Begun, attributes: dict[str, Value] | None, waits: Sequence[Pair] = ()
+        self, begun: DeviceStart, attributes: dict[str, Value] | None, waits: Sequence[Pair] = ()
     ) -> dict[str, Value] | None:
         """Mark the end of what ``start`` began, on the same stream.
 
@@ -160,20 +160,20 @@ class DeviceClock:
 
     # --- guarded ------------------------------------------------------------------------------------------------------
 
-    def _start(self) -> Begun | None:
+    def _start(self) -> DeviceStart | None:
         if self._has_failed or not _is_mine():
             return None
         try:
             if not may_record(self._device):
                 return None  # an event recorded into a graph would be recorded again with every replay
             stream = self._device.current_stream()
-            return Begun(self._record(stream), stream, get_ident())
+            return DeviceStart(self._record(stream), stream, get_ident())
         except RuntimeError:
             self._fail()
             return None
 
     def _stop(
-        self, begun: Begun, attributes: dict[str, Value] | None, waits: Sequence[Pair]
+        self, begun: DeviceStart, attributes: dict[str, Value] | None, waits: Sequence[Pair]
     ) -> PendingAttributes | None:
         if self._has_failed:
             return None
@@ -195,7 +195,7 @@ class DeviceClock:
         if len(pending) >= LIMIT:
             oldest = pending.popleft()
             oldest.attributes.is_timed = True
-            state.dropped["metrics", "device_too_late"] += 1
+            state.drop("metrics", "device_too_late")
         if timed.get(vocabulary.COMM_HIDDEN) is True:
             waits = ()  # there are others, which Python does not see
         pending.append(_Timed(begun, end, timed, waits))
@@ -244,7 +244,7 @@ class DeviceClock:
     def _fail(self) -> None:
         if not self._has_failed:
             self._has_failed = True
-            state.dropped["metrics", "device_failed"] += 1
+            state.drop("metrics", "device_failed")
         self._give_up(self._of_thread.pending)
         self._begun.clear()
         self._here.clear()

@@ -16,10 +16,10 @@ from opentelemetry.trace import Span, SpanContext
 from otel_rl import ids, vocabulary
 from otel_rl.guard import attempt, errors, guard, say
 from otel_rl.probes import deferred
-from otel_rl.probes.attributes import device_points
 from otel_rl.probes.deferred import deferral
 from otel_rl.probes.device_id import learn_device
 from otel_rl.probes.memory import Reading, host, peak_rss, probes
+from otel_rl.probes.memory_numbers import device_points
 from otel_rl.process.rendezvous import Rendezvous
 from otel_rl.process.state import PHASES, Trace, state
 from otel_rl.records import Deferred, Noted, Point, Value

@@ -15,9 +15,9 @@ import otel_rl
 from otel_rl import vocabulary as v
 from otel_rl.config import Config
 from otel_rl.integrations.torch.memory import exact_peaks
-from otel_rl.probes.attributes import memory_attributes
 from otel_rl.probes.device import DeviceInUse
 from otel_rl.probes.memory import UNREAD, cuda_reader, probes, use_memory_reader
+from otel_rl.probes.memory_numbers import memory_attributes
 from otel_rl.probes.peaks import Peaks
 from otel_rl.process.state import state
 from otel_rl.trace.stage import Stage

@@ -18,7 +18,7 @@ from typing import Any
 from otel_rl import vocabulary
 from otel_rl.observing.api import show, take, take_masks
 from otel_rl.observing.book import book
-from otel_rl.observing.network import Seen
+from otel_rl.observing.network import Network
 from otel_rl.process.state import state
 
 LOOK_NS = 500_000_000
@@ -38,7 +38,7 @@ OF_ROLLOUT = {
 """TRL's names of what a rollout has become, and ours."""
 
 
-def see(trainer: Any) -> tuple[Seen | None, Seen | None]:
+def see(trainer: Any) -> tuple[Network | None, Network | None]:
     """Read the policy and the reference once, as soon as they are made: engines that shard them come later."""
     known = book.trainers
     seen = known.get(trainer)

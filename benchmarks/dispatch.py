@@ -1,6 +1,6 @@
 """What the flusher does with what has ended, before it is encoded: metrics, goodput, requests, completing the spans.
 
-    python benchmarks/intake.py
+    python benchmarks/dispatch.py
 
 CPU time of the flusher's thread: for a finished span of 15 attributes, 2,500 of them a cycle, as ``shipping.py`` hands
 them over; and for a step of 18 spans and 42 points, with and without 200 collectives, 17 of them a cycle.
