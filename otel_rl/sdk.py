@@ -14,7 +14,6 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections.abc import Iterable
 from functools import partial
 from threading import Lock
 from typing import Any, cast
@@ -23,10 +22,10 @@ from weakref import WeakKeyDictionary, WeakSet
 import opentelemetry.metrics._internal as metrics_api
 from opentelemetry import trace as trace_api
 from opentelemetry.context import Context
+from opentelemetry.exporter.otlp.proto.common._internal import _encode_attributes
 from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource as ResourceMessage
 from opentelemetry.sdk.metrics import AlwaysOffExemplarFilter, Histogram, MeterProvider
 from opentelemetry.sdk.metrics.export import MetricReader, MetricsData
@@ -43,7 +42,7 @@ from otel_rl.ids import random_bits
 from otel_rl.journal.otlp.clean import UNENCODABLE
 from otel_rl.journal.otlp.wire import Request
 from otel_rl.process.state import state
-from otel_rl.records import Attributes, Value
+from otel_rl.records import Attributes
 from otel_rl.trace.current import CONTEXT, SPAN_KEY, is_shared, leave_context, seen_without_us
 from otel_rl.trace.stage import innermost
 from otel_rl.vocabulary import EXCEPTION_MESSAGE, EXCEPTION_STACKTRACE
@@ -51,7 +50,7 @@ from otel_rl.vocabulary import EXCEPTION_MESSAGE, EXCEPTION_STACKTRACE
 BATCH = 512
 DEFAULT_LIMIT = 128
 THEIRS = object()
-"""Says that the program has a provider of its own."""
+"""Returns that the program has a provider of its own."""
 OF_API: Any = trace_api.ProxyTracer._tracer
 """Returns the tracer behind one that the API handed out before there was a provider."""
 CONTENT = (
@@ -141,7 +140,7 @@ class ToQueue(SpanProcessor):
         self._inherited: set[int] = set()
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
-        """Take note of a span. Cost: 0.5 us."""
+        """Remember an open span. Cost: 0.5 us."""
         self._open.add(span)
 
     def on_end(self, span: ReadableSpan) -> None:
@@ -150,7 +149,7 @@ class ToQueue(SpanProcessor):
             state.add(span)
 
     def in_child(self) -> None:
-        """Know a fork's copies of what is open in the parent."""
+        """Ignore a fork's copies of what is open in the parent."""
         self._inherited |= {span.context.span_id for span in self._open if not span.end_time}
 
 
@@ -289,7 +288,7 @@ class Providers:
 
 
 def see_provider(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-    """Know of a provider that has been made, whether or not the program sets it for everybody."""
+    """Serve no more once the program makes a provider, whether or not it sets it."""
     if not isinstance(args[0], OURS):
         state.provider = THEIRS
         if not state.config.join_spans:
@@ -379,16 +378,4 @@ def _points(metric: Any) -> int:
 
 
 def _resource(attributes: Attributes) -> ResourceMessage:
-    return ResourceMessage(attributes=_pairs(attributes))
-
-
-def _pairs(attributes: Attributes) -> Iterable[KeyValue]:
-    return [KeyValue(key=key, value=_value(value)) for key, value in attributes.items()]
-
-
-def _value(value: Value) -> AnyValue:
-    if isinstance(value, bool):
-        return AnyValue(bool_value=value)
-    if isinstance(value, int):
-        return AnyValue(int_value=value)
-    return AnyValue(double_value=value) if isinstance(value, float) else AnyValue(string_value=str(value))
+    return ResourceMessage(attributes=_encode_attributes(dict(attributes)))

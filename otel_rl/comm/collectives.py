@@ -172,7 +172,7 @@ class StageCollectives:
         self.forgotten: list[Forgotten] = []
 
     def add_up(self) -> None:
-        """Take in those that ended; of equal length the earlier stays."""
+        """Count those that ended, and keep the longest; of equal length the earlier."""
         ended, self.ended = self.ended, []
         self.count += len(ended)
         self.total_ns += sum([one.ended - one.began for one in ended])

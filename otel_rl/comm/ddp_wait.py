@@ -46,7 +46,7 @@ class _Backward:
             _at_the_end(self.wait)
 
     def wait(self) -> None:
-        """Note that all of this rank's own work is done, and ask for the end of the wait."""
+        """Open the wait, now that all of this rank's own work is done, and ask for its end."""
         with guard("watch the end of a backward"):
             _at_the_end(self.end)
             if not self.is_split:
@@ -124,7 +124,7 @@ def cancel() -> None:
 
 
 def describe(stage: Any) -> dict[str, Value] | None:
-    """Say what the backward that ends now knows of its collectives, and record its wait for DDP as one."""
+    """Return what the backward that ends now knows of its collectives, and record its wait for DDP as one."""
     try:
         return _described(stage, _open.backward)
     finally:

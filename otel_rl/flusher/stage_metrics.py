@@ -41,7 +41,7 @@ class StageMetrics:
         """When the last exemplars were folded, s."""
 
     def add(self, stages: Iterator[Stage]) -> None:
-        """Take in stages that have ended.
+        """Add stages that have ended.
 
         A step is counted by the containers of the ranks, not by its root, which only rank 0 has.
         """
@@ -64,7 +64,6 @@ class StageMetrics:
         return alike
 
     def fold(self, fold: Fold, *, is_last: bool = False) -> None:
-        """Hand their durations over to the metrics, with the longest ones as exemplars, and begin anew."""
         ended, self._ended, self._plain = self._ended, defaultdict(list), {}
         for (name, more), alike in ended.items():
             metric, labels = self._known.get(name) or self._name(name)
@@ -84,13 +83,12 @@ class StageMetrics:
             self._longest[key] = Exemplar(stage.end_ns, duration / 1e9, stage.trace_id, stage.span_id)
 
     def labels(self, stage: Stage) -> Labels:
-        """Give the labels of a stage where one histogram counts them all: its name, and those of its duration."""
         labels = (self._known.get(stage.name) or self._name(stage.name))[1]
         named = labels or ((vocabulary.STAGE, stage.name.partition(" ")[0]),)
         return named + labels_of(stage.attributes or {}, LABELS)
 
     def _name(self, name: str) -> tuple[str, Labels]:
-        """Give metric and labels by the name; the metric is empty where the duration is not counted."""
+        """Return metric and labels by the name; the metric is empty where the duration is not counted."""
         word = name.partition(" ")[0]
         row = vocabulary.STAGES.get(word)
         found: tuple[str, Labels] = (

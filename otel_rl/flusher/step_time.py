@@ -78,7 +78,7 @@ class StepTime:
         self._waited: set[str] = set()
 
     def add(self, records: Iterator[Any]) -> None:
-        """Take in the stages and collectives among what has ended; a container emits the numbers of its step."""
+        """Add the stages and collectives among what has ended; a container emits the numbers of its step."""
         trace: Trace | None = None
         ended: Ended | None = None
         for record in records:
@@ -160,7 +160,7 @@ class StepTime:
             reason = reason_of(str(attributes.get(v.IDLE_REASON, "")))
         elif stage.name == v.CHECKPOINT:
             if is_background(stage.name, attributes):
-                return  # it is written in the background; what holds training up is a stage of its own
+                return  # it is written in the background; what delays training is a stage of its own
             kind = KINDS.index(Kind.OVERHEAD)
         elif stage.coarse:  # otherwise it is a user's own of that name
             self._end(stage, ended)

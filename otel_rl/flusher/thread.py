@@ -90,14 +90,12 @@ class _Answer(threading.Event):
         super().__init__()
         self.is_last = is_last
         self.written = False
-        """Whether everything is on disk."""
 
 
 class Flusher:
     """Owns the journal of this process; a forked child makes a new one."""
 
     def __init__(self, foreign: Callable[[Any, Any], list[Request]]) -> None:
-        """Prepare; nothing is opened before ``start``."""
         self.pid = os.getpid()
         self.lock = threading.Lock()
         """Held during a cycle; a fork waits for it a moment, so that a child never sees a half-done one."""

@@ -179,7 +179,6 @@ class Fold:
             histogram.min, histogram.max = min(histogram.min, low), max(histogram.max, high)
 
     def merge(self, name: str, labels: Labels, counts: Sequence[int], summary: tuple[float, float, float]) -> None:
-        """Add values to a histogram that have been sorted into its buckets."""
         histogram = self._histogram(self._metrics.get(name) or self._metric(name, "histogram"), labels, sum(counts))
         if histogram is not None:
             total, low, high = summary
@@ -254,7 +253,7 @@ class Fold:
         return seen
 
     def mark_spooled(self) -> None:
-        """Note that what waits is on disk: ``peek`` gives what comes from now on."""
+        """Mark what is pending as spooled: ``peek`` returns what comes from now on."""
         self._spooled_points = {name: len(points) for name, points in self._points.items()}
         self._spooled = {
             (name, labels): _mark(metric.series[labels])
@@ -305,7 +304,6 @@ class Fold:
 
 
 def _mark(value: Any) -> float:
-    """Say what tells that a series has changed."""
     return sum(value.counts) if isinstance(value, _Histogram) else value
 
 

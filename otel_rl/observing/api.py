@@ -25,7 +25,6 @@ from otel_rl.trace.stage import Stage, current_stage
 
 LIMIT_BYTES: Final = 256 << 20
 """Copies that may wait for the flusher; a batch beyond that is ignored."""
-LIMIT_ROWS: Final = 65_536
 LIMIT_CONFIGURATIONS: Final = 32
 HOST: Final = ("cpu", "meta")
 NOTHING: Final[frozenset[str]] = frozenset()
@@ -99,7 +98,7 @@ def _of_configuration(known: Book, config: dict[str, Any]) -> network.Network:
 
 
 def take(batch: Any, *, stage: str, seen: network.Network | None = None, **how: Any) -> None:
-    """Take a batch in that is not one of an evaluation."""
+    """Observe a batch that is not one of an evaluation."""
     shown = _shown(stage, seen, how)
     if shown is None:
         return
@@ -132,7 +131,7 @@ def take(batch: Any, *, stage: str, seen: network.Network | None = None, **how: 
 def take_masks(
     masks: Mapping[str, Any], *, stage: str, seen: network.Network | None, kept: int | None = None, **how: Any
 ) -> None:
-    """Take in the masks of a batch, which FLOPs are counted from; on the host they are not copied."""
+    """Observe masks alone, which FLOPs are counted from; on the host they are not copied."""
     for mask in masks.values():
         if mask.device.type not in HOST or hasattr(mask, "placements"):
             if kept is not None:
@@ -146,7 +145,6 @@ def take_masks(
 
 
 def _shown(stage: str, seen: network.Network | None, how: Mapping[str, Any]) -> ShownBatch | None:
-    """Say where a batch is shown; None outside of a step."""
     container = state.container
     attributes = container.attributes if container is not None else None
     if container is None or not attributes or vocabulary.ITERATION not in attributes or container.trace is None:
@@ -190,12 +188,12 @@ def _names(stages: list[Stage]) -> list[str]:
 
 
 def _stage_of_ours(names: list[str]) -> str:
-    """Give the nearest stage of the vocabulary, of which the user's own are parts; directly in a step, the step."""
+    """Return the nearest stage of the vocabulary, of which the user's own are parts; directly in a step, the step."""
     return next(name for name in (name.partition(" ")[0] for name in names) if name in vocabulary.STAGES)
 
 
 def _is_here(key: str, value: Any) -> bool:
-    """Say whether an entry can be read without another rank or another device."""
+    """Return whether an entry can be read without another rank or another device."""
     if hasattr(value, "placements"):
         refuse("distributed_tensor", "otel_rl.observe: %s is a DTensor, and to read one is a collective", key)
         return False
@@ -206,15 +204,7 @@ def _is_here(key: str, value: Any) -> bool:
     if kind and value.device.index not in (None, getattr(sys.modules["torch"], kind).current_device()):
         refuse("other_device", "otel_rl.observe: %s lies on another device than the current one", key)
         return False
-    if kind and not _is_dense(value):  # no copy of it can be launched, and the rest of its batch can be used
-        refuse("unreadable_batch", "otel_rl.observe: %s cannot be read: %s", key, type(value).__name__)
-        return False
     return True
-
-
-def _is_dense(value: Any) -> bool:
-    is_other = getattr(value, "is_nested", False) or getattr(value, "is_quantized", False)
-    return not is_other and str(getattr(value, "layout", "torch.strided")) == "torch.strided"
 
 
 def _device_of(value: Any) -> str:
@@ -231,23 +221,22 @@ def _capture(key: str, value: Any) -> Any:
 
 
 def _copy(value: Any, depth: int = 1) -> Any:
-    numpy = sys.modules.get("numpy")
-    if numpy is None:
-        raise RuntimeError("numpy is not loaded")
+    import numpy as np
+
     if hasattr(value, "detach"):
         if _device_of(value):
             raise TypeError  # a row of a list: nothing is launched for it
         return of_own(value.detach().clone())
-    if isinstance(value, numpy.ndarray):
+    if isinstance(value, np.ndarray):
         return value.copy()
     if isinstance(value, (list, tuple)):
         if not value or not hasattr(value[0], "__len__"):
-            return numpy.array(value)
-        if not depth or len(value) > LIMIT_ROWS:
+            return np.array(value)
+        if not depth:
             raise ValueError
         return tuple(_copy(one, depth - 1) for one in value)
-    if isinstance(value, (int, float, numpy.generic)):
-        return numpy.array(value)
+    if isinstance(value, (int, float, np.generic)):
+        return np.array(value)
     raise TypeError
 
 

@@ -43,7 +43,6 @@ class BatchPart:
 
     @property
     def is_packed(self) -> bool:
-        """Whether rows hold other than one sample each."""
         return bool(self.rows) and self.samples != self.rows
 
 
@@ -66,7 +65,6 @@ class BatchArray:
 
 
 def read(values: Mapping[str, Any]) -> BatchPart:
-    """Find the part, its mask, the lengths and the numbers that must be finite."""
     part = BatchPart()
     tables = {key: table for key, value in values.items() if (table := _table(key, value, part)) is not None}
     whole = _whole(tables, part)
@@ -136,7 +134,7 @@ def _padded(rows: Sequence[Array]) -> BatchArray:
 
 
 def _mask(tables: Mapping[str, BatchArray], key: str, of: BatchArray | None, part: BatchPart) -> Array | None:
-    """Give a mask as booleans: the one that was given, else where there is something; None where neither is known."""
+    """Return a mask as booleans: the one that was given, else where there is something; None where neither is known."""
     given = tables.get(key)
     if given is not None and (of is None or given.shape == of.shape) and given.array.ndim == 2:
         true_BT = given.array if given.array.dtype.kind == "b" else given.array != 0
@@ -151,7 +149,6 @@ def _mask(tables: Mapping[str, BatchArray], key: str, of: BatchArray | None, par
 
 
 def _whole(tables: Mapping[str, BatchArray], part: BatchPart) -> BatchArray | None:
-    """Read the whole sequences: how long they are, and the part if there is nothing more special."""
     ids = tables.get("input_ids")
     if ids is not None and ids.array.ndim != 2:
         part.misfit.append("input_ids")

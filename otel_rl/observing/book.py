@@ -100,18 +100,18 @@ class Book(Memory):
     # --- what comes in ------------------------------------------------------------------------------------------------
 
     def expect(self, shown: ShownBatch, batches: int) -> tuple[()]:
-        """Know of a batch that is on its way from a device; -1: it will not come."""
+        """Count a batch that is on its way from a device; -1: it will not come."""
         self._step(shown).pending += batches
         return ()
 
     def arrived(self, shown: ShownBatch, values: dict[str, Any], tensors: dict[str, Any], size: int) -> Made:
-        """Take a batch that has come from a device: whatever it is, its step waits for it no longer."""
+        """Add a batch that has come from a device; its step waits for it no longer, whatever it is."""
         self._step(shown).pending -= 1
         self.done_bytes += size
         yield from self.take(shown, {**values, **{key: of_own(one) for key, one in tensors.items()}}, 0)
 
     def take(self, shown: ShownBatch, values: dict[str, Any], size: int) -> Made:
-        """Take a batch: count its FLOPs, note its sums."""
+        """Count the FLOPs of a batch, and keep its sums."""
         self.done_bytes += size
         step = self._step(shown)
         part = read(values)
@@ -128,12 +128,12 @@ class Book(Memory):
             refuse("misfit", "otel_rl.observe: %s has another shape or type than the rest of its batch", key)
 
     def take_masks(self, shown: ShownBatch, masks: Mapping[str, Any], kept: int | None) -> Made:
-        """Take in the masks of a batch as they lie on the host, where they do not change."""
+        """Count FLOPs from masks of the host, which do not change."""
         lengths, responses = lengths_of({key: of_host(mask) for key, mask in masks.items()}, kept)
         return self._count(self._step(shown).work, shown, lengths, responses)
 
     def ended(self, stages: Iterator[Stage]) -> None:
-        """See stages that have ended; a container of a rank is the end of its step."""
+        """Add stages that have ended; the container of a rank ends its step."""
         for stage in stages:
             trace = stage.trace
             if trace is None or not trace.step:
@@ -151,7 +151,7 @@ class Book(Memory):
     # --- what goes out ------------------------------------------------------------------------------------------------
 
     def due(self, pending: Collection[Trace | None], stages: Stages, *, is_last: bool) -> Made:
-        """Give the numbers and rows of the steps that are over."""
+        """Return the numbers and rows of the steps that are over."""
         over = [
             trace
             for trace, step in self.steps.items()
@@ -219,7 +219,7 @@ class Book(Memory):
         yield Count(v.FLOPS, count, (*labels, (v.LOGPROB_KIND, shown.kind)) if shown.kind else labels)
 
     def _note(self, seen: Network, formula: Formula) -> Iterator[Log]:
-        """Say once for each kind of model why nothing can be said of it, or what is assumed."""
+        """Log once for each kind of model why its FLOPs are unknown, or what is assumed."""
         name = seen.config.get("model_type")
         if formula.architecture is None:
             text, severity = f"the FLOPs of this model cannot be known: {formula.reason}", 13
@@ -232,7 +232,7 @@ class Book(Memory):
         yield from self._tell(text, severity)
 
     def _tell(self, text: str, severity: int, about: str = "") -> Iterator[Log]:
-        """Say something once, or the first thing `about` something."""
+        """Log a text once, or the first one `about` something."""
         key = about or text
         if key not in self.logged and len(self.logged) < MOST_STEPS:
             self.logged.add(key)

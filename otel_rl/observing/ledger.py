@@ -76,7 +76,7 @@ def _pairs(part: BatchPart) -> Pairs | None:
 def records(
     group: SharedBatch, trace: Trace, container: Stage | None, time_ns: int, *, is_over: bool
 ) -> Iterator[Log | Count | Point]:
-    """Give the rows of a batch with news that have not been given yet, and the faults that they show."""
+    """Return the rows of a batch with news that have not been given yet, and the faults that they show."""
     group.has_news = False
     rows = group.rows(state.identity.rank, is_over=is_over)
     place: dict[str, Value] = {v.ITERATION: group.step, v.LOOP_NAME: group.loop}

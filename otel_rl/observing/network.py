@@ -47,7 +47,6 @@ class Formula:
     """Of a forward and of forward and backward; None where layers see windows of different widths."""
 
     def count(self, lengths: list[int], logits: int | None, *, is_training: bool, has_adapters: bool = True) -> int:
-        """Count the operations of a batch; the architecture is known."""
         if self.costs is not None and has_adapters:
             return self.costs[is_training].of(lengths, logits)
         which = self.trained if has_adapters else FULL
@@ -184,7 +183,7 @@ def _outputs_by_name(config: Mapping[str, Any]) -> int | None:
 
 
 def _shared_by(parameters: Iterable[Any]) -> int:
-    """Say how many ranks compute one model together: by Megatron, by the meshes of its parameters, else 0.
+    """Return how many ranks compute one model together: by Megatron, by the meshes of its parameters, else 0.
 
     Of several meshes the one that most ranks share counts: norms and embeddings are often left out of a tensor
     parallel plan.

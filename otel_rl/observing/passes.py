@@ -71,7 +71,6 @@ class SharedBatch:
         self.has_news = True
 
     def rows(self, rank: int, *, is_over: bool) -> list[LedgerRow]:
-        """Make the rows."""
         # what shows no samples, as a loss alone, is judged and is part of no pass
         shown = {key: [call for call in found if call.rows] for key, found in self._calls.items()}
         calls = [call for parts in shown.values() for call in parts]
@@ -107,7 +106,7 @@ class SharedBatch:
 
 
 def _samples(calls: list[BatchCall]) -> tuple[int, int] | None:
-    """Say which samples they showed, in any order; None where some have no numbers."""
+    """Return which samples they showed, in any order; None where some have no numbers."""
     known = [call.samples for call in calls if call.samples is not None]
     return (
         (wrap(sum(one[0] for one in known)), wrap(sum(one[1] for one in known))) if len(known) == len(calls) else None
@@ -119,7 +118,7 @@ def _is_comparable(call: BatchCall) -> bool:
 
 
 def _passes(calls: list[BatchCall], size: int) -> tuple[list[list[BatchCall]], bool]:
-    """Cut calls into parts that are the whole batch each; says whether they end with one.
+    """Cut calls into parts that are the whole batch each; returns whether they end with one.
 
     Where each micro-batch is shown several times, one after the other, two models take turns of which nothing tells
     them apart, or one passes over each again: those are passes side by side, if they are all alike then.
@@ -134,7 +133,7 @@ def _passes(calls: list[BatchCall], size: int) -> tuple[list[list[BatchCall]], b
 
 
 def _content(call: BatchCall) -> tuple[object, ...]:
-    """Say what tells a micro-batch from the next one, however it is padded."""
+    """Return what tells a micro-batch from the next one, however it is padded."""
     return call.rows, call.samples, call.tokens or call.mask
 
 

@@ -76,7 +76,7 @@ class StepFlops:
         self.done = [one for one in self.done if not purposes[one.parent].mode]
 
     def seconds(self, scope: str) -> tuple[float, bool]:
-        """Give the time of a scope: of its stages together, by the device where that timed every one of them.
+        """Return the time of a scope: of its stages together, by the device where that timed every one of them.
 
         The time of a stage inside another one of the scope is a part of that one's.
 

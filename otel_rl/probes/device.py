@@ -38,7 +38,7 @@ class DeviceInUse:
         self._asked_ns = 0
 
     def begin(self, stage: Any) -> None:
-        """Do what is to be done at the begin of a stage: read its memory, and the clock begins last.
+        """Read memory at the begin of a stage; its clock begins last.
 
         No reading serves twice: to allocate takes no time, since the device works later, so what a program allocates
         between two stages, or in a short one, would be another stage's.
@@ -53,7 +53,6 @@ class DeviceInUse:
         self.clock.begin(stage)
 
     def end(self, stage: Any) -> None:
-        """Do what is to be done at the end of a stage: the clock ends first, and its memory is read."""
         self.clock.end(stage)
         if stage in self._unread:
             self._unread.discard(stage)
@@ -73,7 +72,7 @@ class DeviceInUse:
             self._peaks.forget(stage)
 
     def usage(self) -> tuple[int, int] | None:
-        """Say how many bytes of the device are free, and how many it has; None where that cannot be asked.
+        """Return how many bytes of the device are free, and how many it has; None where that cannot be asked.
 
         Other processes' use counts. Never asked while a graph is captured. Cost: a call of the driver.
         """

@@ -102,7 +102,7 @@ class DeviceClock:
                     self.exposed.open(stage, begun.stream)
 
     def generates(self) -> None:
-        """Note that this thread generates: the rollout stages open on it do not only wait for a server."""
+        """Mark that this thread generates: the rollout stages open on it do not only wait for a server."""
         me = get_ident()
         for stage, begun in self._begun.copy().items():
             if stage.name == vocabulary.SAMPLE and begun.thread == me:

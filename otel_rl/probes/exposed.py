@@ -45,7 +45,6 @@ class Exposed:
     """Times the waits of the open stages of one device. Cost of a wait: two events, and asking for the stream."""
 
     def __init__(self, device: Any, mark: Callable[[Any], Any]) -> None:
-        """Begin without stages."""
         self._device, self._mark = device, mark
         self._open: dict[Any, Waits] = {}
         self._untimed: dict[str, int] = {}
@@ -62,7 +61,7 @@ class Exposed:
             self._open[stage] = Waits(stream)
 
     def close(self, stage: Any) -> tuple[Pair, ...]:
-        """Give the waits of a stage that ends; none where it had none, or where not all of them are known."""
+        """Return the waits of a stage that ends; none where it had none, or where not all of them are known."""
         waits = self._open.pop(stage, None)
         if waits is None:
             return ()
@@ -82,7 +81,6 @@ class Exposed:
             waits.launched.add(collective)
 
     def awaited(self, collective: Any) -> None:
-        """Note that somebody waits now for one that was launched."""
         waits = self._open.get(collective.stage)
         if waits is not None:
             waits.launched.discard(collective)

@@ -113,7 +113,7 @@ class MemoryReader:
         self.read = self._reader(self._statm, device)
 
     def is_own(self) -> bool:
-        """Say whether the descriptor still is our file: a host that daemonizes closes and reuses them. Cost: 1 us."""
+        """Return whether the descriptor is still our file: a host that daemonizes closes and reuses them."""
         return self._statm < 0 or (self._file is not None and self._identity() == self._file)
 
     def close(self) -> None:

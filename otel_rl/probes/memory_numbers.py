@@ -60,7 +60,7 @@ def _device_attributes(start: Device | None, end: Device) -> dict[str, Value]:
 
 
 def device_points(device: Device, usage: tuple[int, int] | None, time_ns: int) -> Iterator[Point]:
-    """Say what the memory of a device consisted of at the end of a step; what is not known is left out."""
+    """Return what the memory of a device consisted of at the end of a step; what is not known is left out."""
     free, total = usage or (None, None)
     is_counted = device.active is None or device.active >= device.allocated  # cudaMallocAsync leaves them at 0
     split = device.inactive_split if is_counted else None

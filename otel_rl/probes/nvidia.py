@@ -106,7 +106,6 @@ class NvidiaSession:
                 self.has_lost = True
 
     def read(self) -> Iterator[Sample]:
-        """Ask every device; raises ``ended``."""
         if self._xids is not None:
             yield from self._xids.read()
         for device, readings in tuple(self._questions):
@@ -165,7 +164,6 @@ class NvidiaSession:
         self._questions.append((device, [*readings, gpm]))
 
     def _lose(self, lost: NvidiaDevice) -> None:
-        """Ask a device and its parts no more."""
         whole = lost.handle if lost.whole is None else lost.whole
         self.there -= {device.labels for device, _ in self._questions if device.handle is whole}
         self._questions = [row for row in self._questions if whole is not row[0].handle and whole is not row[0].whole]
