@@ -1,4 +1,4 @@
-"""Collectives that Python sees: rows, all of them in metrics, the longest of each stage as spans inside it."""
+"""Collectives that Python sees: all of them in metrics, the longest of each stage as spans inside it."""
 
 from __future__ import annotations
 
@@ -140,16 +140,16 @@ class CollectiveTotals:
     """What one cycle of the flusher counts of collectives: metrics take many values at once for less."""
 
     def __init__(self) -> None:
-        self._rows: defaultdict[tuple[str, Group | None, bool, bool], list[Collective]] = defaultdict(list)
+        self._by_series: defaultdict[tuple[str, Group | None, bool, bool], list[Collective]] = defaultdict(list)
 
     def add(self, collectives: Iterator[Collective]) -> None:
-        rows = self._rows
+        by_series = self._by_series
         for one in collectives:
-            rows[one.operation, one.group, one.is_wait, one.is_launch].append(one)
+            by_series[one.operation, one.group, one.is_wait, one.is_launch].append(one)
 
     def fold(self, fold: Fold) -> None:
-        rows, self._rows = self._rows, defaultdict(list)
-        for some in rows.values():
+        by_series, self._by_series = self._by_series, defaultdict(list)
+        for some in by_series.values():
             labels = some[0].labels
             fold.durations(vocabulary.COMM_DURATION, [(one.ended - one.began) / 1e9 for one in some], labels)
             size = sum([one.bytes for one in some])

@@ -30,14 +30,14 @@ OPERATION = vocabulary.DDP_ALL_REDUCE
 class _Backward:
     """One backward whose end is watched."""
 
-    __slots__ = ("ended", "group", "handle", "is_split", "row")
+    __slots__ = ("collective", "ended", "group", "handle", "is_split")
 
     def __init__(self, group: Any) -> None:
         self.group = group
         self.handle: Any = None
         self.is_split = False
         """A backward ran inside it: DDP may have waited in the middle."""
-        self.row: Collective | None = None
+        self.collective: Collective | None = None
         """The wait, from when the last local gradient had come: open meanwhile, so that a hang in it is journaled."""
         self.ended = 0
 
@@ -52,7 +52,7 @@ class _Backward:
             if not self.is_split:
                 # Without a number: whether a rank sees its wait may differ between ranks, and all that follow would be
                 # misnumbered.
-                self.row = Collective(OPERATION, 0, group_of(self.group), is_wait=True)
+                self.collective = Collective(OPERATION, 0, group_of(self.group), is_wait=True)
             comm.seen_in = None  # only what others call from now on counts
 
     def end(self) -> None:
@@ -119,8 +119,8 @@ def cancel() -> None:
     backward, _open.backward = _open.backward, None
     if backward is not None:
         backward.handle.remove()
-        if backward.row is not None:
-            backward.row.forget()
+        if backward.collective is not None:
+            backward.collective.forget()
 
 
 def describe(stage: Any) -> dict[str, Value] | None:
@@ -139,15 +139,18 @@ def _described(stage: Any, backward: _Backward | None) -> dict[str, Value] | Non
         # where they are seen may call none: FSDP between the micro-batches of an accumulation.
         comm.in_backward |= comm.seen_in is stage
         return None if comm.wrapped or comm.in_backward else {vocabulary.COMM_HIDDEN: True}
-    if backward is None or backward.is_split or backward.row is None or not backward.ended:
+    if backward is None or backward.is_split or backward.collective is None or not backward.ended:
         return {vocabulary.COMM_HIDDEN: True}
     if comm.seen_in is stage:  # not DDP's: FSDP2 ends the backward of another model with collectives of its own
         return None
-    row, backward.row = backward.row, None  # from here on it is to be recorded
-    row.stage, row.ended = stage, backward.ended  # a thread of autograd's own may not have known the stage
-    state.add(row)  # first this: at every moment the flusher finds it in the queue or among the open ones
-    state.open.discard(row)
-    return {vocabulary.COMM_WAIT: (row.ended - row.began) / 1e9}
+    collective, backward.collective = backward.collective, None  # from here on it is to be recorded
+    collective.stage, collective.ended = (
+        stage,
+        backward.ended,
+    )  # a thread of autograd's own may not have known the stage
+    state.add(collective)  # first this: at every moment the flusher finds it in the queue or among the open ones
+    state.open.discard(collective)
+    return {vocabulary.COMM_WAIT: (collective.ended - collective.began) / 1e9}
 
 
 def _is_compiled_backward() -> bool:

@@ -1,4 +1,4 @@
-"""observe(): without a framework, what MFU and the correctness ledger need to see. This is a hot path.
+"""What ``observe()`` shows to MFU and to the correctness ledger, without a framework. This is a hot path.
 
 What is shown is copied, since its owner may go on to change it: on the host at once, on a device by its stream, which
 nothing waits for. Everything else is done by the flusher.

@@ -11,9 +11,9 @@ from otel_rl.probes.memory import Device, probes
 from otel_rl.probes.peaks import Peaks
 
 OWN_EVERY_NS: Final = 4_000_000
-"""Of a user's own stages, which may be many and short, the memory is read for one in this time on average, ..."""
+"""Memory is read for one of a user's own stages in this time on average, since these may be many and short."""
 OWN_AT_ONCE: Final = 512
-"""... and for so many of them, however short, where there have been fewer before."""
+"""So many of them are read at once, however short, if there were fewer before."""
 UNUSED: Final = Device(0, 0, 0, 0)
 USAGE_NS: Final = 1_000_000_000
 """The driver is asked at most so often what of the device is in use: its cost is not known, and it changes seldom."""
@@ -32,7 +32,7 @@ class DeviceInUse:
         self._unread: set[Any] = set()
         """Open stages whose memory was not read at their begin, and is not at their end: one tells nothing."""
         self._unused_ns = probes.read_ns
-        """When the device was last seen not to be in use, monotonic: the reading before the one that met it."""
+        """When the device was last seen not to be in use, monotonic: the reading before the one that found it."""
         self._due_ns = 0
         """From when on the next of a user's own stages is read."""
         self._asked_ns = 0

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 GROWING: Final = frozenset(("DynamicLayer", "DynamicSlidingWindowLayer"))
-"""transformers' layers whose tensors have exactly the positions that the cache keeps."""
+"""Layers of transformers whose tensors have exactly the positions that the cache keeps."""
 FIXED: Final = frozenset(("StaticLayer", "StaticSlidingWindowLayer", "SlidingWindowLayer", "ChunkedSlidingLayer"))
 """Those whose tensors are made for the longest sequence."""
 

@@ -286,13 +286,13 @@ def test_what_has_ended_is_forgotten_once_it_is_counted() -> None:
 
 def test_the_time_of_a_step_is_kept_in_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of its collectives, too."""
-    monkeypatch.setattr(step_time, "MOST_ROWS", 10)
+    monkeypatch.setattr(step_time, "MOST_STAGES", 10)
     stage = Stage("mine")
     stage.trace = Trace(1, 0, step="train 1")
     times = step_time.StepTime(Fold(0))
     for number in range(25):
         times.add(iter([collective(stage, number, number + 1)]))
-    (kept,) = times._rows.values()
+    (kept,) = times._steps.values()
     assert kept is not None
     assert ([(number, number + 1) for number in range(15, 25)], 15) == (
         kept.collectives,
