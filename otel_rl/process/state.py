@@ -128,6 +128,10 @@ class Runtime:
             self.ensure_awake()
         return True
 
+    def drop(self, signal: str, reason: str, count: int = 1) -> None:
+        """Count records that are given up before the journal."""
+        self.dropped[signal, reason] += count
+
     def ensure_awake(self) -> None:
         """Start the flusher of this process if it does not run."""
         now = monotonic_ns()  # first: between the look and the mark nothing is called, so one thread alone goes on

@@ -9,8 +9,8 @@ from typing import Any, Final
 from otel_rl import vocabulary
 from otel_rl.guard import guard
 from otel_rl.probes import deferred
-from otel_rl.probes.attributes import memory_attributes
 from otel_rl.probes.memory import read_now
+from otel_rl.probes.memory_numbers import memory_attributes
 from otel_rl.process.state import state
 from otel_rl.records import Attributes, Deferred, Log, PendingAttributes
 from otel_rl.trace.memory import tracing

@@ -14,10 +14,10 @@ from types import TracebackType
 from otel_rl import vocabulary
 from otel_rl.guard import attempt, errors, guard, say
 from otel_rl.probes import deferred
-from otel_rl.probes.attributes import device_points
 from otel_rl.probes.deferred import deferral
 from otel_rl.probes.device_id import learn_device
 from otel_rl.probes.memory import Reading, host, probes
+from otel_rl.probes.memory_numbers import device_points
 from otel_rl.process.hooked import hooking
 from otel_rl.process.identity import identifying
 from otel_rl.process.state import state
