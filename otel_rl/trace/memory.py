@@ -44,8 +44,8 @@ class Tracing(Memory):
     """The step, or set-up, in which this process was forked or started: its container is the parent's."""
     carried: dict[int, Trace] = field(default_factory=dict)
     """Traces of other processes that carriers have named, by id."""
-    after_block: Callable[[Stage], None] | None = None
-    """Is called with each stage that ends while a step goes on after its block."""
+    last_end: int = 0
+    """When a stage ended last (monotonic, ns)."""
     unidentified: list[Tree] = field(default_factory=list)
     """Trees that were opened before the attempt was known."""
     unsampled: set[int] = field(default_factory=set)

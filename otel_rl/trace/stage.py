@@ -200,9 +200,7 @@ class Stage(Settable):
         if self.ended or self not in tracing.open:  # also while another thread ends it, as an exit does
             return
         self.ended = end if end > self.began else self.began
-        after_block = tracing.after_block
-        if after_block is not None:
-            after_block(self)
+        tracing.last_end = self.ended
         if isinstance(described, dict):
             self.attributes = {**self.attributes, **described} if self.attributes else described
         if end - state.probe_ns > FRESH_NS:
