@@ -35,6 +35,7 @@ from otel_rl.sidecar import settings
 from otel_rl.trace.attempt import report_alone
 from otel_rl.trace.carried import install_carriers
 from otel_rl.trace.child_process import announce_run, join_parent, withdraw_run
+from otel_rl.trace.current import CURRENT, leave_context
 from otel_rl.trace.memory import tracing
 from otel_rl.trace.stage import Stage
 from otel_rl.trace.tree import close_phase, open_setup
@@ -177,7 +178,7 @@ def uninstrument() -> None:
         return
     _finish()
     withdraw_run()
-    state.on = False
+    state.pause()
     _parts.patches.undo()
     if _parts.providers is not None:
         _parts.providers.remove()
@@ -272,7 +273,7 @@ def _finish() -> None:
         loop = tracing.loop
         has_failed = loop is not None and loop.last is not None and loop.last.container.status is not None
         if loop is not None and loop.thread != threading.get_ident():
-            state.on = False  # it begins no further step meanwhile
+            state.pause()  # it begins no further step meanwhile
         elsewhere = None if loop is None else loop.open_elsewhere()
         if loop is not None and elsewhere is not None:
             _truncate(kept=(elsewhere.root, elsewhere.container))
@@ -354,6 +355,9 @@ def _after_fork_in_child() -> None:
         _parts.flusher.abandon()
         _parts.flusher = None
     if state.on:
+        if tracing.inherited is None:
+            CURRENT.set(None)  # what is current there has no place here
+            leave_context()
         state.comm.ask_again = None  # the connection to the store is the parent's
         use_memory_reader(state.read_device)
         if _parts.providers is not None:

@@ -58,7 +58,7 @@ def around_collective(
         if before is not None:
             given, named = bind(args, kwargs) if kwargs and bind is not None else (args, kwargs)
             attempt("begin", target, before, given, named)
-        inside = state.in_collective
+        inside = hooking.in_collective
         # A trainer of one process calls two dozen collectives a step.
         if state.identity.world_size < 2 or inside.active:
             return original(*args, **kwargs)
@@ -103,21 +103,21 @@ def around_method(target: str, before: Callable[..., object] | None, original: A
             return original(self, *args, **kwargs)
         if before is not None:
             attempt("begin", target, before, (self, *args), kwargs)
-        if state.identity.world_size < 2 or state.in_collective.active:
+        if state.identity.world_size < 2 or hooking.in_collective.active:
             return original(self, *args, **kwargs)
         row = attempt("open", target, call.begin, (self,), kwargs)
         if row is None:
             return original(self, *args, **kwargs)
         device = state.device
         begun = None if device is None else attempt("time", target, device.clock.exposed.begin, row)
-        state.in_collective.active = True
+        hooking.in_collective.active = True
         try:
             result = original(self, *args, **kwargs)
             if begun is not None:  # one that failed has no end: its stage has no sum
                 attempt("time", target, device.clock.exposed.end, begun)
             return result
         finally:
-            state.in_collective.active = False
+            hooking.in_collective.active = False
             attempt("close", target, row.close)
 
     return wait

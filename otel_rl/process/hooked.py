@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -22,6 +23,12 @@ def _as_it_is(function: Any) -> Any:
     return function
 
 
+class InCollective(threading.local):
+    """Whether this thread is inside a collective: the ones that it calls in turn belong to it."""
+
+    active = False
+
+
 @dataclass(eq=False)
 class Hooking(Memory):
     """Functions that hooks call; while nothing is hooked, and without torch, they do nothing."""
@@ -38,6 +45,8 @@ class Hooking(Memory):
     compiler: Any = field(default_factory=lambda: SimpleNamespace(_is_compiling_flag=False))
     uncompiled: Callable[[Any], Any] = _as_it_is
     """``torch.compiler.disable`` while torch.compile looks at the functions that are called."""
+
+    in_collective: InCollective = field(default_factory=InCollective)
 
     def after_fork_in_child(self) -> None:
         """Keep the functions: what the parent hooked is hooked in the child."""

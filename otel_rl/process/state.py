@@ -8,6 +8,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from threading import get_ident
 from time import monotonic_ns
 from typing import Any, Final
 from weakref import WeakKeyDictionary, WeakSet
@@ -66,12 +67,6 @@ class Trace:
             self.sampled = state.sampled(self.trace_id)
         self.known = True
         return ids.root_id(attempt, loop, int(number))
-
-
-class InCollective(threading.local):
-    """Whether this thread is inside a collective: the ones that it calls in turn belong to it."""
-
-    active = False
 
 
 class Generating(threading.local):
@@ -220,9 +215,6 @@ class Runtime:
     wake_again_ns: int = 0
     """Not before this (monotonic) is another attempt made to start the flusher."""
 
-    provider: Any = None
-    """What OpenTelemetry's API must have for a tracer provider if stages are to be current for other libraries, too:
-    none; something else once the program has made a provider of its own."""
     step_thread: int = 0
     """The thread that has the steps; 0 while none has."""
     training: Training = field(default_factory=Training)
@@ -243,7 +235,6 @@ class Runtime:
     """Says of an accelerator, by its number, whether this process uses it; None where nobody can tell."""
     device: Any = None
     """What is done on a device at both ends of a stage; None until the process uses one."""
-    in_collective: InCollective = field(default_factory=InCollective)
     comm: Communication = field(default_factory=Communication)
 
     def __reduce__(self) -> str:
@@ -269,6 +260,15 @@ class Runtime:
         if not self.awake:
             self.ensure_awake()
         return True
+
+    def hold_step(self) -> int:
+        """Hold the steps of this process on this thread; returns which it is."""
+        self.step_thread = get_ident()
+        return self.step_thread
+
+    def pause(self) -> None:
+        """Record nothing more; what has been recorded stays."""
+        self.on = False
 
     def ensure_awake(self) -> None:
         """Start the flusher of this process if it does not run."""

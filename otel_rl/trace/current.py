@@ -16,6 +16,7 @@ from opentelemetry.trace import INVALID_SPAN, INVALID_SPAN_CONTEXT, Span, SpanCo
 from opentelemetry.trace.propagation import set_span_in_context
 
 from otel_rl.process.state import state
+from otel_rl.trace.memory import tracing
 
 SPAN_KEY = next(iter(set_span_in_context(INVALID_SPAN, Context())))
 """The key under which OpenTelemetry keeps the current span; its public API is asked once, each time costs 0.5 us."""
@@ -40,7 +41,7 @@ put = dict.__setitem__
 
 def is_shared() -> bool:
     """Return whether stages are current in OpenTelemetry's context, so that spans of others nest below them."""
-    return api._TRACER_PROVIDER is state.provider or state.config.join_spans
+    return api._TRACER_PROVIDER is tracing.provider or state.config.join_spans
 
 
 def seen_without_us(outside: Context) -> SpanContext:

@@ -137,7 +137,7 @@ class Stage(Settable):
         """
         if is_current:
             current, context = CURRENT.get(), CONTEXT.get()
-            shared = api._TRACER_PROVIDER is state.provider or state.config.join_spans
+            shared = api._TRACER_PROVIDER is tracing.provider or state.config.join_spans
             outer = context.get(SPAN_KEY)
             parent = outer if shared and outer.__class__ is Stage else current
             if parent is None or parent.ended or not parent.trace:

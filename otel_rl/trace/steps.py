@@ -76,7 +76,7 @@ class Loop:
         """When the step that is not counted yet began (monotonic, ns); 0 where there is none."""
         self.is_over = False
         """Whether it has ended; it goes on where the program catches the exit that ended it, and begins a step."""
-        self.thread = state.step_thread = get_ident()
+        self.thread = state.hold_step()
         """The thread on which the last step began."""
         self.holder = 0
         """The task or thread in which the block of the open step began; 0 without a block."""
@@ -90,7 +90,7 @@ class Loop:
 
         A number that is open already goes on: its batch was asked for twice, because an epoch ended.
         """
-        self.thread = state.step_thread = get_ident()
+        self.thread = state.hold_step()
         if (self.tree is not None and number == self.number) or works_for_step():
             return
         if state.training.deferred:
