@@ -19,6 +19,7 @@ import otel_rl
 from otel_rl import entry, guard, vocabulary
 from otel_rl.hooks.install import Attachment, Hook, Patches, find, wrap
 from otel_rl.hooks.overrides import Overrides
+from otel_rl.process.hooked import hooking
 from otel_rl.process.state import state
 from otel_rl.trace.memory import tracing
 from tests.fixtures import Recording, Tree, trees
@@ -499,9 +500,9 @@ def test_while_compiling_and_after_us_a_wrapper_only_passes_on(
     install(package, "Thing.static", collective=0, before=never)
     with monkeypatch.context() as compiling:
         if way == "Dynamo traces the caller":
-            compiling.setattr(state, "is_tracing", lambda: True)
+            compiling.setattr(hooking, "is_tracing", lambda: True)
         else:
-            compiling.setattr(state, "compiler", SimpleNamespace(_is_compiling_flag=True))
+            compiling.setattr(hooking, "compiler", SimpleNamespace(_is_compiling_flag=True))
         assert (2, 5) == (module.work(1), module.Thing.static(5))
     state.on = False
     assert (2, 5) == (module.work(1), module.Thing.static(5))
