@@ -74,7 +74,7 @@ def fallback_root() -> Path:
 
 
 def fallback_name() -> Path:
-    """Return where that place is, for readers; it need not exist.
+    """Return the folder of runs whose own root cannot be written; it need not exist.
 
     Raises:
         OSError: no folder for temporary files can be written.
@@ -83,7 +83,7 @@ def fallback_name() -> Path:
 
 
 def redirected(run: Path) -> Path | None:
-    """Say where a process put the end of its journal whose disk took no more; None where it need not be looked at."""
+    """Return where a process wrote the end of a journal whose disk was full; None if there is no such folder."""
     try:
         folder = fallback_name()
         return folder / run.name if _is_ours(folder) and run.parent != folder else None

@@ -186,7 +186,7 @@ class Runtime:
     config: Config = field(default_factory=Config)
     clock: Clock = field(default_factory=Clock)
     started_ns: int = field(default_factory=process_start_ns)
-    """When the process began, monotonic; behind a recording that was stopped: when the next one was asked for."""
+    """When the process began, monotonic; after a recording that was stopped: when the next one was asked for."""
     first_ns: int = field(default_factory=first_start_ns)
     """When it began, or the first of those that it was forked or started from: no request was submitted before (it may
     have been queued there), monotonic."""
@@ -244,7 +244,7 @@ class Runtime:
     def start(self, config: Config, wake: Callable[[], None]) -> None:
         """Begin to record."""
         self.config = config
-        # A thread that was late for the end of the last recording has woken nobody, and its record is not of this one.
+        # A record of the last recording may have been queued after its end, without a flusher.
         self.awake, self.wake_again_ns, self.queue, self.noted = False, 0, deque(), Noted()
         self.identify_anew()
         self.wake = wake

@@ -6,7 +6,6 @@ import operator
 import sys
 from collections.abc import Callable, Hashable
 from contextlib import suppress
-from threading import enumerate as enumerate_threads
 from threading import get_ident
 from time import monotonic_ns
 from types import TracebackType
@@ -138,7 +137,7 @@ class Loop:
             self.left = now
 
     def resume(self) -> None:
-        """Go on with the step that was left: evaluation and checkpoints after it belong to it."""
+        """Go on with the step that was left: what comes after its block belongs to it."""
         if self.last is not None and tracing.container is None:
             tracing.container = self.last.container
 
@@ -151,10 +150,8 @@ class Loop:
         return any(isinstance(one, Stage) and one.began >= self.left for one in tracing.open.copy())
 
     def open_elsewhere(self) -> Tree | None:
-        """Return the open step if another thread goes on with it."""
-        is_alive = any(thread.ident == self.thread for thread in enumerate_threads())
-        goes_on = not self.left or (is_alive and self.goes_on())
-        return self.tree if goes_on and self.thread != get_ident() else None
+        """Return the open step if another thread is inside its block."""
+        return None if self.left or self.thread == get_ident() else self.tree
 
     def close(self, now: int, error: BaseException | None = None, peak: int = 0) -> Reading | None:
         """End the open step's spans, and return the memory at its end.
@@ -209,7 +206,7 @@ class Loop:
 
 
 def _restartable(before: Loop | None, of: Hashable) -> Loop | None:
-    """Return the loop that one of the same training may restart: the last that has begun a step."""
+    """Return the last loop that has begun a step, if it is of the same training."""
     if before is not None and before.number < 0:
         before = before.before
     return before if before is not None and before.of == of else None
@@ -227,7 +224,6 @@ def _name(number: int) -> str:
 def _step_points(
     began: int, ended: int, anchor: int, reading: Reading | None, usage: tuple[int, int] | None
 ) -> list[Point]:
-    """Return how long a step lasted, and what the process and its device held at its end; runs in the flusher."""
     time_ns = ended + anchor
     points = [Point(vocabulary.STEP_TIME, (ended - began) / 1e9, time_ns)]
     if reading is None:
@@ -313,7 +309,6 @@ class step:
 
 
 def _holder() -> int:
-    """Return what tells the running task, or else the thread, from others."""
     running = getattr(sys.modules.get("asyncio"), "current_task", None)
     with suppress(RuntimeError):  # no event loop runs here
         task = running and running()
