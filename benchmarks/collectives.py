@@ -22,9 +22,9 @@ import torch.distributed as dist
 from torch.distributed import _functional_collectives as functional
 from torch.nn.parallel import DistributedDataParallel
 
-from otel_rl.process.hooked import hooking
 import otel_rl
 from otel_rl.comm.memory import comm
+from otel_rl.process.hooked import hooking
 from otel_rl.process.state import state
 
 

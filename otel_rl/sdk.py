@@ -44,6 +44,7 @@ from otel_rl.journal.otlp.wire import OtlpRequest
 from otel_rl.process.state import state
 from otel_rl.records import Attributes
 from otel_rl.trace.current import CONTEXT, SPAN_KEY, is_shared, leave_context, seen_without_us
+from otel_rl.trace.memory import tracing
 from otel_rl.trace.stage import innermost
 from otel_rl.vocabulary import EXCEPTION_MESSAGE, EXCEPTION_STACKTRACE
 
@@ -213,7 +214,7 @@ class Providers:
     def place(self) -> None:
         """Serve where the program has no provider; one named by OTEL_PYTHON_*_PROVIDER is the program's."""
         if _others():
-            state.provider = THEIRS
+            tracing.provider = THEIRS
         resource = Resource(state.identity.resource(state.config.service))
         if trace_api._TRACER_PROVIDER is None and "OTEL_PYTHON_TRACER_PROVIDER" not in os.environ:
             ours = OurTracerProvider(
@@ -290,7 +291,7 @@ class Providers:
 def see_provider(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
     """Serve no more once the program makes a provider, whether or not it sets it."""
     if not isinstance(args[0], OURS):
-        state.provider = THEIRS
+        tracing.provider = THEIRS
         if not state.config.join_spans:
             leave_context()
 

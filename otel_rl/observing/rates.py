@@ -13,7 +13,7 @@ from otel_rl.analysis.flops_peaks import peak
 from otel_rl.analysis.intervals import Interval, covered
 from otel_rl.process.state import Trace, state
 from otel_rl.records import Labels, Point
-from otel_rl.requests.parents import Stages
+from otel_rl.requests.parents import ForeignParent, Stages
 from otel_rl.trace.stage import Stage
 
 UPDATE: Final = "update"
