@@ -10,7 +10,7 @@ from functools import cached_property, reduce
 from typing import Final
 
 from otel_rl import vocabulary as v
-from otel_rl.analysis.stages import Path, StageTimes
+from otel_rl.analysis.stages import NO_COMM, Path, StageTimes
 from otel_rl.analysis.steps import tile, warmup
 from otel_rl.analysis.summary import summarize
 from otel_rl.report.data.ranks import Rank
@@ -61,6 +61,12 @@ class Averaged:
         """Return every averaged step that has a stage, with the stage."""
         for index in self._steps.get(path, ()):
             yield self.steady[index], self.steady[index].stages[path]
+
+    def other(self) -> Iterator[tuple[StepRecord, StageTimes]]:
+        """Return every averaged step with what lies under no stage."""
+        for record in self.steady:
+            time_ns = record.other_ns
+            yield record, StageTimes((time_ns,), time_ns, time_ns, NO_COMM, is_hidden=False, is_host_clock=False)
 
     @cached_property
     def _steps(self) -> dict[Path, array[int]]:

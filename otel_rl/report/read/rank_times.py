@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from math import inf
 from typing import Final
 
@@ -140,20 +140,10 @@ class RankTimes:
                 share = cost_s / step_s if step_s else 0.0
                 if cost_s < one.cost_s and share < EXCESS_SHARE:
                     continue
-                row = StragglerRow(
-                    role=role,
-                    rank=one.rank,
-                    stage=one.stage,
-                    own_s=one.own_s,
-                    ratio=one.own_s / one.others_s if one.others_s else 0.0,
-                    cost_s=cost_s,
-                    share=share,
-                    slow_steps=one.slow_steps,
-                    steps=one.steps,
-                    all_steps=one.all_steps,
-                    pipeline=_known(pipeline),
-                )
-                rows.append(row)
+                found = asdict(one)
+                ratio = one.own_s / one.others_s if found.pop("others_s") else 0.0
+                found |= {"cost_s": cost_s, "share": share, "ratio": ratio, "pipeline": _known(pipeline)}
+                rows.append(StragglerRow(role=role, **found))
         return sorted(rows, key=lambda row: -row.cost_s)
 
     def _waited_for_s(self, key: PeersKey, rank: int) -> float:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from otel_rl import vocabulary as v
 from otel_rl.journal.read import Run
 from otel_rl.report.data.report import Rate, Report, TrainingRow, Wall
-from otel_rl.report.format import clock, count, listed, number, plural, printable, seconds
+from otel_rl.report.format import clock, count, listed, number, plural, seconds
 from otel_rl.report.read.average import work_of_all
 from otel_rl.report.read.span_attributes import text
 from otel_rl.report.section import Block, Line, Section, Title
@@ -144,8 +144,8 @@ def early_head(run: Run, points: Points) -> list[Block]:
     times = [f"started {clock(points.begin_ns)}"] if points.begin_ns else []
     if points.begin_ns and points.end_ns > points.begin_ns:
         times.append(f"lasted {seconds((points.end_ns - points.begin_ns) / 1e9)}")
-    name = Line(printable(f"otel_rl  {text(resource, v.RUN_ID) or run.path.name}"), "heading")
-    return [name, *(Line(printable(line)) for line in (_joined(facts), _joined(times)) if line)]
+    name = Line(f"otel_rl  {text(resource, v.RUN_ID) or run.path.name}", "heading")
+    return [name, *(Line(line) for line in (_joined(facts), _joined(times)) if line)]
 
 
 HEADER: Final = Section(

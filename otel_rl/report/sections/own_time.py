@@ -50,10 +50,7 @@ def balance_rows(
 
 def _own_ns(averaged: Averaged, stage: str) -> dict[Rank, list[int]]:
     found: defaultdict[Rank, list[int]] = defaultdict(list)
-    if stage == v.OTHER:
-        for record in averaged.steady:
-            found[record.rank].append(record.other_ns)
-    for record, part in averaged.steps_with((stage,)):
+    for record, part in averaged.other() if stage == v.OTHER else averaged.steps_with((stage,)):
         found[record.rank].append(part.own_ns)
     return found
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from otel_rl import vocabulary as v
@@ -91,20 +91,23 @@ class RequestPoints:
     def rows(self, stages: Sequence[StageRow], spans: int) -> Requests:
         """Sum up the requests of a run, of which so many are spans."""
         last = self._last.points()
-        bad: Counter[str] = Counter()
-        for point in last:
-            if point.name == v.BAD_REQUESTS:
-                bad[text(point.attributes, v.REASON)] += round(point.value)
+        bad = _sums(last, v.BAD_REQUESTS, v.REASON)
+        preemptions = _sums(last, v.ENGINE_PREEMPTIONS, v.PROVIDER)
         self._rollouts.close(0)
         rows = [_row(kind, histograms, counts) for kind, (histograms, counts) in sorted(_kinds(last).items())]
+        for row in rows:
+            if row.preemptions is not None:
+                preemptions.pop(row.engine, None)
         return Requests(
             rows=rows,
             tails=_tails(self._rollouts, stages),
             bubble=self._rollouts.mean((v.ROLLOUT_BUBBLE, "")),
             kv_cache_peak=self._cache_peak,
-            engine_preemptions=_engine_preemptions(last, {row.engine for row in rows if row.preemptions is not None}),
+            engine_preemptions=[
+                EnginePreemptions(engine=engine, count=count) for engine, count in sorted(preemptions.items())
+            ],
             spans=spans,
-            omitted=sum(round(point.value) for point in last if point.name == v.OMITTED),
+            omitted=_sums(last, v.OMITTED, v.REASON).total(),
             bad=[BadRequests(reason=reason, count=count) for reason, count in sorted(bad.items()) if count],
         )
 
@@ -168,14 +171,13 @@ def _row(kind: Kind, histograms: dict[str, Histogram], counts: Counter[str]) -> 
     return RequestRow(engine=engine, model=model, is_bulk=submission == "bulk", is_evaluation=mode == "eval", **numbers)
 
 
-def _engine_preemptions(points: Iterable[PointView], others: Collection[str]) -> list[EnginePreemptions]:
-    """Sum up the preemptions of the engines whose requests do not have theirs."""
-    counts: Counter[str] = Counter()
+def _sums(points: Iterable[PointView], name: str, key: str) -> Counter[str]:
+    """Add up the points of a counter by an attribute."""
+    sums: Counter[str] = Counter()
     for point in points:
-        engine = text(point.attributes, v.PROVIDER)
-        if point.name == v.ENGINE_PREEMPTIONS and engine not in others:
-            counts[engine] += round(point.value)
-    return [EnginePreemptions(engine=engine, count=count) for engine, count in sorted(counts.items())]
+        if point.name == name:
+            sums[text(point.attributes, key)] += round(point.value)
+    return sums
 
 
 def _quantiles(histogram: Histogram | None) -> Quantiles | None:

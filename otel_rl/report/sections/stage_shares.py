@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Final
 
 from otel_rl import vocabulary as v
-from otel_rl.analysis.stages import Path
+from otel_rl.analysis.stages import Path, StageTimes
 from otel_rl.analysis.summary import summarize
 from otel_rl.report.data.report import Report, StageRow
 from otel_rl.report.format import count, listed, percent, plural, seconds
 from otel_rl.report.read.average import Averaged
+from otel_rl.report.read.collect import StepRecord
 from otel_rl.report.section import Block, Column, Picture, Section, Table, more, notes
 
 NESTED_SHARE: Final = 0.005
@@ -28,22 +29,23 @@ EIGHTHS: Final = " ▏▎▍▌▋▊▉"
 def stage_rows(averaged: Averaged) -> list[StageRow]:
     """Make one row per stage, largest share first, the stages inside it right below it, `rl.other` at the end."""
     paths = {path for record in averaged.steady for path in record.stages}
-    rows = {path: _row(averaged, path) for path in paths}
+    rows = {path: _row(averaged, path, averaged.steps_with(path)) for path in paths}
     ordered = sorted(paths, key=lambda path: _order(rows, path))
-    return [rows[path] for path in ordered] + ([_other(averaged)] if averaged.time_ns else [])
+    other = [_row(averaged, (v.OTHER,), averaged.other())] if averaged.time_ns else []
+    return [rows[path] for path in ordered] + other
 
 
 def _order(rows: dict[Path, StageRow], path: Path) -> tuple[tuple[float, str], ...]:
     return tuple((-rows[path[: depth + 1]].share, path[depth]) for depth in range(len(path)))
 
 
-def _row(averaged: Averaged, path: Path) -> StageRow:
+def _row(averaged: Averaged, path: Path, steps: Iterable[tuple[StepRecord, StageTimes]]) -> StageRow:
     times = array("d")
     busy_ns = comm_ns = 0
     per_rank_ns = 0.0
     is_hidden = is_host = False
     is_device = True
-    for record, part in averaged.steps_with(path):
+    for record, part in steps:
         times.extend([ns / 1e9 for ns in part.durations_ns])
         busy_ns += part.busy_ns
         comm_ns += part.comm.time_ns
@@ -56,7 +58,7 @@ def _row(averaged: Averaged, path: Path) -> StageRow:
         stage=path[-1],
         inside=path[-2] if len(path) > 1 else None,
         calls=durations.count,
-        share=_share(busy_ns, averaged),
+        share=busy_ns / averaged.time_ns if averaged.time_ns else 0.0,
         median_s=durations.median,
         p95_s=durations.p95,
         total_s=per_rank_ns / 1e9,
@@ -65,28 +67,6 @@ def _row(averaged: Averaged, path: Path) -> StageRow:
         is_host_clock=is_host,
         is_device_clock=is_device and durations.count > 0,
     )
-
-
-def _other(averaged: Averaged) -> StageRow:
-    times = [record.other_ns for record in averaged.steady]
-    summary = summarize([ns / 1e9 for ns in times])
-    return StageRow(
-        stage=v.OTHER,
-        inside=None,
-        calls=summary.count,
-        share=_share(sum(times), averaged),
-        median_s=summary.median,
-        p95_s=summary.p95,
-        total_s=averaged.per_rank_s(lambda record: record.other_ns),
-        comm_share=0.0,
-        is_comm_hidden=False,
-        is_host_clock=False,
-        is_device_clock=False,
-    )
-
-
-def _share(time_ns: int, averaged: Averaged) -> float:
-    return time_ns / averaged.time_ns if averaged.time_ns else 0.0
 
 
 def _blocks(report: Report) -> list[Block]:

@@ -84,7 +84,7 @@ class Goodputs:
 
     def _row(self, attempts: Sequence[str], parts: Goodput, ranks: int, *, is_all: bool = False) -> GoodputRow:
         wall_ns = parts.wall_ns
-        times_ns = (parts.productive_ns, parts.overhead_ns, parts.idle_ns, parts.wasted_ns, parts.other_ns)
+        times_ns: dict[GoodputKind, int] = {kind: getattr(parts, f"{kind}_ns") for kind in KINDS}
         work = reduce(WorkSums.plus, (self._work[name] for name in attempts), WorkSums())
         padding = work.padding
         return GoodputRow(
@@ -93,7 +93,7 @@ class Goodputs:
             wall_ns=wall_ns,
             parts=[
                 GoodputPart(kind=kind, time_ns=time_ns, share=time_ns / wall_ns if wall_ns else 0.0)
-                for kind, time_ns in zip(KINDS, times_ns, strict=True)
+                for kind, time_ns in times_ns.items()
             ],
             is_idle_exact=self._inexact.isdisjoint(attempts),
             padding_share=None if padding is None else padding / (padding + work.forward_tokens),
