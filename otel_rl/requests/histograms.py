@@ -34,7 +34,7 @@ TOGETHER: Final = 4_000
 QUIET_NS: Final = 5_000_000_000
 """Requests outside of steps are held together until none has come for so long,"""
 LONG_NS: Final = 60_000_000_000
-"""or until it has gone on for so long: nobody tells when they end."""
+"""or until it has gone on for so long."""
 MOST_ROLLOUTS: Final = 64
 """Rollouts that are held at once; then the one that was quiet for longest is taken for over."""
 KEPT_TRACES: Final = 256
@@ -90,7 +90,7 @@ class RequestFold:
         self._engines.add_cache(cache)
 
     def look(self, *stages: Collection[Any]) -> None:
-        """See the stages among what is open or has ended, before requests below them are counted."""
+        """Remember the stages among what is open or has ended, before requests below them are counted."""
         for some in stages:
             self.stages.remember(some)
 
