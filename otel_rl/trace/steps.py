@@ -20,7 +20,7 @@ from otel_rl.probes.attributes import device_points
 from otel_rl.probes.memory import Reading, host, peak_rss
 from otel_rl.process.rendezvous import Rendezvous
 from otel_rl.process.state import PHASES, Trace, state
-from otel_rl.records import FinishedRequests, Later, Point, Value
+from otel_rl.records import Later, Point, Value
 from otel_rl.trace.child_process import hear_attempt, leave_place, take_place, tell_attempt
 from otel_rl.trace.current import CONTEXT, CURRENT, SPAN_KEY, is_shared
 from otel_rl.trace.own_loop import OwnLoop
@@ -107,7 +107,7 @@ class Tree:
             if self.container.status is None:  # the program ends in it without a failure: it is not whole all the same
                 self.container.set_attribute(vocabulary.TRUNCATED, True)
         self.container.close(end, {vocabulary.RSS_PEAK: peak, vocabulary.RSS_PEAK_EXACT: peak > self.peak})
-        state.queue.finished = FinishedRequests()  # what is recorded from now on comes after the end of the step
+        state.queue.renew_finished()  # what is recorded from now on comes after the end of the step
         if self.root is not None:
             if error is not None:
                 self.root.fail(error)

@@ -1,4 +1,4 @@
-"""transformers: requests of continuous batching (``generate_batch``, ``ContinuousBatchingManager``).
+"""Requests of transformers' continuous batching (``generate_batch``, ``ContinuousBatchingManager``).
 
 Runs in the process that generates: a request is submitted on its caller's thread, whose open stage it belongs to, and
 finishes on the manager's background thread. Source: ``generation/continuous_batching/`` of transformers 4.56.2, 4.57.6,
@@ -42,7 +42,7 @@ Kwargs = dict[str, Any]
 CHILD = "__child#"
 """Between the id of a request and the number of a sequence that was forked from it."""
 WALL_SINCE_S = 1e9
-"""transformers 4 stamps by ``time.time()``, later ones by ``time.perf_counter()``, which begins with the machine."""
+"""Version 4 stamps by ``time.time()``, later ones by ``time.perf_counter()``, which begins with the machine."""
 
 
 class Origin:
@@ -121,7 +121,7 @@ class Over(NamedTuple):
     """A sequence that is over."""
 
     sequence: Any
-    """transformers' own state of it."""
+    """The ``RequestState`` of transformers."""
     prompt: int
     tokens: int
     limit: int

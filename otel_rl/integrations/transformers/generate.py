@@ -1,4 +1,4 @@
-"""transformers: requests of ``generate`` (static batches); those of continuous batching: ``transformers_batching``.
+"""Requests of transformers' ``generate`` (static batches); those of continuous batching: ``transformers_batching``.
 
 Runs in the process that generates. Source: ``generation/utils.py`` of transformers 4.56.2, 4.57.6, 5.0, 5.8, 5.12 and
 5.23. Every sequence of a batch is a request. ``_has_unfinished_sequences`` is called once before the first token and

@@ -1,4 +1,4 @@
-"""vLLM's V1 engines, ``LLM`` and ``AsyncLLM``: finished, aborted and failed requests, load, weight sync.
+"""Hooks of vLLM's V1 engines, ``LLM`` and ``AsyncLLM``: finished, aborted and failed requests, load, weight sync.
 
 Runs in the process that holds the frontend: the caller's for ``LLM`` and ``AsyncLLM``, the API server's for ``vllm
 serve``. Source: the wheels 0.8.5, 0.9.2, 0.10.2, 0.11.2, 0.14.1, 0.16, 0.24, 0.30, 0.32 and 0.33, ``v1/engine/`` and
@@ -143,7 +143,7 @@ def _shown(args: Args, kwargs: Kwargs) -> None:
     queue, output = args[0], args[1]
     if isinstance(output, Exception):
         for engine in list(vllm.engines.values()):
-            processor = engine.processor() if engine.processor is not None else None
+            processor = engine.processor()
             if processor is not None:
                 _fail(processor, output, queue)
         return

@@ -1,4 +1,4 @@
-"""vLLM: what is recorded of a sequence that is over, and the request that the flusher makes of it."""
+"""What is recorded of a sequence of vLLM that is over, and the request that the flusher makes of it."""
 
 from __future__ import annotations
 
