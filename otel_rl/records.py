@@ -139,6 +139,10 @@ class RecordQueue(deque[Any]):
         self.finished = FinishedRequests()
         """A record that finished requests are added to; it is queued while it is not empty."""
 
+    def renew_finished(self) -> None:
+        """Let what finishes from now on come after all that is queued."""
+        self.finished = FinishedRequests()
+
 
 class Deferred(NamedTuple):
     """Work that a hot thread leaves to the flusher, where it waits for nobody: ``function(*arguments)``."""

@@ -33,7 +33,7 @@ HEALTH_CHECK = "HEALTH_CHECK"
 TIMES = "sglang.srt.observability.req_time_stats"
 """Since 0.5.10 it turns ``time.perf_counter()``, which is the monotonic clock here, into wall time."""
 CLOCKED = ("request_received_ts", "forward_entry_time", "prefill_finished_time")
-Told = dict[str, Any]
+Meta = dict[str, Any]
 """A sequence's ``meta_info``."""
 Times = tuple[int, int, int]
 """Monotonic ns, 0 where unknown."""
@@ -60,7 +60,7 @@ class GenerateRequest:
         """How many of its sequences are over."""
 
     def item(self, value: Any) -> bool:
-        """See one output: of one sequence that goes on or is over, or of all sequences of a batch."""
+        """Take one output: of one sequence that goes on or is over, or of all sequences of a batch."""
         now = monotonic_ns()
         if isinstance(value, list):
             for place, output in enumerate(value):
@@ -70,19 +70,19 @@ class GenerateRequest:
         return self.seen is None and self.finished > 0  # what is not streamed comes at once
 
     def _see(self, output: Any, place: int | None, now: int) -> None:
-        """See what is said of one sequence; of one that goes on its caller's last output, until the next one comes."""
-        told, seen, first = output["meta_info"], self.seen, 0
+        """Take what is said of one sequence; of one that goes on, its last output is kept until the next one comes."""
+        meta, seen, first = output["meta_info"], self.seen, 0
         if seen is not None:
-            before = seen.get(told["id"])
+            before = seen.get(meta["id"])
             first = before[0] if before is not None else 0
-            if not first and told.get("completion_tokens"):
+            if not first and meta.get("completion_tokens"):
                 first = now
-            seen[told["id"]] = first, output, place
-        if told.get("finish_reason"):
+            seen[meta["id"]] = first, output, place
+        if meta.get("finish_reason"):
             if seen is not None:
-                del seen[told["id"]]
+                del seen[meta["id"]]
             self.finished += 1
-            record_requests(_finished, self, told.copy(), first, now, output.get("index", place), parent=self.parent)
+            record_requests(_finished, self, meta.copy(), first, now, output.get("index", place), parent=self.parent)
 
     def end(self, result: Any, error: BaseException | None) -> None:
         """Record the sequences that were not finished: of a caller that left, of an error."""
@@ -95,18 +95,18 @@ class GenerateRequest:
 
 
 def _first(asked: GeneratorCall, value: Any, error: BaseException | None) -> GenerateRequest | None:
-    """See the answer, or the first of a stream; of the only answer of one sequence nothing is read here."""
+    """Record the answer, or follow a stream; of the only answer of one sequence nothing is read here."""
     if not state.on:
         return None
     args = asked.args
     obj = args[1]
     stream = getattr(obj, "stream", None)
     if stream is False and type(value) is dict:
-        told = value["meta_info"]
-        if told.get("finish_reason"):
+        meta = value["meta_info"]
+        if meta.get("finish_reason"):
             parent, now = asked.parent or _named(obj), monotonic_ns()
             index = value.get("index")
-            record_requests(_answer, args[0], obj, asked.begun, told.copy(), now, index, parent=parent)
+            record_requests(_answer, args[0], obj, asked.begun, meta.copy(), now, index, parent=parent)
             return None
     if stream is None or _is_probe(obj):
         return None  # embeddings are not streamed
@@ -142,42 +142,42 @@ def _is_probe(obj: Any) -> bool:
     return isinstance(obj.rid, str) and obj.rid.startswith(HEALTH_CHECK)
 
 
-def _answer(manager: Any, obj: Any, begun: int, told: Told, now: int, index: int | None) -> tuple[Values, ...]:
+def _answer(manager: Any, obj: Any, begun: int, meta: Meta, now: int, index: int | None) -> tuple[Values, ...]:
     """Make the request of a call of one sequence."""
-    return () if _is_probe(obj) else _finished(GenerateRequest(manager, obj, begun), told, 0, now, index)
+    return () if _is_probe(obj) else _finished(GenerateRequest(manager, obj, begun), meta, 0, now, index)
 
 
-def _finished(call: GenerateRequest, told: Told, first: int, now: int, index: int | None) -> tuple[Values, ...]:
+def _finished(call: GenerateRequest, meta: Meta, first: int, now: int, index: int | None) -> tuple[Values, ...]:
     """Make the request of a sequence.
 
     Args:
         call: its caller's.
-        told: what it says of itself.
+        meta: what it says of itself.
         first: when its caller saw its first token; 0 where it did not.
         now: when its caller had all of it.
         index: its place among those of a batch.
     """
-    reason, latency, clocked = told["finish_reason"], told.get("e2e_latency"), _clocked(told)
+    reason, latency, clocked = meta["finish_reason"], meta.get("e2e_latency"), _clocked(meta)
     ended = now
     if not first and isinstance(latency, float):  # a batch comes when its last sequence is over
         ended = min((clocked[0] or call.submitted) + round(latency * 1e9), now)
-    last = ended if first or told.get("prefill_finished_time") else 0
+    last = ended if first or meta.get("prefill_finished_time") else 0
     finish = reason.get("type") if isinstance(reason, dict) else reason
-    return (_values(call, told, index, clocked, (first, last, ended), (str(finish), "")),)
+    return (_values(call, meta, index, clocked, (first, last, ended), (str(finish), "")),)
 
 
 def _unfinished(
-    call: GenerateRequest, left: Sequence[tuple[Told, int, int | None]], finished: int, how: Ending, now: int
+    call: GenerateRequest, left: Sequence[tuple[Meta, int, int | None]], finished: int, how: Ending, now: int
 ) -> list[Values]:
-    """Make the requests that nobody waits for any more: first those of which something was seen."""
-    made = [_values(call, told, index, _clocked(told), (first, 0, now), how) for told, first, index in left]
+    """Make the requests that are given up: first those of which something was seen."""
+    made = [_values(call, meta, index, _clocked(meta), (first, 0, now), how) for meta, first, index in left]
     unseen = _values(call, {}, None, (0, 0, 0), (0, 0, now), how)
     return made + [unseen] * (min(_sequences(call.obj)[0], MAX_LEFT) - finished - len(left))
 
 
 def _values(
     call: GenerateRequest,
-    told: Told,
+    meta: Meta,
     index: int | None,
     clocked: Times,
     seen: Times,
@@ -187,7 +187,7 @@ def _values(
 
     Args:
         call: of its caller.
-        told: what it says of itself; empty where nothing of it was seen.
+        meta: what it says of itself; empty where nothing of it was seen.
         index: its place among those of a batch.
         clocked: when it came to SGLang, when it was scheduled, and its first token, by SGLang's own word.
         seen: its first token and its last one, as its caller got them, and when it was over.
@@ -203,8 +203,8 @@ def _values(
     if isinstance(parameters, list):
         parameters = parameters[index or 0] if len(parameters) > (index or 0) else None
     limit = parameters.get("max_new_tokens") if isinstance(parameters, dict) else None
-    name, rank = told.get("id", obj.rid), told.get("dp_rank")
-    start, end = _versions(told)
+    name, rank = meta.get("id", obj.rid), meta.get("dp_rank")
+    start, end = _versions(meta)
     return (
         "sglang",
         min(received or call.submitted, call.submitted),
@@ -212,16 +212,16 @@ def _values(
         scheduled,
         prefilled or first,
         last,
-        _count(told, "prompt_tokens"),
-        _count(told, "completion_tokens"),
-        _count(told, "cached_tokens"),
+        _count(meta, "prompt_tokens"),
+        _count(meta, "completion_tokens"),
+        _count(meta, "cached_tokens"),
         finish,
         error,
-        _count(told, "num_retractions"),
+        _count(meta, "num_retractions"),
         sequences == 1,
         "generate_content",
         str(call.model or "").rpartition("/")[2],
-        str(name) if told or isinstance(name, str) else "",
+        str(name) if meta or isinstance(name, str) else "",
         sample,
         "",
         UNKNOWN,
@@ -238,30 +238,30 @@ def _sequences(obj: Any) -> tuple[int, int]:
     return prompts * (getattr(obj, "parallel_sample_num", None) or 1), prompts
 
 
-def _versions(told: Told) -> tuple[int, int]:
+def _versions(meta: Meta) -> tuple[int, int]:
     """Read the policy's version where it is a number: of the first and last token since 0.5.20, before at the end."""
-    spans = told.get("weight_versions")
+    spans = meta.get("weight_versions")
     if spans:
         return _number(spans[0]["version"]), _number(spans[-1]["version"])
-    return UNKNOWN, _number(told.get("weight_version"))
+    return UNKNOWN, _number(meta.get("weight_version"))
 
 
 def _number(version: Any) -> int:
     return int(version) if str(version).isdecimal() else UNKNOWN
 
 
-def _count(told: Told, name: str) -> int:
-    count = told.get(name)
+def _count(meta: Meta, name: str) -> int:
+    count = meta.get(name)
     return count if type(count) is int else UNKNOWN
 
 
-def _clocked(told: Told) -> Times:
+def _clocked(meta: Meta) -> Times:
     """Turn SGLang's wall times back into the monotonic ones that they were made of; 0 where it makes none."""
     offset_s = getattr(sys.modules.get(TIMES), "global_diff_realtime_monotonic", None)
     if offset_s is None:
         return 0, 0, 0
     received, scheduled, prefilled = (
-        round((wall_s - offset_s) * 1e9) if isinstance(wall_s, float) else 0 for wall_s in map(told.get, CLOCKED)
+        round((wall_s - offset_s) * 1e9) if isinstance(wall_s, float) else 0 for wall_s in map(meta.get, CLOCKED)
     )
     return received, scheduled, prefilled
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any, Final, NamedTuple
 from zlib import crc32
@@ -72,22 +73,16 @@ class Derived:
         return RequestNumbers._make(self.matrix[:, place].tolist())
 
 
+@dataclass(eq=False)
 class RequestBatch:
     """Clean requests, at least one, with their parents."""
 
-    def __init__(self, values: list[Values], parents: list[Any], fields: list[tuple[Any, ...]], numbers: Any) -> None:
-        """Hold requests.
-
-        Args:
-            values: the requests.
-            parents: the span that each belongs to.
-            fields: the same values, field by field.
-            numbers: the fields that are whole numbers, one row for each, in the order of ``WHOLE``.
-        """
-        self.values = values
-        self.parents = parents
-        self.fields = fields
-        self.numbers = numbers
+    values: list[Values]
+    parents: list[Any]
+    fields: list[tuple[Any, ...]]
+    """The same values, field by field."""
+    numbers: Any
+    """The fields that are whole numbers, one row for each, in the order of ``WHOLE``."""
 
     @property
     def ids(self) -> tuple[str, ...]:

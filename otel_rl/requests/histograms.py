@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 TOGETHER: Final = 4_000
 """Requests whose numbers wait until they are counted in histograms at once, 96 bytes each."""
 QUIET_NS: Final = 5_000_000_000
-"""Requests outside of steps are held together until none has come for so long,"""
+"""Requests outside of steps are one rollout until none has come for so long."""
 LONG_NS: Final = 60_000_000_000
-"""or until it has gone on for so long: nobody tells when they end."""
+"""Such a rollout lasts so long at most."""
 MOST_ROLLOUTS: Final = 64
-"""Rollouts that are held at once; then the one that was quiet for longest is taken for over."""
+"""Rollouts that are open at once; then the one that was quiet for longest is closed."""
 KEPT_TRACES: Final = 256
 """Traces of which it is known how many spans they have and that their step is over."""
 NOTHING: Final[dict[str, Value]] = {}
@@ -91,7 +91,7 @@ class RequestFold:
         self._engines.add_cache(cache)
 
     def look(self, *stages: Collection[Any]) -> None:
-        """See the stages among what is open or has ended, before requests below them are counted."""
+        """Remember the stages among what is open or has ended, before requests below them are counted."""
         for some in stages:
             self.stages.remember(some)
 

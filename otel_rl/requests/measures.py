@@ -1,4 +1,4 @@
-"""What is told of requests and rollouts: histograms, counters, points and attributes, by the column they come from."""
+"""Histograms, counters, points and attributes of requests and rollouts, by the column they come from."""
 
 from __future__ import annotations
 

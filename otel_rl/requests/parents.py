@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -60,20 +61,18 @@ class Ancestor(NamedTuple):
     is_judging: bool
 
 
+@dataclass(eq=False, slots=True)
 class Uncounted:
     """Requests that are counted together: of one rollout, and with the same thing wrong with them."""
 
-    __slots__ = ("key", "problem", "trace", "turns", "values")
-
-    def __init__(self, key: Any, trace: Trace | None, problem: str = "") -> None:
-        self.key = key
-        """Which rollout it is: a stage, a trace, or what joins traces of others."""
-        self.trace = trace
-        self.problem = problem
-        """``late`` or ``forked``, where all of them are."""
-        self.values: list[Values] = []
-        self.turns: list[tuple[int, Stage | ForeignParent | None]] = []
-        """From which request on they have which parent."""
+    key: Any
+    """Which rollout it is: a stage, a trace, or what joins traces of others."""
+    trace: Trace | None
+    problem: str = ""
+    """``late`` or ``forked``, where all of them are."""
+    values: list[Values] = field(default_factory=list)
+    turns: list[tuple[int, Stage | ForeignParent | None]] = field(default_factory=list)
+    """From which request on they have which parent."""
 
     def parents(self) -> list[Stage | ForeignParent | None]:
         """Return the parent of each request."""

@@ -83,7 +83,7 @@ class KvCache(NamedTuple):
     engine: str
     replica: str
     time_ns: int
-    """ns since 1970."""
+    """Time since 1970."""
     size: int | None
     """Taken ahead of time: a pool, a static cache."""
     used: int | None
@@ -109,7 +109,8 @@ def add_finished(finished: tuple[Any, ...]) -> None:
         if not state.add(waiting):
             return
     elif len(waiting) > MOST_WAITING:
-        state.dropped["traces", "queue_full"] += 1
+        dropped = state.dropped
+        dropped["traces", "queue_full"] += 1
         return
     waiting += finished  # in one piece: other threads add to it, too
     if state.queue.finished is not waiting:  # the flusher has taken it meanwhile, perhaps too early for this

@@ -54,7 +54,7 @@ class RequestReader:
             hurry: somebody waits; otherwise the interpreter is let go of now and then.
         """
         if state.queue.finished is finished:
-            state.queue.finished = FinishedRequests()
+            state.queue.renew_finished()
         pieces, size = iter(finished), 0
         try:
             for read in pieces:

@@ -12,29 +12,26 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_rl.records import Labels
 from otel_rl.requests.fields import RequestNumbers, cleaned, has_error, is_failed
-from otel_rl.requests.queue import Values
 
 if TYPE_CHECKING:
     from otel_rl.requests.columns import Column, Derived, RequestBatch
 
 
+@dataclass(eq=False, slots=True)
 class Kept:
     """A request that may become a span, with all that is needed to make it."""
 
-    __slots__ = ("labels", "number", "numbers", "parent", "request", "why")
-
-    def __init__(self, number: int, values: Values, parent: Any, numbers: RequestNumbers, labels: Labels) -> None:
-        self.number = number
-        """Of the request within the rollout."""
-        self.request: Any = values
-        """A ``Request`` once it is chosen: there are far more candidates."""
-        self.parent = parent
-        """A ``Stage`` or a ``ForeignParent``."""
-        self.numbers = numbers
-        self.labels = labels
-        """Of the series that it counts in."""
-        self.why = ""
-        """Words of ``rl.request.kept``, with commas between, once it is chosen."""
+    number: int
+    """Of the request within the rollout."""
+    request: Any
+    """A ``Request`` once it is chosen, until then ``Values``: there are far more candidates."""
+    parent: Any
+    """A ``Stage`` or a ``ForeignParent``."""
+    numbers: RequestNumbers
+    labels: Labels
+    """Of the series that it counts in."""
+    why: str = ""
+    """Words of ``rl.request.kept``, with commas between, once it is chosen."""
 
 
 _NUMBER: Final = attrgetter("number")

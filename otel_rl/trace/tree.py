@@ -8,7 +8,7 @@ from otel_rl import ids, vocabulary
 from otel_rl.probes.memory import peak_rss
 from otel_rl.process.identity import identifying
 from otel_rl.process.state import PHASES, Trace, state
-from otel_rl.records import FinishedRequests, Value
+from otel_rl.records import Value
 from otel_rl.trace.child_process import join_parent
 from otel_rl.trace.current import CONTEXT, SPAN_KEY
 from otel_rl.trace.memory import tracing
@@ -91,9 +91,7 @@ class Tree:
             if self.container.status is None:  # the program ends in it without a failure: it is not whole all the same
                 self.container.set_attribute(vocabulary.TRUNCATED, True)
         self.container.close(end, {vocabulary.RSS_PEAK: peak, vocabulary.RSS_PEAK_EXACT: peak > self.peak})
-        state.queue.finished = (
-            FinishedRequests()
-        )  # requests that come from now on are queued after the end of the step, too
+        state.queue.renew_finished()  # what is recorded from now on comes after the end of the step
         if self.root is not None:
             if error is not None:
                 self.root.fail(error)

@@ -19,7 +19,7 @@ from otel_rl.journal.otlp.encode import SpanEncoder
 from otel_rl.journal.read import open_run
 from otel_rl.journal.write import Writer
 from otel_rl.observing.ledger import attributes
-from otel_rl.observing.passes import FinishedRequests
+from otel_rl.observing.passes import LedgerRow
 from otel_rl.records import Log, MetricPoints, Number
 from otel_rl.report.build import build_report
 from otel_rl.report.data.details import Flops, Ledger, LedgerMismatch, RankFlops
@@ -49,7 +49,7 @@ def write(root: Path, by_rank: dict[int, list[Any]]) -> Path:
             Log(
                 v.LEDGER,
                 BEGIN_NS + MS,
-                {v.ITERATION: one.step, v.LOOP_NAME: "train", **attributes(FinishedRequests(one, 4))},
+                {v.ITERATION: one.step, v.LOOP_NAME: "train", **attributes(LedgerRow(one, 4))},
             )
             for one in rows
         ]

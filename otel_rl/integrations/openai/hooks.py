@@ -18,7 +18,7 @@ from typing import Any
 
 from otel_rl.hooks import CallbackHook, Integration, RequestHook
 from otel_rl.hooks.generators import ending
-from otel_rl.integrations.openai.rows import Reading, failed, finished
+from otel_rl.integrations.openai.requests import Reading, failed, finished
 from otel_rl.requests.memory import generation
 from otel_rl.requests.queue import record_requests
 from otel_rl.trace import context
@@ -88,11 +88,11 @@ class ApiStream(Reading):
     """Whether it is read as items; the caller may also read its bytes, unseen by us."""
 
     def end(self, result: Any, error: BaseException | None) -> None:
-        """See how it ended; whoever leaves it behind had the last item when he did."""
+        """Record how it ended; who leaves it had the last item when he did."""
         self._over(self.seen if isinstance(error, GeneratorExit) else monotonic_ns(), error)
 
     def left(self) -> None:
-        """It is gone, or the process ends, and nobody read it to its end, as far as we know."""
+        """It is gone, or the process ends, and it was not read to its end, as far as we know."""
         if self.is_parsed:
             self._over(self.seen, GeneratorExit())
         else:
@@ -109,10 +109,10 @@ class ApiStream(Reading):
 
     def _over(self, now: int, error: BaseException | None) -> None:
         if self._ends():
-            record_requests(self.rows, now, None if error is None else ending(error), parent=self.call.parent)
+            record_requests(self.requests, now, None if error is None else ending(error), parent=self.call.parent)
 
     def _ends(self) -> bool:
-        """Say whether it ends now and here."""
+        """Return whether it ends now and here."""
         was_over, self.is_over = self.is_over, True
         return not was_over and self.call.recording is generation.recording
 

@@ -1,4 +1,4 @@
-"""transformers: requests of continuous batching (``generate_batch``, ``ContinuousBatchingManager``).
+"""Requests of transformers' continuous batching (``generate_batch``, ``ContinuousBatchingManager``).
 
 Runs in the process that generates: a request is submitted on its caller's thread, whose open stage it belongs to, and
 finishes on the manager's background thread. Source: ``generation/continuous_batching/`` of transformers 4.56.2, 4.57.6,
@@ -43,7 +43,7 @@ Kwargs = dict[str, Any]
 CHILD = "__child#"
 """Between the id of a request and the number of a sequence that was forked from it."""
 WALL_SINCE_S = 1e9
-"""transformers 4 stamps by ``time.time()``, later ones by ``time.perf_counter()``, which begins with the machine."""
+"""Version 4 stamps by ``time.time()``, later ones by ``time.perf_counter()``, which begins with the machine."""
 
 
 class Origin:
@@ -80,9 +80,9 @@ class BatchingEngine:
         self.firsts: dict[str, int] = {}
         """When the first token of a sequence was there."""
         self.is_busy = False
-        """A batch was computed since it was last told that nothing is left to do."""
-        self.told = 0
-        """When its load was last told, monotonic ns."""
+        """A batch was computed since it was last recorded that nothing is left to do."""
+        self.recorded = 0
+        """When its load was last recorded, monotonic ns."""
         self.usage: float | None = None
         """Highest share of the KV cache in use since then."""
 
@@ -122,12 +122,12 @@ class Over(NamedTuple):
     """A sequence that is over."""
 
     sequence: Any
-    """transformers' own state of it."""
+    """The ``RequestState`` of transformers."""
     prompt: int
     tokens: int
     limit: int
     first: int
-    """When its first token was there, monotonic ns; 0 where nobody saw it."""
+    """When its first token was there, monotonic ns; 0 where it was not seen."""
     seen: int
     """When its end was seen."""
     finish: str
@@ -179,14 +179,14 @@ def _enter(engine: BatchingEngine, origin: Origin, request_id: str) -> None:
 
 
 def _submitted(args: Args, kwargs: Kwargs, result: Any) -> None:
-    _settle(str(result or ""))
+    _end_submission(str(result or ""))
 
 
 def _failed(args: Args, kwargs: Kwargs, error: BaseException) -> None:
-    _settle("")
+    _end_submission("")
 
 
-def _settle(request_id: str) -> None:
+def _end_submission(request_id: str) -> None:
     """Forget a request that was not taken: the manager has stopped, or its queue has been full for ten seconds."""
     pending, generation.thread.origin = generation.thread.origin, None
     if pending is None:
@@ -206,7 +206,7 @@ def _begin_loop(args: Args, kwargs: Kwargs) -> None:
 
 
 def _engine() -> BatchingEngine:
-    """Give the engine of this thread; a nameless one where its loop began before ``instrument()``."""
+    """Return the engine of this thread; a nameless one where its loop began before ``instrument()``."""
     generating = generation.thread
     if generating.engine is None:
         generating.engine = BatchingEngine()
@@ -239,11 +239,11 @@ def _computed(args: Args, kwargs: Kwargs) -> None:
 
 def _updated(args: Args, kwargs: Kwargs, result: Any) -> None:
     """What a batch has ended has left the scheduler."""
-    _tell_load(args[0].scheduler)
+    _record_load(args[0].scheduler)
 
 
-def _tell_load(scheduler: Any) -> None:
-    """Say how busy the engine is: every 10 ms at most, and when it falls idle.
+def _record_load(scheduler: Any) -> None:
+    """Record how busy the engine is: every 10 ms at most, and when it falls idle.
 
     The usage of the KV cache is the highest of that time, so that no peak is lost.
     """
@@ -253,9 +253,9 @@ def _tell_load(scheduler: Any) -> None:
     running, waiting = len(scheduler.active_requests), len(scheduler.waiting_requests)
     now = monotonic_ns()
     engine.is_busy = bool(running or waiting)
-    if now - engine.told >= LOAD_EVERY_NS or not engine.is_busy:
+    if now - engine.recorded >= LOAD_EVERY_NS or not engine.is_busy:
         record_load("transformers", "", now, running, waiting, engine.usage)
-        engine.told, engine.usage = now, None
+        engine.recorded, engine.usage = now, None
 
 
 def _keep_error(args: Args, kwargs: Kwargs) -> None:
@@ -282,7 +282,7 @@ def _cancelled(args: Args, kwargs: Kwargs, result: Any) -> None:
     """Sequences were taken out between two batches; perhaps none is left, and there is no other batch."""
     for sequence in result or ():
         _over(sequence, sequence.to_generation_output(), "abort", "")
-    _tell_load(args[0])
+    _record_load(args[0])
 
 
 def _over(sequence: Any, output: Any, finish: str, error: str) -> None:
@@ -298,19 +298,19 @@ def _over(sequence: Any, output: Any, finish: str, error: str) -> None:
     if sequence.max_new_tokens is not None:  # one that was set back goes on with what is left of it
         limit = sequence.max_new_tokens + tokens - len(getattr(sequence, "generated_tokens", output.generated_tokens))
     over = Over(sequence, len(output.prompt_ids), tokens, limit, first, monotonic_ns(), finish, error)
-    record_requests(_row, engine, origin, over, parent=origin and origin.parent)
+    record_requests(_request, engine, origin, over, parent=origin and origin.parent)
 
 
 # --- in the flusher ---------------------------------------------------------------------------------------------------
 
 
-def _row(engine: BatchingEngine, origin: Origin | None, over: Over) -> tuple[Request]:
-    told, tokens, first = over.sequence, over.tokens, over.first
+def _request(engine: BatchingEngine, origin: Origin | None, over: Over) -> tuple[Request]:
+    sequence, tokens, first = over.sequence, over.tokens, over.first
     is_whole = over.finish in ("stop", "length")
-    begin, end = told.lifespan
+    begin, end = sequence.lifespan
     ended = (_monotonic(end) if is_whole else 0) or over.seen
     if not first and tokens:
-        timestamps = getattr(told, "timestamps", None)
+        timestamps = getattr(sequence, "timestamps", None)
         first = _monotonic(timestamps[0]) if timestamps else ended if is_whole and tokens == 1 else 0
     sampling = origin.sampling if origin is not None else None
     policy = UNKNOWN if sampling is None else sampling.policy
@@ -318,10 +318,10 @@ def _row(engine: BatchingEngine, origin: Origin | None, over: Over) -> tuple[Req
     if origin is not None and sampling is not None and origin.index >= 0 and engine.sequences == 1:
         sample, group = sampling.place(origin.index, origin.rows)
     elif engine.sequences > 1:
-        sample = f"{engine.name}.{told.request_id.partition(CHILD)[0]}"
-    row = Request(
+        sample = f"{engine.name}.{sequence.request_id.partition(CHILD)[0]}"
+    request = Request(
         "transformers",
-        origin.submitted if origin is not None else _monotonic(told.created_time),
+        origin.submitted if origin is not None else _monotonic(sequence.created_time),
         ended,
         scheduled=_monotonic(begin) if tokens else 0,
         first_token=first,
@@ -332,21 +332,21 @@ def _row(engine: BatchingEngine, origin: Origin | None, over: Over) -> tuple[Req
         error=over.error,
         streamed=origin is not None and origin.is_streamed,
         model=engine.model,
-        id=f"{engine.name}.{told.request_id}",
+        id=f"{engine.name}.{sequence.request_id}",
         sample=sample,
         group=group,
         policy_start=policy,
         policy_end=policy,
         limit=over.limit,
     )
-    return (row,)
+    return (request,)
 
 
-def _monotonic(told_s: float) -> int:
+def _monotonic(time_s: float) -> int:
     """Turn a time that the engine tells into monotonic ns of this host; 0 where it tells none."""
-    if told_s <= 0:
+    if time_s <= 0:
         return 0
-    return round(told_s * 1e9) + (-state.clock.anchor if told_s > WALL_SINCE_S else perf_counter_shift())
+    return round(time_s * 1e9) + (-state.clock.anchor if time_s > WALL_SINCE_S else perf_counter_shift())
 
 
 API = "transformers.generation.continuous_batching.continuous_api"

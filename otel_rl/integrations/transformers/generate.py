@@ -1,11 +1,11 @@
-"""transformers: requests of ``generate`` (static batches); those of continuous batching: ``transformers_batching``.
+"""Requests of transformers' ``generate`` (static batches); those of continuous batching: ``transformers_batching``.
 
 Runs in the process that generates. Source: ``generation/utils.py`` of transformers 4.56.2, 4.57.6, 5.0, 5.8, 5.12 and
 5.23. Every sequence of a batch is a request. ``_has_unfinished_sequences`` is called once before the first token and
-once after each one, right behind the point where ``generate`` itself has waited for the device to learn whether it may
-stop: the time taken there is that of the token on the device too, and nobody waits for it (on ``mps`` transformers
+once after each one, right after the point where ``generate`` itself has waited for the device to learn whether it may
+stop: the time taken there is that of the token on the device too, and no wait is added (on ``mps`` transformers
 looks one step late, and so do we). TTFT is that of the batch; a sequence ends with its own last token, though its
-caller sees it when the whole batch is done. What is computed behind its end is padding.
+caller sees it when the whole batch is done. What is computed after its end is padding.
 
 Beam search: the returned sequences, as if each had been decoded alone. Assisted decoding: tokens of one round have one
 time, and what the assistant generates in between is no request. A ``generate`` that passes the call on to another one
@@ -100,11 +100,21 @@ class GenerateCall:
     """One call of ``generate``, while it runs."""
 
     __slots__ = (
-        "above", "cache", "depth", "done", "ended", "marks", "model", "plan", "result", "sampling", "submitted",
+        "cache",
+        "depth",
+        "done",
+        "ended",
+        "marks",
+        "model",
+        "outer",
+        "plan",
+        "result",
+        "sampling",
+        "submitted",
     )  # fmt: skip
 
-    def __init__(self, above: GenerateCall | None, model: Any) -> None:
-        self.above = above
+    def __init__(self, outer: GenerateCall | None, model: Any) -> None:
+        self.outer = outer
         """The call that this one is part of: that of an assistant's model, for example."""
         self.depth = 0
         """Calls that this one was passed on to and that have not returned."""
@@ -122,7 +132,7 @@ class GenerateCall:
         """Bytes of its KV cache at the end of decoding."""
         self.sampling = generation.sampling
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Keep no tensor of the host's: times and counts are all that is left to read."""
         self.model = self.result = self.done = None
         if self.plan is not None:
@@ -177,7 +187,7 @@ def _decoded(args: Args, kwargs: Kwargs, result: Any) -> None:
 
 
 def _leave() -> GenerateCall | None:
-    """Give the call that ends, if it is one of its own: not passed on, and not part of another."""
+    """Return the call that ends, if it is one of its own: not passed on, and not part of another."""
     generating = generation.thread
     call: GenerateCall | None = generating.call
     if call is None:
@@ -185,10 +195,10 @@ def _leave() -> GenerateCall | None:
     if call.depth:
         call.depth -= 1
         return None
-    generating.call = above = call.above
-    generating.marks = None if above is None else above.marks
+    generating.call = outer = call.outer
+    generating.marks = None if outer is None else outer.marks
     call.ended = monotonic_ns()
-    return call if above is None else None
+    return call if outer is None else None
 
 
 def _end(args: Args, kwargs: Kwargs, result: Any) -> None:
@@ -201,7 +211,7 @@ def _end(args: Args, kwargs: Kwargs, result: Any) -> None:
         record_requests(_unmeasured, call, len(ids) if hasattr(ids, "__len__") else 1, parent=parent)
     if call.cache is not None:
         record_kv_cache("transformers", "", *call.cache)
-    call.let_go()
+    call.release()
 
 
 def _is_measured(call: GenerateCall, ids: Any, result: Any, parent: Any) -> bool:
@@ -259,7 +269,7 @@ def _fail(args: Args, kwargs: Kwargs, error: BaseException) -> None:
         return
     if call.plan is not None:
         record_requests(_failed, call, call.plan, type(error).__qualname__, isinstance(error, Exception))
-    call.let_go()
+    call.release()
 
 
 # --- in the flusher ---------------------------------------------------------------------------------------------------
@@ -297,17 +307,17 @@ def _account(
     call: GenerateCall, plan: Plan, parent: Any, positions: int, is_known: bool, values: list[list[int]]
 ) -> Iterator[FinishedRequests | Count]:
     lengths = _lengths(values, positions, is_known)
-    yield FinishedRequests((_rows, parent, 6, call, plan, lengths, values[1], values[2], is_known))
+    yield FinishedRequests((_requests, parent, 6, call, plan, lengths, values[1], values[2], is_known))
     if plan.decoder == "_sample":
         labels: Labels = ((vocabulary.MODE, call.sampling.mode),) if call.sampling is not None else ()
         yield Count(vocabulary.SAMPLE_PADDING, positions * len(lengths) - sum(lengths), labels)
 
 
-def _rows(
+def _requests(
     call: GenerateCall, plan: Plan, lengths: list[int], stops: list[int], prompts: list[int], is_known: bool
 ) -> list[Request]:
     marks = call.marks
-    rows = []
+    requests = []
     whole = _whole(call, plan)
     names = _names(call, plan, whole.id)
     for (name, sample, group), length, stop, prompt in zip(names, lengths, stops, prompts, strict=True):
@@ -318,7 +328,7 @@ def _rows(
             finish = "length"
         else:
             finish = "stop" if is_known else "timeout" if plan.is_timed else ""
-        rows.append(
+        requests.append(
             whole._replace(
                 ended=last,
                 first_token=marks[1],
@@ -331,7 +341,7 @@ def _rows(
                 group=group,
             )
         )
-    return rows
+    return requests
 
 
 def _failed(call: GenerateCall, plan: Plan, error: str, is_error: bool) -> list[Request]:
@@ -342,13 +352,13 @@ def _failed(call: GenerateCall, plan: Plan, error: str, is_error: bool) -> list[
 
 
 def _whole(call: GenerateCall, plan: Plan) -> Request:
-    """Say what all rows of a batch share. There is no queue: a batch begins at once."""
+    """Make what all requests of a batch share. There is no queue: a batch begins at once."""
     model = os.path.basename(str(getattr(plan.config, "_name_or_path", "") or ""))
     return _unmeasured(call, 1)[0]._replace(model=model, limit=plan.limit)
 
 
 def _names(call: GenerateCall, plan: Plan, first: str) -> Iterator[tuple[str, str, str]]:
-    """Name each row, its sample and, where the trainer tells it, its group; ``first`` is the name of the first row."""
+    """Name each request, its sample and, if known, its group; ``first`` is the name of the first one."""
     name, sampling = first.rpartition(".")[0], call.sampling
     for index in range(plan.rows):
         sample, group = ("", "") if sampling is None else sampling.place(index, plan.rows)

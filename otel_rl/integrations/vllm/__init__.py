@@ -1,1 +1,1 @@
-"""vLLM: the requests of its engines."""
+"""The requests of vLLM's engines."""

@@ -1,4 +1,4 @@
-"""vLLM's V1 engines, ``LLM`` and ``AsyncLLM``: finished, aborted and failed requests, load, weight sync.
+"""Hooks of vLLM's V1 engines, ``LLM`` and ``AsyncLLM``: finished, aborted and failed requests, load, weight sync.
 
 Runs in the process that holds the frontend: the caller's for ``LLM`` and ``AsyncLLM``, the API server's for ``vllm
 serve``. Source: the wheels 0.8.5, 0.9.2, 0.10.2, 0.11.2, 0.14.1, 0.16, 0.24, 0.30, 0.32 and 0.33, ``v1/engine/`` and
@@ -11,16 +11,14 @@ caller gets the exception. What vLLM's statistics hold is read; without them (``
 ``LLM``) the times of scheduling and of the first token are unknown, but for a caller that streams. Nothing is switched
 on.
 
-``submission``: an ``AsyncLLM`` gets its requests one by one (``streamed``), each with a queue for its caller. ``LLM``
-and ``LLMEngine`` have no such queues: they are handed a batch of requests before they begin to work (``bulk``).
+An ``AsyncLLM`` gets its requests one by one (``streamed``), each with a queue for its caller. ``LLM`` and ``LLMEngine``
+are handed a batch of requests before they begin to work (``bulk``).
 
-Told by the versions that have it: cached tokens (0.10), preemptions of a request (0.30), versions of the weights where
-the user numbers them (0.32); the load of an ``AsyncLLM`` (0.8.5) and of an ``LLM`` (0.11.1), where it has statistics.
-Bytes of the KV cache are told where a worker is in this process (``VLLM_ENABLE_V1_MULTIPROCESSING=0``, as TRL's
-colocated engine has it), by the tensors of its runner.
-Never told: a session whose prompt goes on while it is answered (0.16) is not counted. Of engines that an external
-launcher starts for one model, each of which has every request (TRL's colocated vLLM with tensor parallelism), the first
-alone counts.
+Only newer versions have cached tokens (0.10), preemptions of a request (0.30), versions of the weights (0.32), and the
+load of an ``LLM`` (0.11.1). Bytes of the KV cache are known where a worker is in this process
+(``VLLM_ENABLE_V1_MULTIPROCESSING=0``, as TRL's colocated engine has it). A session whose prompt goes on while it is
+answered (0.16) is not counted. Of engines that an external launcher starts for one model, each of which has every
+request (TRL's colocated vLLM with tensor parallelism), the first alone counts.
 """
 
 from __future__ import annotations
@@ -150,7 +148,7 @@ def _shown(args: Args, kwargs: Kwargs) -> None:
     queue, output = args[0], args[1]
     if isinstance(output, Exception):
         for engine in list(vllm.engines.values()):
-            processor = engine.processor() if engine.processor is not None else None
+            processor = engine.processor()
             if processor is not None:
                 _fail(processor, output, queue)
         return

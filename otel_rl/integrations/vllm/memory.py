@@ -17,18 +17,16 @@ if TYPE_CHECKING:
     from otel_rl.integrations.trl.rollouts import Sampling
 
 OpenSequence = tuple[Any, Any, float]
-"""vLLM's ``RequestState``; the span of its caller; when that submitted it (wall clock, s)."""
+"""The ``RequestState``; the span of its caller; when that submitted it (wall clock, s)."""
 
 
+@dataclass(slots=True)
 class HandedBatch:
     """What an ``LLM`` is handed by one call, while a trainer rolls out."""
 
-    __slots__ = ("places", "sampling")
-
-    def __init__(self, sampling: Sampling) -> None:
-        self.sampling = sampling
-        self.places: dict[str, int] = {}
-        """By request id, how many were handed over before it."""
+    sampling: Sampling
+    places: dict[str, int] = field(default_factory=dict)
+    """By request id, how many were handed over before it."""
 
     def place(self, request_id: str, sample: str, ranks: int) -> tuple[int, str, str]:
         """Return the version of a request's weights, its sample (else the given one), and its group."""
@@ -39,30 +37,26 @@ class HandedBatch:
         return self.sampling.policy, placed or sample, group
 
 
+@dataclass(eq=False, slots=True)
 class VllmEngine:
     """One engine: how it was built, and what is inside."""
 
-    __slots__ = (
-        "batch", "has_refused", "is_copy", "is_shared", "model", "open", "processor", "ranks", "replica",
-    )  # fmt: skip
-
-    def __init__(self) -> None:
-        self.processor: ref[Any] | None = None
-        self.model = ""
-        self.replica = ""
-        """Index among the data-parallel engines; empty where there are several: then each output names its own."""
-        self.is_shared = True
-        """Whether the engine core is on this host, so that its monotonic clock is ours."""
-        self.is_copy = False
-        """Whether another process counts all that is inside."""
-        self.ranks = 1
-        """So many ranks, one model among them, are each handed what all of them have to ask."""
-        self.batch: HandedBatch | None = None
-        """What an ``LLM`` was handed last, if that is a trainer's."""
-        self.has_refused = False
-        """Whether it has refused a request since an ``LLM`` began to hand the last batch over."""
-        self.open: dict[str, OpenSequence] = {}
-        """By request id, the oldest first."""
+    processor: ref[Any]
+    model: str = ""
+    replica: str = ""
+    """Index among the data-parallel engines; empty where there are several: then each output names its own."""
+    is_shared: bool = True
+    """Whether the engine core is on this host, so that its monotonic clock is ours."""
+    is_copy: bool = False
+    """Whether another process counts all that is inside."""
+    ranks: int = 1
+    """So many ranks, one model among them, are each handed what all of them have to ask."""
+    batch: HandedBatch | None = None
+    """What an ``LLM`` was handed last, if that is a trainer's."""
+    has_refused: bool = False
+    """Whether it has refused a request since an ``LLM`` began to hand the last batch over."""
+    open: dict[str, OpenSequence] = field(default_factory=dict)
+    """By request id, the oldest first."""
 
     @property
     def unfinished(self) -> int:
@@ -94,17 +88,15 @@ class VllmEngine:
         self.open[sequence.request_id] = sequence, parent, arrival
 
 
+@dataclass(slots=True)
 class LoadPeak:
     """What an engine said of its load since it was last recorded."""
 
-    __slots__ = ("kv_usage", "preemptions", "recorded")
-
-    def __init__(self) -> None:
-        self.recorded = 0
-        """Monotonic ns."""
-        self.kv_usage = 0.0
-        """Highest since then."""
-        self.preemptions = 0
+    recorded: int = 0
+    """Monotonic ns."""
+    kv_usage: float = 0.0
+    """The highest."""
+    preemptions: int = 0
 
 
 class StreamTimes:
@@ -150,8 +142,7 @@ class VllmMemory(Memory):
         key = id(processor)
         engine = self.engines.get(key)
         if engine is None:
-            made = VllmEngine()
-            made.processor = ref(processor, lambda gone: self.engines.pop(key, None))
+            made = VllmEngine(ref(processor, lambda gone: self.engines.pop(key, None)))
             engine = self.engines.setdefault(key, made)
             if engine is made:  # not another thread's
                 count_when_dropped(processor, engine)

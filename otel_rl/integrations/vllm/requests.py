@@ -1,4 +1,4 @@
-"""vLLM: what is recorded of a sequence that is over, and the request that the flusher makes of it."""
+"""What is recorded of a sequence of vLLM that is over, and the request that the flusher makes of it."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def record_end(args: Sequence[Any], error: str = "") -> None:
 
 
 def is_session(sequence: Any) -> bool:
-    """Tell a session by its queue of further input: its last request is not ``resumable``, and may end it unseen."""
+    """Return whether it is a session, by its queue of further input: its last request is not ``resumable``."""
     return getattr(sequence, "input_chunk_queue", None) is not None
 
 
@@ -104,7 +104,7 @@ def _read(  # noqa: PLR0913, PLR0917
 def _as_seen(seen: StreamTimes, core: Times, ended: int, finish: str) -> Times:
     """Return when it was scheduled, its first and its last token, as its caller saw them: monotonic ns.
 
-    Prefill is the engine core's, if it told, and the way between the processes is in the queue. The last token came
+    Prefill is the engine core's, if known, and the way between the processes is in the queue. The last token came
     with the last output, unless that said that the sequence was cut.
     """
     scheduled, first, last = core
@@ -152,7 +152,7 @@ def _policy(starts: Sequence[tuple[str, int]], otherwise: int) -> tuple[int, int
 
 
 def is_inside(processor: Any, request_id: Any) -> bool:
-    """Tell by the caller's id whether a processor has a request; since 0.14 its sequences have ids of their own."""
+    """Return whether a processor has a request of this id; since 0.14 its sequences have ids of their own."""
     inside = getattr(processor, "external_req_ids", {}).get(request_id, (request_id,))
     return request_id in processor.parent_requests or any(one in processor.request_states for one in inside)
 

@@ -1,4 +1,4 @@
-"""What a call of an OpenAI-compatible API says of its sequences: one row for every choice."""
+"""What a call of an OpenAI-compatible API says of its sequences: one request for every choice."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Choice:
         self.finish = ""
 
     def see(self, now: int, *, has_content: bool, finish: Any = None) -> None:
-        """Take in one chunk. The one that names the end came with the last token, or right behind it."""
+        """Take the time of one chunk. The one that names the end came with the last token, or right after it."""
         if has_content:
             self.first = self.first or now
             self.last = now
@@ -58,7 +58,7 @@ class Reading:
         """Whether it showed reasoning tokens, which ``usage`` counts either way."""
 
     def item(self, chunk: Any) -> None:
-        """See one chunk of a completion, or one event of a response; nothing of it is kept."""
+        """Read one chunk of a completion, or one event of a response; nothing of it is kept."""
         if self.is_over:
             return
         self.seen = now = monotonic_ns()
@@ -85,8 +85,8 @@ class Reading:
     def _choice(self, index: Any) -> Choice:
         return self.choices.setdefault(index if type(index) is int else 0, Choice())
 
-    def rows(self, now: int, ending: Ending | None) -> Iterable[Request]:
-        """Give every choice its row, also those that never came where others or an error did."""
+    def requests(self, now: int, ending: Ending | None) -> Iterable[Request]:
+        """Make the request of every choice, also those that never came where others or an error did."""
         call, identity = self.call, self.id or _new_id()
         expected = _expected(call.body)
         choices = self.choices
@@ -94,25 +94,27 @@ class Reading:
             choices = {index: Choice() for index in range(expected)} | choices
         is_hidden = _thoughts(self.usage) > 0 and not self.has_thoughts
         for index, seen in sorted(choices.items()):
-            row = _row(call, index, max(expected, len(choices)), identity, self.usage)._replace(
+            request = _request(call, index, max(expected, len(choices)), identity, self.usage)._replace(
                 ended=seen.ended or now,
                 first_token=seen.first,
                 last_token=0 if is_hidden else seen.last,  # tokens that never came have no time each
                 finish=seen.finish,
             )
-            yield row if seen.finish or ending is None else row._replace(finish=ending.finish, error=ending.error)
+            yield (
+                request if seen.finish or ending is None else request._replace(finish=ending.finish, error=ending.error)
+            )
 
 
 def failed(call: Any, now: int, ending: Ending) -> Iterable[Request]:
-    """Give the rows of a call that raised: one for every sequence that it asked for."""
+    """Make the requests of a call that raised: one for every sequence that it asked for."""
     expected, identity = _expected(call.body), _new_id()
     for index in range(expected):
-        row = _row(call, index, expected, identity, None)
-        yield row._replace(ended=now, finish=ending.finish, error=ending.error)
+        request = _request(call, index, expected, identity, None)
+        yield request._replace(ended=now, finish=ending.finish, error=ending.error)
 
 
 def finished(call: Any, now: int, answer: Any) -> Iterable[Request]:
-    """Give the rows of an answer that came as a whole."""
+    """Make the requests of an answer that came as a whole."""
     answer = _content(answer)
     if answer is None:
         yield from failed(call, now, Ending("", ""))
@@ -120,14 +122,14 @@ def finished(call: Any, now: int, answer: Any) -> Iterable[Request]:
     choices = get(answer, "choices")
     identity, usage = str(get(answer, "id") or _new_id()), get(answer, "usage")
     if not choices:
-        yield _row(call, 0, 1, identity, usage)._replace(ended=now, finish=_finish_of(answer))
+        yield _request(call, 0, 1, identity, usage)._replace(ended=now, finish=_finish_of(answer))
         return
     for place, choice in enumerate(choices):
         index = get(choice, "index")
-        row = _row(call, index if type(index) is int else place, len(choices), identity, usage)
+        request = _request(call, index if type(index) is int else place, len(choices), identity, usage)
         if len(choices) > 1:
-            row = row._replace(output_tokens=_tokens_of(choice))
-        yield row._replace(ended=now, finish=str(get(choice, "finish_reason") or ""))
+            request = request._replace(output_tokens=_tokens_of(choice))
+        yield request._replace(ended=now, finish=str(get(choice, "finish_reason") or ""))
 
 
 def get(value: Any, *path: str) -> Any:
@@ -137,8 +139,8 @@ def get(value: Any, *path: str) -> Any:
     return value
 
 
-def _row(call: Any, index: int, choices: int, identity: str, usage: Any) -> Request:
-    """Say what every row of a call says. ``usage`` sums over choices and prompts: of one it tells where it is alone."""
+def _request(call: Any, index: int, choices: int, identity: str, usage: Any) -> Request:
+    """Make what the requests of a call share. ``usage`` sums over choices and prompts: it counts where one is alone."""
     prompts = _prompts(call.body)
     per_prompt = max(choices // prompts, 1)
     server = call.server
@@ -201,7 +203,7 @@ def _tokens_of(choice: Any) -> int:
 
 
 def _finish_of(response: Any) -> str:
-    """Say how a response of the responses API ended."""
+    """Return how a response of the responses API ended."""
     word = str(get(response, "incomplete_details", "reason") or get(response, "status") or "")
     return FINISH.get(word, word)
 
