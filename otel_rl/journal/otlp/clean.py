@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
+
+if TYPE_CHECKING:
+    from google.protobuf.internal.containers import RepeatedCompositeFieldContainer as Repeated
 
 INT64_MIN: Final = -(1 << 63)
 INT64_MAX: Final = (1 << 63) - 1
@@ -22,22 +25,6 @@ UNENCODABLE: Final = (TypeError, ValueError, ArithmeticError, AttributeError, Lo
 
 A RuntimeError means that another thread changes a dict.
 """
-
-
-class KeyValues(Protocol):
-    """A repeated ``KeyValue`` field."""
-
-    def add(self, *, key: str) -> KeyValue: ...
-
-    def __delitem__(self, index: int) -> None: ...
-
-
-class AnyValues(Protocol):
-    """A repeated ``AnyValue`` field."""
-
-    def add(self) -> AnyValue: ...
-
-    def __delitem__(self, index: int) -> None: ...
 
 
 class Cleaner:
@@ -83,7 +70,7 @@ class Cleaner:
         self.counts["time_clamped"] += 1
         return start_ns, start_ns
 
-    def fill(self, target: KeyValues, attributes: Mapping[Any, Any] | None) -> int:
+    def fill(self, target: Repeated[KeyValue], attributes: Mapping[Any, Any] | None) -> int:
         """Add attributes to a repeated ``KeyValue``.
 
         Returns:
@@ -128,7 +115,7 @@ class Cleaner:
             return value is None
         return True
 
-    def _set_list(self, target: AnyValues, elements: list[Any] | tuple[Any, ...]) -> None:
+    def _set_list(self, target: Repeated[AnyValue], elements: list[Any] | tuple[Any, ...]) -> None:
         """Add the elements of a list; one that is a list itself is dropped."""
         self.counts["list_cut"] += len(elements) > MAX_LIST
         for element in elements[:MAX_LIST]:
