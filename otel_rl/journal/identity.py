@@ -69,8 +69,9 @@ class WriterIdentity:
         names = {field.name for field in fields(cls)}
         try:
             values: dict[str, Any] = json.loads(payload)
-            return cls(**{name: value for name, value in values.items() if name in names})
-        except (ValueError, AttributeError, TypeError):
+            known = {name: value for name, value in values.items() if name in names}
+            return cls(**known) if isinstance(known["writer"], str) else None
+        except (ValueError, AttributeError, KeyError, TypeError):
             return None
 
     def is_alive(self, silent_s: Callable[[], float], is_closed: Callable[[], bool] = lambda: False) -> bool:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
-from opentelemetry.proto.common.v1.common_pb2 import AnyValue
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
+
+if TYPE_CHECKING:
+    from google.protobuf.internal.containers import RepeatedCompositeFieldContainer as Repeated
 
 INT64_MIN: Final = -(1 << 63)
 INT64_MAX: Final = (1 << 63) - 1
@@ -22,12 +25,6 @@ UNENCODABLE: Final = (TypeError, ValueError, ArithmeticError, AttributeError, Lo
 
 A RuntimeError means that another thread changes a dict.
 """
-
-
-class KeyValues(Protocol):
-    """A repeated ``KeyValue`` field."""
-
-    def add(self, *, key: str, value: AnyValue) -> object: ...
 
 
 class Cleaner:
@@ -73,7 +70,7 @@ class Cleaner:
         self.counts["time_clamped"] += 1
         return start_ns, start_ns
 
-    def fill(self, target: KeyValues, attributes: Mapping[Any, Any] | None) -> int:
+    def fill(self, target: Repeated[KeyValue], attributes: Mapping[Any, Any] | None) -> int:
         """Add attributes to a repeated ``KeyValue``.
 
         Returns:
@@ -86,45 +83,43 @@ class Cleaner:
         for raw_key, raw_value in items:
             if len(seen) == MAX_ATTRIBUTES:
                 break
-            key, value = self.name(raw_key) if isinstance(raw_key, str) else "", self.value(raw_value)
-            if key and key not in seen and value is not None:
-                seen.add(key)
-                target.add(key=key, value=value)
+            key = self.name(raw_key) if isinstance(raw_key, str) else ""
+            if key and key not in seen:
+                if self._set(target.add(key=key).value, raw_value):
+                    seen.add(key)
+                else:
+                    del target[-1]
         dropped = len(items) - len(seen)
         self.counts["attributes_dropped"] += dropped
         return dropped
 
-    def value(self, value: object) -> AnyValue | None:
-        """Make an attribute's value; None if OTLP has no such type."""
-        if isinstance(value, list | tuple):
-            return self._list(value)
-        result = AnyValue()
+    def _set(self, target: AnyValue, value: object) -> bool:
+        """Set an attribute's value; False if OTLP has no such type."""
         if isinstance(value, bool):
-            result.bool_value = value
+            target.bool_value = value
         elif isinstance(value, int) and INT64_MIN <= value <= INT64_MAX:
-            result.int_value = value
+            target.int_value = value
         elif isinstance(value, float):
-            result.double_value = value
+            target.double_value = value
         elif isinstance(value, str):
-            result.string_value = self.text(value)
+            target.string_value = self.text(value)
         elif isinstance(value, int):
             self.counts["int_as_text"] += 1
-            result.string_value = self.text(str(value) if value.bit_length() < self.max_text else hex(value))
-        elif value is not None:
-            self.counts["value_dropped"] += 1
-            return None
-        return result
+            target.string_value = self.text(str(value) if value.bit_length() < self.max_text else hex(value))
+        elif isinstance(value, list | tuple):
+            self._set_list(target.array_value.values, value)
+            target.array_value.SetInParent()
+        else:
+            target.SetInParent()
+            self.counts["value_dropped"] += value is not None
+            return value is None
+        return True
 
-    def _list(self, elements: list[Any] | tuple[Any, ...]) -> AnyValue:
-        """Make a list; an element that is a list itself is dropped."""
-        result = AnyValue()
-        result.array_value.SetInParent()
-        if len(elements) > MAX_LIST:
-            self.counts["list_cut"] += 1
+    def _set_list(self, target: Repeated[AnyValue], elements: list[Any] | tuple[Any, ...]) -> None:
+        """Add the elements of a list; one that is a list itself is dropped."""
+        self.counts["list_cut"] += len(elements) > MAX_LIST
         for element in elements[:MAX_LIST]:
-            is_nested = isinstance(element, list | tuple)
-            value = None if is_nested else self.value(element)
-            self.counts["value_dropped"] += is_nested
-            if value is not None:
-                result.array_value.values.append(value)
-        return result
+            if isinstance(element, list | tuple):
+                self.counts["value_dropped"] += 1
+            elif not self._set(target.add(), element):
+                del target[-1]
