@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from otel_rl import vocabulary
-from otel_rl.analysis.memory import MemoryPeak, activation_peak, stage_peak
+from otel_rl.analysis.memory import PeakBounds, activation_peak, stage_peak
 from otel_rl.process.state import Trace
 from otel_rl.records import Point, Value
 from otel_rl.trace.stage import Stage
@@ -81,23 +81,23 @@ class Activations:
                 self._emit(Point(vocabulary.ACTIVATION, step.highest, step.end_ns))
 
 
-def _peak(forward: Stage, backward: Stage) -> MemoryPeak | None:
+def _peak(forward: Stage, backward: Stage) -> PeakBounds | None:
     within = [_within(stage) for stage in (forward, backward)]
     known = [one for one in within if one is not None]
     first = forward.before and forward.before[1]
     ends = [stage.before and stage.before[1] for stage in (forward, backward)]
     if first is None or len(known) < len(within) or len({end and end.device for end in ends}) > 1:
         return None
-    both = MemoryPeak(max(one.low for one in known), max(one.high for one in known))
+    both = PeakBounds(max(one.low for one in known), max(one.high for one in known))
     return activation_peak(both, first.allocated)
 
 
-def _within(stage: Stage) -> MemoryPeak | None:
+def _within(stage: Stage) -> PeakBounds | None:
     """Bound the peak of live bytes within a stage; its own where peaks are reset for it."""
     attributes = stage.attributes or {}
     own = attributes.get(vocabulary.ALLOCATED_PEAK)
     if isinstance(own, int) and attributes.get(vocabulary.ALLOCATED_PEAK_EXACT) is True:
-        return MemoryPeak(own, own)
+        return PeakBounds(own, own)
     start, end = stage.before and stage.before[1], stage.after and stage.after[1]
     if start is None or end is None:
         return None
