@@ -23,6 +23,7 @@ from torch.distributed import _functional_collectives as functional
 from torch.nn.parallel import DistributedDataParallel
 
 import otel_rl
+from otel_rl.comm.memory import comm
 from otel_rl.process.state import state
 
 
@@ -30,13 +31,13 @@ def repeat(operation: Callable[[], object], *, known: bool = True) -> Callable[[
     """Make a function that does an operation many times and forgets what was queued."""
 
     def run(count: int) -> None:
-        wrapped = list(state.comm.wrapped)
+        wrapped = list(comm.wrapped)
         if not known:
-            state.comm.wrapped.clear()
+            comm.wrapped.clear()
         for _ in range(count):
             operation()
         for model in wrapped:
-            state.comm.wrapped.add(model)
+            comm.wrapped.add(model)
         state.queue.clear()
 
     return run

@@ -19,7 +19,7 @@ import shipping
 from measure import Figure, keep, show
 from step_time import step
 
-from otel_rl.flusher.dispatch import Intake
+from otel_rl.flusher.dispatch import Dispatcher
 from otel_rl.metrics.record import Fold
 from otel_rl.process.state import Trace
 from otel_rl.records import Point
@@ -53,12 +53,12 @@ def steps(collectives: int) -> Callable[[int], tuple[list[Any], int]]:
 def measure(name: str, make: Callable[[int], tuple[list[Any], int]], cycles: int) -> Figure:
     """Hand over cycle after cycle."""
     fold = Fold(0)
-    intake = Intake(fold)
+    dispatcher = Dispatcher(fold)
     times = []
     for cycle in range(cycles + 5):
         records, count = make(cycle)
         began = time.thread_time_ns()
-        taken = intake.take((), records, is_asked=False, is_all=True, is_last=False)
+        taken = dispatcher.dispatch((), records, is_asked=False, is_all=True, is_last=False)
         times.append((time.thread_time_ns() - began) / count / 1e3)
         del taken  # encoded by now
         fold.take(cycle)

@@ -13,12 +13,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from dataclasses import field as dataclass_field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 from urllib.parse import unquote
 
 from otel_rl.vocabulary import SERVICE_NAME
 
 PREFIX = "OTEL_RL_"
+ProcessKind = Literal["driver", "rank", "worker", "engine"]
+"""A driver holds the steps alone, or has workers; a rank holds them together with others. Workers, and engines that
+generate, belong to the run of a process that they work for, and emit no step's root."""
 MIB = 1 << 20
 LAUNCH = PREFIX + "LAUNCH"
 """Mark by which `otel-rl run` finds its processes: the ids of enclosing launches, outermost first, joined by `/`."""
@@ -118,6 +121,12 @@ def _sampler(text: str) -> str:
     return base
 
 
+def _kind(text: str) -> str:
+    if text.lower() not in get_args(ProcessKind):
+        raise ValueError("driver, rank, worker or engine")
+    return text.lower()
+
+
 def _histograms(text: str) -> str:
     if text.lower() not in {EXPONENTIAL, "explicit_bucket_histogram"}:
         raise ValueError(f"{EXPONENTIAL} or explicit_bucket_histogram")
@@ -175,6 +184,13 @@ class Config:
         _attempt,
         "",
         "the attempt's id, equal on all ranks and new at each start; by default rank 0 makes it",
+    )
+    process_kind: ProcessKind | Literal[""] = _setting(
+        "OTEL_RL_PROCESS_KIND",
+        _kind,
+        "",
+        "`driver`, `rank`, `worker` or `engine`, where the process cannot know it; a worker or an engine belongs to "
+        "the run of the first carrier that it uses",
     )
     integrations: tuple[str, ...] = _setting(
         "OTEL_RL_INTEGRATIONS", _names, ("auto",), "what to instrument, comma-separated; `auto`: whatever is imported"

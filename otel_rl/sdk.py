@@ -41,7 +41,7 @@ from otel_rl.config import LIMITS, ignored
 from otel_rl.guard import guard
 from otel_rl.ids import random_bits
 from otel_rl.journal.otlp.clean import UNENCODABLE
-from otel_rl.journal.otlp.wire import Request
+from otel_rl.journal.otlp.wire import OtlpRequest
 from otel_rl.process.state import state
 from otel_rl.records import Attributes, Value
 from otel_rl.trace.current import CONTEXT, SPAN_KEY, is_shared, leave_context, seen_without_us
@@ -50,7 +50,6 @@ from otel_rl.vocabulary import EXCEPTION_MESSAGE, EXCEPTION_STACKTRACE
 
 BATCH = 512
 DEFAULT_LIMIT = 128
-"""The SDK's, of every count."""
 THEIRS = object()
 """Says that the program has a provider of its own."""
 OF_API: Any = trace_api.ProxyTracer._tracer
@@ -77,11 +76,9 @@ class Ids(IdGenerator):
     """Ids from our private generator: the SDK's draws from ``random``, which is the training program's."""
 
     def generate_span_id(self) -> int:
-        """Draw a span id."""
         return random_bits(64) or 1
 
     def generate_trace_id(self) -> int:
-        """Draw a trace id."""
         return random_bits(128) or 1
 
 
@@ -94,11 +91,9 @@ class Ours(trace_api.Span):
     """The innermost stage around it."""
 
     def get_span_context(self) -> trace_api.SpanContext:
-        """Return what propagates."""
         return self.own_context() if is_shared() else seen_without_us(self.outside)
 
     def own_context(self) -> trace_api.SpanContext:
-        """Return the ids of the span, whoever serves tracers."""
         return super().get_span_context()  # type: ignore[safe-super]
 
 
@@ -150,7 +145,6 @@ class ToQueue(SpanProcessor):
         self._open.add(span)
 
     def on_end(self, span: ReadableSpan) -> None:
-        """Queue a sampled span."""
         context = span.context
         if state.on and context is not None and context.trace_flags.sampled and context.span_id not in self._inherited:
             state.add(span)
@@ -164,7 +158,6 @@ class OurTracerProvider(TracerProvider):
     """The SDK's tracer provider, known as ours."""
 
     def get_tracer(self, *args: Any, **kwargs: Any) -> trace_api.Tracer:
-        """Make a tracer for one library."""
         tracer = super().get_tracer(*args, **kwargs)
         if type(tracer) is Tracer:
             tracer.__class__ = OurTracer
@@ -199,7 +192,6 @@ class Collected(MetricReader):
         self._data: MetricsData | None = None
 
     def take(self) -> MetricsData | None:
-        """Collect now."""
         self.collect()
         data, self._data = self._data, None
         return data
@@ -269,7 +261,7 @@ class Providers:
         self.reader = None
         self.queue.in_child()
 
-    def encode(self, spans: list[ReadableSpan], resource: Attributes) -> list[Request]:
+    def encode(self, spans: list[ReadableSpan], resource: Attributes) -> list[OtlpRequest]:
         """Encode other libraries' spans with the stock encoder and the resource of this process. Cost: 40 us a span."""
         requests = []
         for first in range(0, len(spans), BATCH):
@@ -280,7 +272,7 @@ class Providers:
                 requests += _one_by_one(batch, resource)
         return requests
 
-    def collect(self, resource: Attributes) -> list[Request]:
+    def collect(self, resource: Attributes) -> list[OtlpRequest]:
         """Collect the metrics that other libraries recorded through our meter provider."""
         if self.reader is None:
             return []
@@ -293,7 +285,7 @@ class Providers:
             part.resource.CopyFrom(_resource(resource))
             count += sum(_points(metric) for scope in part.scope_metrics for metric in scope.metrics)
         now = state.now()
-        return [Request("metrics", message.SerializeToString(), count, now, now)] if count else []
+        return [OtlpRequest("metrics", message.SerializeToString(), count, now, now)] if count else []
 
 
 def see_provider(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
@@ -344,7 +336,7 @@ def _let_go_of_meters() -> None:
             instrument._real_instrument = None
 
 
-def _spans_request(spans: list[ReadableSpan], resource: Attributes) -> Request:
+def _spans_request(spans: list[ReadableSpan], resource: Attributes) -> OtlpRequest:
     message = encode_spans(spans)
     for part in message.resource_spans:
         part.resource.CopyFrom(_resource(resource))
@@ -352,7 +344,7 @@ def _spans_request(spans: list[ReadableSpan], resource: Attributes) -> Request:
         _leave_out_content(message)
     first_ns = min(span.start_time or 0 for span in spans)
     last_ns = max(span.end_time or 0 for span in spans)
-    return Request("traces", message.SerializeToString(), len(spans), first_ns, last_ns)
+    return OtlpRequest("traces", message.SerializeToString(), len(spans), first_ns, last_ns)
 
 
 def _leave_out_content(message: ExportTraceServiceRequest) -> None:
@@ -371,7 +363,7 @@ def _leave_out_content(message: ExportTraceServiceRequest) -> None:
                     holder.attributes.extend(kept)
 
 
-def _one_by_one(spans: list[ReadableSpan], resource: Attributes) -> list[Request]:
+def _one_by_one(spans: list[ReadableSpan], resource: Attributes) -> list[OtlpRequest]:
     """Encode spans of which at least one cannot be: the stock encoder gives up the whole batch for it."""
     requests = []
     for span in spans:

@@ -22,6 +22,7 @@ from otel_rl.integrations import MODULES, NEEDS, choice
 from otel_rl.journal.read import SpanView, open_run
 from otel_rl.process.state import state
 from otel_rl.report.build import build_report
+from otel_rl.trace.memory import tracing
 from tests.fixtures import RUN, Recording
 
 
@@ -42,10 +43,10 @@ def integration(
 
 def test_a_second_call_does_nothing(recording: Recording) -> None:
     """One flusher, one set-up, one journal."""
-    before = state.identity, state.phase.tree, recording.flusher, threads()
+    before = state.identity, tracing.phase, recording.flusher, threads()
     otel_rl.instrument()
     otel_rl.instrument([])
-    assert before == (state.identity, state.phase.tree, recording.flusher, threads())
+    assert before == (state.identity, tracing.phase, recording.flusher, threads())
     assert 1 == len(threads())
 
 
@@ -57,7 +58,7 @@ def test_recording_can_be_switched_on_again(stubbed: Recording) -> None:
             pass
         otel_rl.uninstrument()
         otel_rl.uninstrument()
-        assert (False, 0, set(), None) == (state.on, len(state.queue), state.open, state.container)
+        assert (False, 0, set(), None) == (state.on, len(state.queue), tracing.open, tracing.container)
     run = stubbed.run()
     assert 3 == len(run.journals) == sum(span.name == "rl.loop" for span in run.spans())
 
@@ -313,7 +314,7 @@ def test_a_variable_of_others_is_said_in_one_line(
 def test_a_process_that_did_not_ask_leaves_no_trace(stubbed: Recording) -> None:
     """Until it opens a stage: then it has a set-up like any other."""
     entry.autoload()
-    assert (True, None, [], False) == (state.on, state.container, threads(), stubbed.root.exists())
+    assert (True, None, [], False) == (state.on, tracing.container, threads(), stubbed.root.exists())
     otel_rl.uninstrument()
     assert not stubbed.root.exists()
     entry.autoload()

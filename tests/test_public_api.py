@@ -14,6 +14,7 @@ import pytest
 import otel_rl
 
 PUBLIC = [
+    "Carrier",
     "ConfigurationError",
     "NotPossibleError",
     "__version__",

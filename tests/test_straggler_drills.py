@@ -21,9 +21,9 @@ from otel_rl import vocabulary as v
 from otel_rl.analysis.stage_calls import StageCall
 from otel_rl.analysis.waits import transfers
 from otel_rl.journal.read import Run, open_run
-from otel_rl.report.read.attributes import KEYS
 from otel_rl.report.read.average import average
 from otel_rl.report.read.collect import collect
+from otel_rl.report.read.span_attributes import KEYS
 from otel_rl.runs.calls import Calls, is_work, matched
 from tests.programs.launch import HERE, launcher, run
 from tests.programs.straggle import SKEW_NS, SLOW_RANK

@@ -24,7 +24,6 @@ EXEMPLARS_S = 30.0
 Ended = tuple[int, Stage]
 """A stage and its duration, ns."""
 MOST_NAMES = 20_000
-"""Names of stages that are remembered."""
 
 
 class StageMetrics:
@@ -41,7 +40,7 @@ class StageMetrics:
         self._told = -inf
         """When the last exemplars were told, s."""
 
-    def take(self, stages: Iterator[Stage]) -> None:
+    def add(self, stages: Iterator[Stage]) -> None:
         """Take in stages that have ended.
 
         A step is counted by the containers of the ranks, not by its root, which only rank 0 has.
@@ -54,7 +53,6 @@ class StageMetrics:
             alike.append((stage.ended - stage.began, stage))
 
     def _counted_with(self, stage: Stage) -> list[Ended]:
-        """Give those that this one belongs to."""
         name, attributes = stage.name, stage.attributes or {}
         metric, _ = self._known.get(name) or self._name(name)
         if metric == STEP_DURATION and vocabulary.ITERATION not in attributes:
@@ -66,12 +64,7 @@ class StageMetrics:
         return alike
 
     def fold(self, fold: Fold, *, is_last: bool = False) -> None:
-        """Hand their durations over to the metrics, with the longest ones as exemplars, and begin anew.
-
-        Args:
-            fold: takes them.
-            is_last: no other call follows.
-        """
+        """Hand their durations over to the metrics, with the longest ones as exemplars, and begin anew."""
         waiting, self._waiting, self._plain = self._waiting, defaultdict(list), {}
         for (name, more), alike in waiting.items():
             metric, labels = self._known.get(name) or self._name(name)
@@ -85,7 +78,6 @@ class StageMetrics:
                 self._longest, self._told = {}, monotonic()
 
     def _keep(self, key: tuple[str, Labels], duration: int, stage: Stage) -> None:
-        """Keep the longest stage of a histogram, if a span tells of it."""
         trace, longest = stage.trace, self._longest.get(key)
         is_span = trace is not None and trace.sampled and trace.known
         if is_span and (longest is None or duration / 1e9 > longest.value):

@@ -20,7 +20,7 @@ from otel_rl.analysis.intervals import Interval, partition
 from otel_rl.comm.collectives import Collective
 from otel_rl.guard import errors
 from otel_rl.metrics.record import Fold
-from otel_rl.process.state import Trace, state
+from otel_rl.process.state import Trace
 from otel_rl.records import Labels, Point
 from otel_rl.trace.stage import Stage
 from otel_rl.vocabulary import CONTAINER
@@ -54,7 +54,6 @@ class Ended:
 
     def __init__(self) -> None:
         self.rows: list[Row] = []
-        """Stages."""
         self.collectives: list[Interval] = []
 
 
@@ -62,11 +61,6 @@ class StepTime:
     """Keeps what ended in each open step of this rank, and emits its numbers when the step ends."""
 
     def __init__(self, fold: Fold) -> None:
-        """Begin without steps.
-
-        Args:
-            fold: takes the metrics.
-        """
         self._fold = fold
         self._rows: dict[Trace | None, Ended | None] = {}
         """By trace of ours, oldest first; None where its container has ended. What has no trace is no key."""
@@ -78,13 +72,11 @@ class StepTime:
         self._told_ns = [0] * len(KINDS)
         """and how much of it the metric has."""
         self._until = 0
-        """End of the last container, monotonic, ns."""
         self._seen: set[str] = set()
         """Activities that have occurred: later steps have a point of each, of 0 too."""
         self._waited: set[str] = set()
-        """Reasons to wait, likewise."""
 
-    def take(self, records: Iterator[Any]) -> None:
+    def add(self, records: Iterator[Any]) -> None:
         """Take in the stages and collectives among what has ended; a container emits the numbers of its step."""
         trace: Trace | None = None
         ended: Ended | None = None
@@ -120,7 +112,6 @@ class StepTime:
         self._tell()
 
     def _stage(self, stage: Stage, kind: int, activity: int, rows: list[Row]) -> None:
-        """Take in a stage of which the name says nearly everything."""
         began, ended, attributes = stage.began, stage.ended, stage.attributes
         if attributes and v.COMM_HIDDEN in attributes and attributes[v.COMM_HIDDEN] is True:
             activity = INSEPARABLE
@@ -134,7 +125,7 @@ class StepTime:
 
     def _place(self, trace: Trace | None) -> Ended | None:
         """Find or make what is kept of a trace; None where no step of this process can count it."""
-        if trace is None or trace is state.inherited:
+        if trace is None or trace.is_carried:
             return None
         if not trace.step:
             ended = self._foreign.get(trace.trace_id)
@@ -153,7 +144,6 @@ class StepTime:
         return made
 
     def _layers_of(self, name: str) -> tuple[int, int]:
-        """Say which layers a stage is in by its name."""
         layers = (KINDS.index(kind_of(name)), ACTIVE)
         if name in (v.IDLE, v.CHECKPOINT) or name.startswith(CONTAINER):
             layers = SPECIAL
@@ -162,7 +152,6 @@ class StepTime:
         return layers
 
     def _special(self, stage: Stage, ended: Ended) -> None:
-        """Take in a stage of a name that does not say everything."""
         attributes = stage.attributes or {}
         kind, activity, reason = OTHER, ACTIVE, ""
         if stage.name == v.IDLE:
@@ -182,7 +171,6 @@ class StepTime:
     # --- when a container ends ----------------------------------------------------------------------------------------
 
     def _end(self, container: Stage, ended: Ended) -> None:
-        """Emit the numbers of a step, of set-up or of tear-down."""
         trace = container.trace
         if trace is None:
             return
@@ -223,7 +211,6 @@ class StepTime:
         self._total_ns[OTHER] += between_ns
 
     def _tell(self) -> None:
-        """Say how much time there was of each kind by now."""
         for place, (total_ns, told_ns) in enumerate(zip(self._total_ns, self._told_ns, strict=True)):
             if total_ns != told_ns:
                 self._fold.total(v.GOODPUT_TIME, total_ns / 1e9, KIND_LABELS[place])

@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from otel_rl.guard import attempt
 from otel_rl.hooks.arguments import Bind
 from otel_rl.process.state import state
+from otel_rl.requests.memory import generation
 from otel_rl.trace.importlib_bootstrap import not_counted
 from otel_rl.trace.stage import current_parent
 
@@ -287,7 +288,7 @@ class _AsyncItems:
 class Asked(_AsyncItems):
     """What the caller of an ``asked`` function has, and what is known of the call when its first item is there."""
 
-    __slots__ = ("_how", "args", "begun", "kwargs", "parent", "training")
+    __slots__ = ("_how", "args", "begun", "kwargs", "parent", "recording")
 
     def __init__(
         self,
@@ -314,7 +315,7 @@ class Asked(_AsyncItems):
             return await self._next(items.__anext__)
         self._begin = None  # nobody has asked the generator for anything yet
         target, before, first = self._how
-        self.begun, self.parent, self.training = monotonic_ns(), current_parent(), state.training
+        self.begun, self.parent, self.recording = monotonic_ns(), current_parent(), generation.recording
         if before is not None:
             attempt("begin", target, before, self.args, self.kwargs)
         try:

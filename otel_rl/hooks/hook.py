@@ -15,8 +15,10 @@ from otel_rl.guard import attempt, guard
 from otel_rl.hooks.arguments import Bind, binder
 from otel_rl.hooks.collective import around_collective
 from otel_rl.hooks.generators import Begin, First, asked, watched
+from otel_rl.process.hooked import hooking
 from otel_rl.process.state import state
 from otel_rl.records import Value
+from otel_rl.requests.memory import generation
 from otel_rl.trace.current import CURRENT
 from otel_rl.trace.importlib_bootstrap import not_counted
 from otel_rl.trace.stage import Stage, current_stage
@@ -57,7 +59,7 @@ class Hook:
     during: str = ""
     """Name of what has to be going on, a field of ``state.training`` that is not None then; else the call passes."""
     marks: bool = False
-    """Only append when each call returned (monotonic ns) to ``state.training.generating.marks``, if that is a list: for
+    """Only append when each call returned (monotonic ns) to ``generation.thread.marks``, if that is a list: for
     what is called for each token, is never compiled and no coroutine. Nothing of ours is called that could fail."""
     behind: Callable[[tuple[Any, ...]], object] | None = None
     """Only called, guarded, with the positional arguments of each call that has returned: for what is called for each
@@ -171,8 +173,8 @@ def _wrap_sync(hook: Hook, original: Callable[..., Any], bind: Bind | None) -> C
         is_off = not state.on or (during and getattr(state.training, during) is None)
         if (
             is_off
-            or state.is_tracing()
-            or state.compiler._is_compiling_flag
+            or hooking.is_tracing()
+            or hooking.compiler._is_compiling_flag
             or (covered is not None and attempt("look at", target, covered, args))
         ):
             return original(*args, **kwargs)
@@ -215,7 +217,7 @@ def _wrap_made(target: str, made: Capture, original: Callable[..., Any], bind: B
 
     @functools.wraps(original)
     def around(*args: Any, **kwargs: Any) -> Any:
-        result = state.uncompiled(original)(*args, **kwargs)
+        result = hooking.uncompiled(original)(*args, **kwargs)
         if state.on:
             if kwargs and bind is not None:
                 args, kwargs = bind(args, kwargs)
@@ -231,7 +233,7 @@ def _wrap_marks(original: Callable[..., Any]) -> Callable[..., Any]:
     def around(*args: Any, **kwargs: Any) -> Any:
         result = original(*args, **kwargs)
         if state.on:
-            marks = state.training.generating.marks
+            marks = generation.thread.marks
             if marks is not None:
                 marks.append(monotonic_ns())
         return result

@@ -15,20 +15,21 @@ from otel_rl.guard import guard
 from otel_rl.metrics.record import refuse
 from otel_rl.observing import network
 from otel_rl.observing.batch import KEYS
-from otel_rl.observing.book import Book, Shown
+from otel_rl.observing.book import Book, Shown, book
 from otel_rl.probes import deferred
+from otel_rl.probes.deferred import deferral
 from otel_rl.probes.host_arrays import of_own
+from otel_rl.process.hooked import hooking
 from otel_rl.process.state import state
-from otel_rl.records import Later
+from otel_rl.records import Deferred
+from otel_rl.trace.memory import tracing
 from otel_rl.trace.stage import Stage, current_stage
 
 LIMIT_BYTES: Final = 256 << 20
 """Copies that may wait for the flusher; a batch beyond that is not taken."""
 LIMIT_ROWS: Final = 65_536
-"""Rows of a list."""
 LIMIT_CONFIGURATIONS: Final = 32
 HOST: Final = ("cpu", "meta")
-"""Kinds of devices whose tensors are the host's."""
 NOTHING: Final[frozenset[str]] = frozenset()
 """Of a batch whose masks alone are shown the ledger notes nothing."""
 
@@ -58,7 +59,7 @@ def observe(*, model: Any = None, batch: Mapping[str, Any] | None = None) -> Non
 
     Emits: ``rl.flops.*``, ``rl.ledger.*``. Cost: docs/model.md; no synchronisation, no random number.
     """
-    if not state.on or state.is_compiling():
+    if not state.on or hooking.is_compiling():
         return
     with guard("observe"):
         seen = None if model is None else show(model)
@@ -71,18 +72,8 @@ def observe(*, model: Any = None, batch: Mapping[str, Any] | None = None) -> Non
                 take(batch, stage=_stage_of_ours(names), seen=seen, boundary=names[0])
 
 
-def book() -> Book:
-    """Give what this process has observed."""
-    found: Book | None = state.training.observed
-    if found is None:
-        made = Book()
-        found = state.training.observed = state.training.observed or made  # another thread may have been here
-    return found
-
-
 def show(model: Any) -> network.Seen | None:
-    """Read a model, the first time that it is shown; None of what is none."""
-    known = book()
+    known, book.is_open = book, True
     seen: network.Seen | None
     if isinstance(model, Mapping):
         seen = _of_configuration(known, dict(model))
@@ -110,21 +101,14 @@ def _of_configuration(known: Book, config: dict[str, Any]) -> network.Seen:
 
 
 def take(batch: Any, *, stage: str, seen: network.Seen | None = None, **how: Any) -> None:
-    """Take a batch in that is not one of an evaluation.
-
-    Args:
-        batch: as ``observe`` takes it.
-        stage: of ours that handles it.
-        seen: the model that handles it; by default the one that was shown last.
-        how: further fields of ``Shown``.
-    """
+    """Take a batch in that is not one of an evaluation."""
     shown = _shown(stage, seen, how)
     if shown is None:
         return
     if not isinstance(batch, Mapping):
         refuse("no_batch", "otel_rl.observe takes a batch as a mapping, not %s", type(batch).__name__)
         return
-    known = book()
+    known = book
     given = {key: value for key, value in batch.items() if key in KEYS and value is not None and _is_here(key, value)}
     if not _fits(known, sum(map(_size, given.values()))):
         return
@@ -152,16 +136,7 @@ def take(batch: Any, *, stage: str, seen: network.Seen | None = None, **how: Any
 def take_masks(
     masks: Mapping[str, Any], *, stage: str, seen: network.Seen | None, kept: int | None = None, **how: Any
 ) -> None:
-    """Take in the masks of a batch, which FLOPs are counted from; on the host they are not copied.
-
-    Args:
-        masks: ``attention_mask``, or ``prompt_mask`` and ``completion_mask``: tensors (B, T) of one device, as
-            ``observe`` takes them; nobody may change them on the host.
-        stage: that handles the batch.
-        seen: the model that handles it.
-        kept: so many of the last columns of ``attention_mask`` are the responses, where no mask of their own says it.
-        how: further fields of ``Shown``.
-    """
+    """Take in the masks of a batch, which FLOPs are counted from; on the host they are not copied."""
     for mask in masks.values():
         if mask.device.type not in HOST or hasattr(mask, "placements"):
             if kept is not None:
@@ -171,28 +146,29 @@ def take_masks(
             return
     shown = _shown(stage, seen, {"parts": NOTHING, **how})
     if shown is not None:
-        state.add(Later(book().take_masks, (shown, masks, kept)))
+        state.add(Deferred(book.take_masks, (shown, masks, kept)))
 
 
 def _shown(stage: str, seen: network.Seen | None, how: Mapping[str, Any]) -> Shown | None:
     """Say where a batch is shown; None outside of a step."""
-    container = state.container
+    container = tracing.container
     attributes = container.attributes if container is not None else None
     if container is None or not attributes or vocabulary.ITERATION not in attributes or container.trace is None:
         refuse("outside_step", "otel_rl.observe: a batch outside of a step is not used")
         return None
+    book.is_open = True
+    loop, _, number = container.trace.step.rpartition(" ")
     return Shown(
         stage=stage,
         trace=container.trace,
-        step=attributes[vocabulary.ITERATION],
-        loop=attributes[vocabulary.LOOP_NAME],
-        seen=seen or book().last,
+        step=int(number),
+        loop=loop,
+        seen=seen or book.last,
         **how,
     )
 
 
 def _fits(known: Book, size: int) -> bool:
-    """Say whether so many bytes may wait for the flusher too."""
     if known.taken_bytes - known.done_bytes + size <= LIMIT_BYTES:
         return True
     refuse("too_many_bytes", "otel_rl.observe: %d bytes would wait at once; a batch is left out", LIMIT_BYTES)
@@ -200,8 +176,7 @@ def _fits(known: Book, size: int) -> bool:
 
 
 def _stages() -> list[Stage]:
-    """Give the current stage and what is around it, innermost first: that is still open."""
-    opened = {one.span_id: one for one in state.open.copy() if one.__class__ is Stage}
+    opened = {one.span_id: one for one in tracing.open.copy() if one.__class__ is Stage}
     stage, found = current_stage(), []
     while stage is not None:
         found.append(stage)
@@ -215,7 +190,7 @@ def _is_evaluation(stage: Stage) -> bool:
 
 def _names(stages: list[Stage]) -> list[str]:
     """Name them, the step last; not the stage of an optimizer, which puts itself around what a closure calls."""
-    within = [stage.name for stage in stages if stage is not state.container]
+    within = [stage.name for stage in stages if stage is not tracing.container]
     return [*(name for name in within if name != vocabulary.OPTIMIZER), vocabulary.LOOP]
 
 
@@ -243,19 +218,16 @@ def _is_here(key: str, value: Any) -> bool:
 
 
 def _is_dense(value: Any) -> bool:
-    """Say whether a tensor of a device is none that is sparse, nested or quantized."""
     is_other = getattr(value, "is_nested", False) or getattr(value, "is_quantized", False)
     return not is_other and str(getattr(value, "layout", "torch.strided")) == "torch.strided"
 
 
 def _device_of(value: Any) -> str:
-    """Name the kind of device that holds a tensor; empty for what is the host's."""
     kind = getattr(getattr(value, "device", None), "type", "cpu")
     return kind if kind not in HOST and hasattr(value, "element_size") else ""
 
 
 def _capture(key: str, value: Any) -> Any:
-    """Copy one entry of the host; None if it cannot be read."""
     try:
         return _copy(value)
     except (TypeError, ValueError, RuntimeError) as error:
@@ -264,7 +236,6 @@ def _capture(key: str, value: Any) -> Any:
 
 
 def _copy(value: Any, depth: int = 1) -> Any:
-    """Copy a tensor, an array, a number or a list of them."""
     numpy = sys.modules.get("numpy")
     if numpy is None:
         raise RuntimeError("numpy is not loaded")
@@ -286,7 +257,6 @@ def _copy(value: Any, depth: int = 1) -> Any:
 
 
 def _size(value: Any) -> int:
-    """Count the bytes of a tensor, an array or rows of them; 0 for numbers in lists."""
     if isinstance(value, (list, tuple)):
         return sum(map(_size, value)) if value and hasattr(value[0], "dtype") else 0
     if hasattr(value, "element_size"):
@@ -296,21 +266,20 @@ def _size(value: Any) -> int:
 
 def _from_host(known: Book, shown: Shown, values: dict[str, Any], size: int) -> bool:
     """Hand over copies of the host's, behind what is on its way from a device: the ledger compares in that order."""
-    if state.training.deferred:
+    if deferral.pending:
         deferred.resolve()
-    if not state.training.deferred:
-        return state.add(Later(known.take, (shown, values, size)))
-    if len(state.training.deferred) >= deferred.LIMIT:
+    if not deferral.pending:
+        return state.add(Deferred(known.take, (shown, values, size)))
+    if len(deferral.pending) >= deferred.LIMIT:
         refuse("device_too_late", "otel_rl.observe: a batch would wait behind too many of a device")
         return False
-    if not state.add(Later(known.expect, (shown, 1))):
+    if not state.add(Deferred(known.expect, (shown, 1))):
         return False
     deferred.follow(lambda _: known.arrived(shown, values, {}, size))
     return True
 
 
 def _from_device(known: Book, shown: Shown, values: dict[str, Any], remote: dict[str, Any], size: int) -> bool:
-    """Ask for copies of what lies on a device; say whether they will come."""
     names, tensors = tuple(remote), [one.detach() for one in remote.values()]
     if not known.device:
         known.device = network.device_name(tensors[0])
@@ -318,14 +287,14 @@ def _from_device(known: Book, shown: Shown, values: dict[str, Any], remote: dict
     def use(hosts: list[Any]) -> Any:
         return known.arrived(shown, values, dict(zip(names, hosts, strict=True)), size)
 
-    if not state.add(Later(known.expect, (shown, 1))):
+    if not state.add(Deferred(known.expect, (shown, 1))):
         return False
     is_coming = False
     try:
         is_coming = deferred.copy(tensors[0].device.type, tensors, use)
     finally:
         if not is_coming:
-            state.add(Later(known.expect, (shown, -1)))
+            state.add(Deferred(known.expect, (shown, -1)))
     if not is_coming:
         refuse("device_too_late", "otel_rl.observe: a batch could not be copied from its device")
     return is_coming

@@ -15,7 +15,6 @@ KINDS: Final = {"i": "integer", "u": "integer", "b": "boolean", "f": "float"}
 
 
 def kind_of(array: Array) -> str:
-    """Name the kind of an array's type."""
     return KINDS.get(array.dtype.kind) or str(array.dtype)
 
 
@@ -53,7 +52,6 @@ def sample_sums(numbers_B: Array) -> tuple[int, int]:
 
 
 def mask_sums(mask_BT: Array) -> MaskSums:
-    """Say where a mask is true."""
     rows, columns = mask_BT.shape
     if not rows or not columns:
         return MaskSums(0, 0, 0, 0, 0)

@@ -56,23 +56,17 @@ class Table:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Rows and columns."""
         shape: tuple[int, ...] = self.array.shape
         return shape
 
     def everywhere(self) -> Array:
-        """Say where there is something."""
         import numpy as np
 
         return np.ones(self.shape, bool) if self.has_BT is None else self.has_BT
 
 
 def read(values: Mapping[str, Any]) -> Part:
-    """Find the part, its mask, the lengths and the numbers that must be finite.
-
-    Args:
-        values: by the keys of ``KEYS``: numpy arrays, or lists of rows.
-    """
+    """Find the part, its mask, the lengths and the numbers that must be finite."""
     part = Part()
     tables = {key: table for key, value in values.items() if (table := _table(key, value, part)) is not None}
     whole = _whole(tables, part)

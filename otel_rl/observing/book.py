@@ -20,9 +20,11 @@ from otel_rl.observing.network import Formula, Seen, formula_of
 from otel_rl.observing.passes import Group
 from otel_rl.observing.rates import FORWARD_ONLY, TRAINING, Work
 from otel_rl.probes.host_arrays import of_host, of_own
+from otel_rl.process.memory import Memory
 from otel_rl.process.state import Trace, state
 from otel_rl.records import Count, Labels, Log, Point
 from otel_rl.requests.parents import Stages
+from otel_rl.trace.memory import tracing
 from otel_rl.trace.stage import Stage
 from otel_rl.vocabulary import CONTAINER
 
@@ -40,7 +42,6 @@ class Shown(NamedTuple):
     """One batch that was shown, and where."""
 
     stage: str
-    """Of ours: the nearest one around the call."""
     trace: Trace
     step: int
     loop: str
@@ -62,40 +63,40 @@ class Shown(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Step:
+class StepBook:
+    """What was observed of one step."""
+
     group: Group
     work: Work = field(default_factory=Work)
     container: Stage | None = None
-    """Once it has ended."""
     waiting: int = 0
-    """Batches on their way from a device."""
 
 
-class Book:
+@dataclass(eq=False)
+class Book(Memory):
     """Everything observed by this process."""
 
-    def __init__(self) -> None:
-        self.models: WeakKeyDictionary[Any, Seen] = WeakKeyDictionary()
-        """By module; the training thread's own, as those that follow."""
-        self.trainers: WeakKeyDictionary[Any, tuple[Seen | None, Seen | None]] = WeakKeyDictionary()
-        """Policy and reference."""
-        self.looked_ns = 0
-        """When the ledger looked at a trainer's rollout last, monotonic."""
-        self.looked_at = ""
-        """The rollout that is being consumed, if the ledger looks at it."""
-        self.configurations: list[Seen] = []
-        """Models that were shown as mappings, the last one that was made first."""
-        self.last: Seen | None = None
-        """The model that was shown last: it handles the batches that come without one."""
-        self.device = ""
-        """Name of the device that the last batch lay on."""
-        self.taken_bytes = 0
-        """Copied by the training thread."""
-        self.done_bytes = 0
-        """Of them read by the flusher."""
-        self._steps: dict[Trace, _Step] = {}
-        self._groups: dict[str, Group] = {}
-        self._noted: set[str] = set()
+    is_open: bool = False
+    """Whether anything was observed."""
+    models: WeakKeyDictionary[Any, Seen] = field(default_factory=WeakKeyDictionary)
+    """By module. The training thread owns this field and the next ones."""
+    trainers: WeakKeyDictionary[Any, tuple[Seen | None, Seen | None]] = field(default_factory=WeakKeyDictionary)
+    looked_ns: int = 0
+    """When the ledger read a trainer's last rollout, monotonic."""
+    looked_at: str = ""
+    """The rollout that is being consumed, if the ledger reads it."""
+    configurations: list[Seen] = field(default_factory=list)
+    """Models that were shown as mappings, the newest first."""
+    last: Seen | None = None
+    """The model that was shown last: it handles the batches that come without one."""
+    device: str = ""
+    taken_bytes: int = 0
+    """Bytes that the training thread has copied."""
+    done_bytes: int = 0
+    """Bytes of these that the flusher has read."""
+    steps: dict[Trace, StepBook] = field(default_factory=dict)
+    groups: dict[str, Group] = field(default_factory=dict)
+    logged: set[str] = field(default_factory=set)
 
     # --- what comes in ------------------------------------------------------------------------------------------------
 
@@ -111,13 +112,7 @@ class Book:
         yield from self.take(shown, {**values, **{key: of_own(one) for key, one in tensors.items()}}, 0)
 
     def take(self, shown: Shown, values: dict[str, Any], size: int) -> Made:
-        """Take a batch: count its FLOPs, note its sums.
-
-        Args:
-            shown: where.
-            values: numpy arrays and lists by their keys.
-            size: bytes, that are free again.
-        """
+        """Take a batch: count its FLOPs, note its sums."""
         self.done_bytes += size
         step = self._step(shown)
         part = read(values)
@@ -134,13 +129,7 @@ class Book:
             refuse("misfit", "otel_rl.observe: %s has another shape or type than the rest of its batch", key)
 
     def take_masks(self, shown: Shown, masks: Mapping[str, Any], kept: int | None) -> Made:
-        """Take in the masks of a batch as they lie on the host, where nobody changes them.
-
-        Args:
-            shown: where.
-            masks: tensors by their keys: ``attention_mask``, or ``prompt_mask`` and ``completion_mask``.
-            kept: so many of the last columns of ``attention_mask`` are the responses; None: it does not say.
-        """
+        """Take in the masks of a batch as they lie on the host, where nobody changes them."""
         lengths, responses = lengths_of({key: of_host(mask) for key, mask in masks.items()}, kept)
         return self._count(self._step(shown).work, shown, lengths, responses)
 
@@ -148,68 +137,62 @@ class Book:
         """See stages that have ended; a container of a rank is the end of its step."""
         for stage in stages:
             trace = stage.trace
-            if trace is None or not trace.step:
+            if trace is None or not trace.step or trace.is_carried:
                 continue
             if stage.name in rates.SCOPES:
-                step = self._steps.get(trace)
+                step = self.steps.get(trace)
                 if step is None:
                     if trace.is_phase:
                         continue  # no step: it may last as long as the process
                     step = self._make(trace, 0, "")
                 step.work.stage(stage, trace)
-            elif stage.coarse and stage.name.startswith(CONTAINER) and trace in self._steps:
-                self._steps[trace].container = stage
+            elif stage.coarse and stage.name.startswith(CONTAINER) and trace in self.steps:
+                self.steps[trace].container = stage
 
     # --- what goes out ------------------------------------------------------------------------------------------------
 
     def due(self, late: Collection[Trace | None], stages: Stages, *, is_last: bool) -> Made:
-        """Give the numbers and rows of the steps that are over.
-
-        Args:
-            late: traces of which stages still wait for their device.
-            stages: all that have been seen.
-            is_last: nothing will come any more.
-        """
+        """Give the numbers and rows of the steps that are over."""
         over = [
             trace
-            for trace, step in self._steps.items()
+            for trace, step in self.steps.items()
             if is_last or (step.container is not None and not step.waiting and trace not in late)
         ]
         if over:
-            stages.remember(state.open.copy())
-        excess = list(self._steps)[: max(0, len(self._steps) - MOST_STEPS)]
+            stages.remember(tracing.open.copy())
+        excess = list(self.steps)[: max(0, len(self.steps) - MOST_STEPS)]
         for trace in dict.fromkeys([*excess, *over]):
-            step = self._steps.pop(trace)
+            step = self.steps.pop(trace)
             container = step.container
             time_ns = container.end_ns if container is not None else state.now()
             if container is not None and container.status is None and v.TRUNCATED not in (container.attributes or {}):
                 step.work.leave_evaluations(stages)
                 yield from rates.points(step.work, container, self._device())
-            for group, is_over in ((step.group, True), *((one, False) for one in self._groups.values())):
+            for group, is_over in ((step.group, True), *((one, False) for one in self.groups.values())):
                 if group.has_news:
                     yield from ledger.records(group, trace, container, time_ns, is_over=is_over)
-        for name in list(self._groups)[: max(0, len(self._groups) - MOST_GROUPS)]:
-            del self._groups[name]
+        for name in list(self.groups)[: max(0, len(self.groups) - MOST_GROUPS)]:
+            del self.groups[name]
 
     def _device(self) -> str:
         return self.device or (self.last.device if self.last is not None else "")
 
-    def _step(self, shown: Shown) -> _Step:
-        step = self._steps.get(shown.trace)
+    def _step(self, shown: Shown) -> StepBook:
+        step = self.steps.get(shown.trace)
         if step is None:
             step = self._make(shown.trace, shown.step, shown.loop)
         elif not step.group.loop:
             step.group.step, step.group.loop = shown.step, shown.loop
         return step
 
-    def _make(self, trace: Trace, number: int, loop: str) -> _Step:
-        step = self._steps[trace] = _Step(Group(number, loop))
+    def _make(self, trace: Trace, number: int, loop: str) -> StepBook:
+        step = self.steps[trace] = StepBook(Group(number, loop))
         return step
 
     def _group(self, shown: Shown) -> Group:
-        group = self._groups.get(shown.group)
+        group = self.groups.get(shown.group)
         if group is None:
-            group = self._groups[shown.group] = Group(shown.step, shown.loop)
+            group = self.groups[shown.group] = Group(shown.step, shown.loop)
         return group
 
     def _count(self, work: Work, shown: Shown, lengths: list[int], responses: int | None) -> Made:
@@ -252,6 +235,9 @@ class Book:
     def _tell(self, text: str, severity: int, about: str = "") -> Iterator[Log]:
         """Say something once, or the first thing `about` something."""
         key = about or text
-        if key not in self._noted and len(self._noted) < MOST_STEPS:
-            self._noted.add(key)
+        if key not in self.logged and len(self.logged) < MOST_STEPS:
+            self.logged.add(key)
             yield Log(v.FLOPS_NOTE, state.now(), {v.FLOPS_FORMULA: FORMULA}, text, severity)
+
+
+book = Book.keep("book")

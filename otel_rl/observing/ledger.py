@@ -32,17 +32,7 @@ def call(
     numbering: str = "",
     stage: str = "",
 ) -> Call:
-    """Compute what one batch adds to the ledger.
-
-    Args:
-        part: of the batch.
-        boundary: the stage that shows it.
-        parts: `tokens`: ids and mask; `numbers`: what must be finite, and logprobs.
-        model: that handles it.
-        lenient: keys in which NaN means that there is no value.
-        numbering: by what samples are ordered; by default by their own number, if they have one.
-        stage: of ours in which the boundary lies; by default the boundary itself.
-    """
+    """Compute what one batch adds to the ledger."""
     ids, mask = part.ids_BT, part.mask_BT
     is_counted, is_compared = "numbers" in parts, "tokens" in parts and not part.is_packed
     has_ids = is_compared and ids is not None and mask is not None
@@ -86,15 +76,7 @@ def _pairs(part: Part) -> Pairs | None:
 def records(
     group: Group, trace: Trace, container: Stage | None, time_ns: int, *, is_over: bool
 ) -> Iterator[Log | Count | Point]:
-    """Give the rows of a batch with news that have not been given yet, and the faults that they show.
-
-    Args:
-        group: what was noted of it.
-        trace: of the step that is over.
-        container: of this rank in it.
-        time_ns: when it was over, ns since 1970.
-        is_over: nothing follows of this batch.
-    """
+    """Give the rows of a batch with news that have not been given yet, and the faults that they show."""
     group.has_news = False
     noted = group.rows(state.identity.rank, is_over=is_over)
     place: dict[str, Value] = {v.ITERATION: group.step, v.LOOP_NAME: group.loop}
@@ -118,7 +100,6 @@ def records(
 
 
 def attributes(noted: Noted) -> Attributes:
-    """Write a row down; what it does not have is left out."""
     row = noted.row
     found: dict[str, Value] = {
         v.LEDGER_BOUNDARY: row.boundary,

@@ -47,14 +47,7 @@ class Formula:
     """Of a forward and of forward and backward; None where layers see windows of different widths."""
 
     def count(self, lengths: list[int], logits: int | None, *, is_training: bool, has_adapters: bool = True) -> int:
-        """Count the operations of a batch; the architecture is known.
-
-        Args:
-            lengths: real tokens of each sequence.
-            logits: positions whose logits are computed; all of them by default.
-            is_training: forward and backward.
-            has_adapters: adapters are on.
-        """
+        """Count the operations of a batch; the architecture is known."""
         if self.costs is not None and has_adapters:
             return self.costs[is_training].of(lengths, logits)
         which = self.trained if has_adapters else FULL
@@ -79,7 +72,6 @@ class Costs:
 def _total(
     architecture: Any, lengths: list[int], which: Trained, logits: int | None, outputs: int | None
 ) -> tuple[int, int]:
-    """Count a forward, and forward and backward."""
     found = passes(architecture, lengths, which, logits=logits, outputs=outputs)
     return found.forward, found.forward + found.input_gradient + found.weight_gradient
 
@@ -98,9 +90,6 @@ def _costs(found: Architecture, which: Trained, outputs: int | None) -> tuple[Co
 
 def read(model: Any) -> Seen:
     """Read a torch module, or take a configuration as it is.
-
-    Args:
-        model: a module of torch (of transformers, under PEFT, DDP, FSDP, DeepSpeed, torch.compile) or a mapping.
 
     Cost: 1.5 us for each parameter; waits for no device and gathers no shard.
     """
@@ -148,7 +137,6 @@ def formula_of(seen: Seen) -> Formula:
 
 
 def _unwrapped(model: Any) -> Any:
-    """Find the model that has the configuration."""
     while inner := next((one for name in WRAPPED if hasattr(one := getattr(model, name, None), "parameters")), None):
         model = inner
     return model
@@ -161,14 +149,12 @@ def _config(model: Any) -> dict[str, Any]:
 
 
 def _adapters(model: Any) -> tuple[str, ...]:
-    """Ask PEFT for the kinds of a model's adapters; it notes them in the model that it changes."""
     noted: Any = getattr(model, "peft_config", None)
     kinds = [getattr(one, "peft_type", None) for one in noted.values()] if isinstance(noted, Mapping) else []
     return tuple(str(getattr(kind, "value", kind)) for kind in kinds)
 
 
 def _parameters(model: Any, named: list[tuple[str, Any]]) -> Iterator[Parameter]:
-    """Give every parameter by name with its whole shape, of whatever a rank holds of it."""
     whole = _whole_shapes(model)
     for name, one in named:
         packed = getattr(getattr(one, "quant_state", None), "shape", None)  # bitsandbytes: two weights of 4 bits a byte

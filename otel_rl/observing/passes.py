@@ -66,17 +66,11 @@ class Group:
         self._calls: dict[tuple[str, int, frozenset[str]], list[Call]] = {}
 
     def take(self, call: Call) -> None:
-        """Note a call."""
         self._calls.setdefault((call.boundary, id(call.model), call.logprobs), []).append(call)
         self.has_news = True
 
     def rows(self, rank: int, *, is_over: bool) -> list[Noted]:
-        """Make the rows.
-
-        Args:
-            rank: who noted them.
-            is_over: nothing follows; otherwise only what has passed a boundary as a whole is a row.
-        """
+        """Make the rows."""
         # what shows no samples, as a loss alone, is judged and is part of no pass
         shown = {key: [call for call in found if call.rows] for key, found in self._calls.items()}
         calls = [call for parts in shown.values() for call in parts]

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final
 
 from otel_rl import vocabulary
 from otel_rl.analysis.memory import DeviceBytes, composition, stage_peak
-from otel_rl.probes.device_time import ASYNCHRONOUS
 from otel_rl.probes.memory import Device, Reading, host
 from otel_rl.records import Attributes, Labels, Point, Value
 
@@ -20,11 +19,6 @@ DEVICE_TIMES: Final = (
     (vocabulary.COMM_EXPOSED_TIME, vocabulary.COMM_EXPOSED),
 )
 """Histograms, and the attributes of stages that they count."""
-
-
-def clock_attributes(name: str) -> dict[str, Value]:
-    """Say of a stage with an accelerator that its duration is the host's."""
-    return {vocabulary.CLOCK: "host"} if name in ASYNCHRONOUS else {}
 
 
 def device_duration(fold: Fold, attributes: Attributes, labels: Labels) -> None:
@@ -85,13 +79,7 @@ def _device_attributes(start: Device | None, end: Device) -> dict[str, Value]:
 
 
 def device_points(device: Device, usage: tuple[int, int] | None, time_ns: int) -> Iterator[Point]:
-    """Say what the memory of a device consisted of at the end of a step; what is not known is left out.
-
-    Args:
-        device: the allocator.
-        usage: free and total bytes of the device, where they were read.
-        time_ns: the end of the step, ns since 1970.
-    """
+    """Say what the memory of a device consisted of at the end of a step; what is not known is left out."""
     free, total = usage or (None, None)
     is_counted = device.active is None or device.active >= device.allocated  # cudaMallocAsync leaves them at 0
     split = device.inactive_split if is_counted else None

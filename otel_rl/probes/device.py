@@ -7,9 +7,8 @@ from typing import Any, Final
 
 from otel_rl.guard import attempt
 from otel_rl.probes.device_time import DeviceClock, is_used, may_record
-from otel_rl.probes.memory import Device
+from otel_rl.probes.memory import Device, probes
 from otel_rl.probes.peaks import Peaks
-from otel_rl.process.state import state
 
 OWN_EVERY_NS: Final = 4_000_000
 """Of a user's own stages, which may be many and short, the memory is read for one in this time on average, ..."""
@@ -32,7 +31,7 @@ class DeviceInUse:
         self._device = device
         self._unread: set[Any] = set()
         """Open stages whose memory was not read at their begin, and is not at their end: one tells nothing."""
-        self._unused_ns = state.probe_ns
+        self._unused_ns = probes.read_ns
         """When the device was last seen not to be in use, monotonic: the reading before the one that met it."""
         self._due_ns = 0
         """From when on the next of a user's own stages is read."""
@@ -68,7 +67,6 @@ class DeviceInUse:
             attempt("read", "peaks of memory", self._peaks.end, stage)
 
     def forget(self, stage: Any) -> None:
-        """Let go of a stage whose end a handler of a signal interrupted."""
         self._unread.discard(stage)
         self.clock.forget(stage)
         if self._peaks is not None:
@@ -90,13 +88,12 @@ class DeviceInUse:
         return self.usage()
 
     def _read(self, index: int | None = None) -> Device | None:
-        """Read the memory of a device; of the current one, if this process uses it."""
         return attempt("read", "memory of the device", self._memory, index)
 
     def _memory(self, index: int | None) -> Device | None:
-        if state.read_device is None or (index is None and not self._is_used()):
+        if probes.read_device is None or (index is None and not self._is_used()):
             return None
-        found: Device | None = state.read_device(index)
+        found: Device | None = probes.read_device(index)
         return found
 
     def _is_used(self) -> bool:

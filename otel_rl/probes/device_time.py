@@ -18,8 +18,9 @@ from typing import Any, Final, NamedTuple
 from otel_rl import vocabulary
 from otel_rl.guard import attempt
 from otel_rl.probes.exposed import Exposed, Pair
+from otel_rl.probes.memory import probes
 from otel_rl.process.state import state
-from otel_rl.records import Late, Value
+from otel_rl.records import PendingAttributes, Value
 from otel_rl.vocabulary import CONTAINER
 
 ASYNCHRONOUS: Final = frozenset(
@@ -48,7 +49,6 @@ class Begun(NamedTuple):
     """A stage that is on its way."""
 
     event: Any
-    """Recorded at its begin."""
     stream: Any
     thread: int
     """Only this one may mark the end: another does not know whether it captures a graph, nor what it did since."""
@@ -57,7 +57,7 @@ class Begun(NamedTuple):
 class _Waiting(NamedTuple):
     begun: Begun
     end: Any
-    attributes: Late
+    attributes: PendingAttributes
     waits: Sequence[Pair]
     """Its waits for collectives, all of them between its begin and its end."""
 
@@ -84,9 +84,7 @@ class DeviceClock:
         self._free: defaultdict[Any, list[Any]] = defaultdict(list)
         """Events that nobody waits for, by their device; they cannot be recorded on another."""
         self._begun: dict[Any, Begun] = {}
-        """By stage."""
         self.exposed = Exposed(device, self._mark)
-        """Times the waits for collectives inside the open stages."""
         self._here: set[Any] = set()
         """Rollout stages whose tokens this process generates."""
         self._of_thread = _OfThread()
@@ -95,7 +93,6 @@ class DeviceClock:
     # --- both ends of a stage -----------------------------------------------------------------------------------------
 
     def begin(self, stage: Any) -> None:
-        """Mark the begin of a stage, if it is one that is timed."""
         self.resolve()
         if stage.name not in UNTIMED and not stage.name.startswith(CONTAINER):
             begun = self.start()
@@ -126,7 +123,6 @@ class DeviceClock:
         stage.attributes = self.stop(begun, stage.attributes, waits)
 
     def forget(self, stage: Any) -> None:
-        """Let go of a stage whose end was interrupted."""
         self._begun.pop(stage, None)
         self._here.discard(stage)
         self.exposed.close(stage)
@@ -139,11 +135,6 @@ class DeviceClock:
         self, begun: Begun, attributes: dict[str, Value] | None, waits: Sequence[Pair] = ()
     ) -> dict[str, Value] | None:
         """Mark the end of what ``start`` began, on the same stream.
-
-        Args:
-            begun: by ``start``.
-            attributes: to be completed.
-            waits: for collectives, in between, on the same stream.
 
         Returns:
             The attributes, to be complete once ``resolve`` finds that the device was there; as they were if the end
@@ -165,7 +156,6 @@ class DeviceClock:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether this thread has recorded stages that the device has not ended."""
         return bool(self._of_thread.waiting)
 
     # --- guarded ------------------------------------------------------------------------------------------------------
@@ -182,7 +172,9 @@ class DeviceClock:
             self._fail()
             return None
 
-    def _stop(self, begun: Begun, attributes: dict[str, Value] | None, waits: Sequence[Pair]) -> Late | None:
+    def _stop(
+        self, begun: Begun, attributes: dict[str, Value] | None, waits: Sequence[Pair]
+    ) -> PendingAttributes | None:
         if self._has_failed:
             return None
         try:
@@ -193,10 +185,10 @@ class DeviceClock:
         except RuntimeError:
             self._fail()
             return None
-        if attributes.__class__ is Late:
-            late: Late = attributes
+        if attributes.__class__ is PendingAttributes:
+            late: PendingAttributes = attributes
         else:
-            late = Late(attributes or {})
+            late = PendingAttributes(attributes or {})
             late.is_complete = True
         late.is_timed = False
         waiting = self._of_thread.waiting
@@ -250,7 +242,6 @@ class DeviceClock:
             free.extend(events)
 
     def _fail(self) -> None:
-        """Stop the clock: the spans that wait for it go without its times."""
         if not self._has_failed:
             self._has_failed = True
             state.dropped["metrics", "device_failed"] += 1
@@ -261,9 +252,7 @@ class DeviceClock:
 
 
 def _is_mine() -> bool:
-    """Whether this thread is timed: it has the steps, or there are none."""
-    loop = state.training.loop
-    return loop is None or loop.thread == get_ident()
+    return state.step_thread in (0, get_ident())
 
 
 def is_used(device: Any) -> bool:
@@ -275,7 +264,7 @@ def is_used(device: Any) -> bool:
     Raises:
         RuntimeError: the device has failed.
     """
-    return state.has_context is None or bool(state.has_context(device.current_device()))
+    return probes.has_context is None or bool(probes.has_context(device.current_device()))
 
 
 def is_capturing(device: Any) -> bool:

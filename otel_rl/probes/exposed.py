@@ -34,7 +34,6 @@ class Waits:
     def __init__(self, stream: Any) -> None:
         self.stream = stream
         self.calls = 0
-        """Calls that wait."""
         self.pairs: list[Pair] = []
         self.launched: set[Any] = set()
         """Collectives that go on, and that nobody has waited for yet."""
@@ -46,12 +45,7 @@ class Exposed:
     """Times the waits of the open stages of one device. Cost of a wait: two events, and asking for the stream."""
 
     def __init__(self, device: Any, mark: Callable[[Any], Any]) -> None:
-        """Begin without stages.
-
-        Args:
-            device: ``torch.cuda`` or ``torch.npu``.
-            mark: records an event on a stream and gives it; None where that must not be.
-        """
+        """Begin without stages."""
         self._device, self._mark = device, mark
         self._open: dict[Any, Waits] = {}
         self._untimed: dict[str, int] = {}
@@ -78,13 +72,11 @@ class Exposed:
         return tuple(waits.pairs) if is_known else ()  # a copy: another thread may have begun a wait behind it
 
     def forget(self) -> None:
-        """Let go of all stages: the device has failed."""
         self._open.clear()
 
     # --- collectives in it --------------------------------------------------------------------------------------------
 
     def launched(self, collective: Any) -> None:
-        """Note one that goes on behind its call."""
         waits = self._open.get(collective.stage)
         if waits is not None:
             waits.launched.add(collective)
@@ -116,7 +108,6 @@ class Exposed:
         return None if event is None else (waits, event)
 
     def end(self, begun: tuple[Waits, Any]) -> None:
-        """Mark the end of such a call."""
         waits, event = begun
         try:
             end = self._mark(waits.stream)

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from otel_rl import vocabulary as v
+from otel_rl.process.memory import Memory
 
 DP: Final = v.RANK_DP
 EP: Final = v.RANK_EP
@@ -48,7 +49,7 @@ Coordinates = dict[str, int]
 
 
 @dataclass(eq=False)
-class Layout:
+class Layout(Memory):
     """What is said of this rank's place; numbers only, nothing of the program's is kept alive."""
 
     of_grid: Coordinates = field(default_factory=dict)
@@ -112,6 +113,9 @@ class Layout:
             if mesh is not None and distributed is not None and distributed.is_initialized():
                 self.see(mesh, distributed.get_world_size())
         return self.of_meshes
+
+
+layout = Layout.keep("layout")
 
 
 def _alike(one: Coordinates, other: Coordinates) -> Coordinates:

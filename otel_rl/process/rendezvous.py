@@ -18,7 +18,7 @@ from typing import Any, Final
 from otel_rl.config import Config
 from otel_rl.guard import say
 from otel_rl.ids import random_bits
-from otel_rl.journal.directory import make_directory
+from otel_rl.journal.filesystem import make_directory
 from otel_rl.journal.identity import WriterIdentity, start_time
 from otel_rl.process.directories import usable_root
 from otel_rl.process.identity import SRUN, Identity, ancestors, has_variable, is_started_by_rank, rank_variables

@@ -29,7 +29,7 @@ TEXTS: Final = {
     v.GROUP_ID: "group",
     v.ERROR_TYPE: "error",
 }
-"""Attributes by the field of the row that they come from; empty ones are left out."""
+"""Attributes by the field of the request that they come from; empty ones are left out."""
 LIMITS: Final = {
     v.MAX_TOKENS: "limit",
     v.TURN: "turn",
@@ -65,38 +65,38 @@ def request_span(kept: Kept) -> Stage:
     Args:
         kept: the request, its numbers, why it is a span, and its place; the anchor of that trace places the times.
     """
-    row = kept.row
-    span = Stage(f"{row.operation} {row.model}".strip(), _attributes(kept))
+    request = kept.request
+    span = Stage(f"{request.operation} {request.model}".strip(), _attributes(kept))
     span.trace, span.parent_id, span.span_id = kept.parent.trace, kept.parent.span_id, random_bits(64) or 1
     span.ended = ended = kept.numbers.ended
     begun = max(state.first_ns, 1)  # as where the times were judged
-    for time in (row.submitted, row.scheduled, row.first_token):
+    for time in (request.submitted, request.scheduled, request.first_token):
         if begun <= time <= ended:
             span.began = time
             break
     else:
         span.began = ended
-    span.kind = CLIENT if row.engine in REMOTE else INTERNAL
-    if row.error or row.finish == "error":
+    span.kind = CLIENT if request.engine in REMOTE else INTERNAL
+    if request.error or request.finish == "error":
         span.status = (ERROR, "")
     return span
 
 
 def _attributes(kept: Kept) -> dict[str, Value]:
-    row, numbers = kept.row, kept.numbers
-    finish, first, last = row.finish, row.policy_start, row.policy_end
+    request, numbers = kept.request, kept.numbers
+    finish, first, last = request.finish, request.policy_start, request.policy_end
     attributes: dict[str, Value] = {
-        v.OPERATION: row.operation,
-        v.PROVIDER: row.engine,
-        v.SUBMISSION: submission(row),
+        v.OPERATION: request.operation,
+        v.PROVIDER: request.engine,
+        v.SUBMISSION: submission(request),
         v.REQUEST_KEPT: kept.why,
     }
     if finish:
         attributes[v.FINISH_REASONS] = (finish,)
-    for key, text in zip(TEXTS, _texts(row), strict=True):
+    for key, text in zip(TEXTS, _texts(request), strict=True):
         if text:
             attributes[key] = text
-    for key, count in zip(_COUNT_KEYS, _counts(numbers) + _limits(row), strict=True):
+    for key, count in zip(_COUNT_KEYS, _counts(numbers) + _limits(request), strict=True):
         if count >= 0:
             attributes[key] = count
     for key, time in zip(TIMES, _times(numbers), strict=True):

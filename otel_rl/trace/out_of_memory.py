@@ -12,7 +12,8 @@ from otel_rl.probes import deferred
 from otel_rl.probes.attributes import memory_attributes
 from otel_rl.probes.memory import read_now
 from otel_rl.process.state import state
-from otel_rl.records import Attributes, Late, Later, Log
+from otel_rl.records import Attributes, Deferred, Log, PendingAttributes
+from otel_rl.trace.memory import tracing
 
 WORK: Final = (
     vocabulary.TRAIN_BATCH_SIZE,
@@ -35,7 +36,7 @@ def record_exhausted() -> None:
     with guard("take what has come from a device"):
         deferred.resolve()
     readings: dict[int | None, Any] = {}
-    for opened in state.open.copy():
+    for opened in tracing.open.copy():
         if hasattr(opened, "before"):  # else a collective: it holds nothing; neither class can be imported here
             with guard("say what a stage held"):
                 begin = opened.before and opened.before[1]
@@ -50,7 +51,7 @@ def _record(stage: Any, reading: Any) -> None:
     values[vocabulary.STAGE] = stage.name
     log = Log(vocabulary.OUT_OF_MEMORY, state.now(), values, stage.name, 17, stage.trace_id, stage.span_id)
     work = state.training.forward if stage.name == vocabulary.BACKWARD else stage.attributes
-    state.add(Later(_with_work, (log, work)) if isinstance(work, Late) else log)
+    state.add(Deferred(_with_work, (log, work)) if isinstance(work, PendingAttributes) else log)
 
 
 def _with_work(log: Log, work: Attributes) -> Iterator[Log]:

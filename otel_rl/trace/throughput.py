@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from otel_rl import vocabulary
 from otel_rl.process.state import state
-from otel_rl.records import Count, Later, Point
+from otel_rl.records import Count, Deferred, Point
 from otel_rl.trace.stage import Stage
 
 ROLLOUT = (vocabulary.WORK, "rollout")
@@ -71,12 +71,12 @@ class Throughput:
 
     def rollout(self, samples: int, prompt: int, response: int, environment: int = 0) -> None:
         """Count a rollout of this rank."""
-        state.add(Later(self._rollout, (samples, prompt, response, environment)))
+        state.add(Deferred(self._rollout, (samples, prompt, response, environment)))
 
     def end_step(self, begin: int, end: int) -> None:
         """Record the rates of the step from ``begin`` to ``end`` (monotonic, ns)."""
         outside, self.outside_ns = self.outside_ns, 0
-        state.add(Later(self._end_step, (begin, end, outside, state.clock.anchor)))
+        state.add(Deferred(self._end_step, (begin, end, outside, state.clock.anchor)))
 
     # --- in the flusher -----------------------------------------------------------------------------------------------
 

@@ -16,7 +16,9 @@ from otel_rl.hooks.collective import around_method
 from otel_rl.hooks.install import Hook, wrap
 from otel_rl.probes import exposed
 from otel_rl.probes.device import DeviceInUse
+from otel_rl.probes.memory import probes
 from otel_rl.process.state import state
+from otel_rl.trace.memory import tracing
 from otel_rl.trace.stage import Stage
 from tests.comm.test_collectives import ProcessGroup
 from tests.fake_cuda import FakeCuda, Stream
@@ -44,7 +46,7 @@ class Work:
 def cuda(recording: Recording) -> FakeCuda:
     """A device that is in use by two ranks while a recording is on."""
     cuda = FakeCuda()
-    state.device = DeviceInUse(cuda)
+    probes.device = DeviceInUse(cuda)
     state.identify(world_size=2)
     return cuda
 
@@ -151,14 +153,14 @@ def test_autograd_s_own_thread_waits_in_the_backward(
 
 def test_nothing_is_recorded_during_a_capture(cuda: FakeCuda, reduce: Callable[..., Any]) -> None:
     """The stand-in raises if it is; the stage has its time and no sum."""
-    clock, stage = state.device.clock, Stage(v.FORWARD)
+    clock, stage = probes.device.clock, Stage(v.FORWARD)
     clock.begin(stage)
-    state.container, before = stage, state.container
+    tracing.container, before = stage, tracing.container
     cuda.capturing = True
     reduce(VALUE, GROUP, seconds=0.5)
     cuda.capturing = False
     reduce(VALUE, GROUP, seconds=0.5)
-    state.container = before
+    tracing.container = before
     clock.end(stage)
     cuda.wait(9.0)
     clock.resolve()
@@ -260,7 +262,7 @@ def test_without_a_device_nothing_is_timed(recording: Recording) -> None:
     with otel_rl.step(1):
         with otel_rl.stage("train.forward"):
             call(VALUE, GROUP)
-        state.device = DeviceInUse(cuda)
+        probes.device = DeviceInUse(cuda)
         with otel_rl.stage("idle"):
             call(VALUE, GROUP)
     recording.stop()
@@ -277,7 +279,7 @@ def test_torch_s_own_collectives_are_timed(recording: Recording, tmp_path: Path)
     try:
         recording.start("torch")
         cuda = FakeCuda()
-        state.device, state.has_context = DeviceInUse(cuda), None
+        probes.device, probes.has_context = DeviceInUse(cuda), None
         state.identify(world_size=2)  # a single process records no collectives
         tensor, records = torch.ones(4), []
         with otel_rl.step(1):
@@ -309,7 +311,7 @@ def test_a_real_device(recording: Recording, tmp_path: Path) -> None:
     dist.init_process_group("nccl", init_method=f"file://{tmp_path / 'store'}", rank=0, world_size=1)
     try:
         recording.start("torch")
-        state.device = DeviceInUse(torch.cuda)
+        probes.device = DeviceInUse(torch.cuda)
         state.identify(world_size=2)  # a single process records no collectives
         large, matrix = torch.ones(1 << 28, device="cuda"), torch.ones(4096, 4096, device="cuda")
         for number in (1, 2):  # the first makes the communicator

@@ -22,7 +22,8 @@ from otel_rl.flusher.step_time import StepTime
 from otel_rl.journal.read import Run
 from otel_rl.metrics.record import Fold
 from otel_rl.process.state import Trace, state
-from otel_rl.records import Late, Point
+from otel_rl.records import PendingAttributes, Point
+from otel_rl.trace.memory import tracing
 from otel_rl.trace.stage import Stage
 from tests.fixtures import MS, WALL_NS, Recording
 
@@ -151,7 +152,7 @@ def test_the_kinds_add_up_to_the_time_since_the_process_began(recording: Recordi
                 timed(recording, "sample", 3)
                 recording.tick(1)
             timed(recording, "log", 2)
-    state.training.loop.end()
+    tracing.loop.end()
     recording.tick(5)
     ended = recording.clock.ns
     found = kinds(recording.stop())
@@ -176,7 +177,7 @@ def test_a_stage_that_waits_for_its_device_counts_in_time(recording: Recording) 
     with otel_rl.step(1):
         with otel_rl.stage("train.forward") as stage:
             recording.tick(3)
-            stage.attributes = late = Late()
+            stage.attributes = late = PendingAttributes()
         recording.flusher._cycles()
         recording.tick(1)
     with otel_rl.step(2):
@@ -309,7 +310,7 @@ def folded() -> Iterator[tuple[StepTime, Fold]]:
 
 def hand(times: StepTime, *records: Any) -> None:
     """Hand over what has ended."""
-    times.take(iter(records))
+    times.add(iter(records))
 
 
 def made(name: str, began: int, ended: int, of: Trace, attributes: Any = None) -> Stage:
@@ -400,7 +401,7 @@ def test_what_always_fails_ends(recording: Recording, monkeypatch: pytest.Monkey
     def fail(self: StepTime, records: Iterator[Any]) -> None:
         raise ValueError("as the test wants")
 
-    monkeypatch.setattr(StepTime, "take", fail)
+    monkeypatch.setattr(StepTime, "add", fail)
     with otel_rl.step(1):
         timed(recording, "reward", 3)
     assert {"rl.loop", "rl.rank 0", v.REWARD} <= set(recording.spans())
@@ -484,7 +485,7 @@ def test_every_moment_counts_once(rows: list[Drawn], window: tuple[int, int]) ->
     for name, low, high, reason, is_hidden in rows:
         if name == "comm":
             collective = Collective("all_reduce", 0)
-            state.open.discard(collective)
+            tracing.open.discard(collective)
             collective.stage, collective.began, collective.ended = container, low, high
             hand(times, collective)
         else:

@@ -26,6 +26,7 @@ from otel_rl import vocabulary as v
 from otel_rl.guard import errors
 from otel_rl.process.state import state
 from otel_rl.trace.current import CURRENT, SPAN_KEY
+from otel_rl.trace.memory import tracing
 from tests.programs.launch import HERE, launcher, run
 from tests.programs.recorded import COLLECTIVE, Node, Recorded
 
@@ -242,7 +243,7 @@ def test_a_step_of_an_optimizer_that_raises_ends_with_the_step_of_the_training(
     assert (None, None, []) == (
         get_current().get(SPAN_KEY),
         CURRENT.get(),
-        [one.name for one in state.open if one.name == v.OPTIMIZER],
+        [one.name for one in tracing.open if one.name == v.OPTIMIZER],
     )
     (step,) = recorded().steps().values()
     (raised,) = step.children
@@ -303,7 +304,7 @@ def test_a_step_of_an_optimizer_that_raises_in_another_thread_ends_with_the_step
             if not goes_on:
                 pool.shutdown()
         with otel_rl.step(2):
-            opened = [one.name for one in state.open if one.name == v.OPTIMIZER]
+            opened = [one.name for one in tracing.open if one.name == v.OPTIMIZER]
             if goes_on:
                 pool.submit(name).result()
     assert ([], {}) == (opened, errors)
@@ -473,7 +474,7 @@ def test_the_old_names_of_saving_and_loading(recorded: Callable[[], Recorded], t
 def wait_until_saved() -> None:
     """Wait until the checkpoint has ended: callbacks of a future run behind its result."""
     deadline = time.monotonic() + 60
-    while any(getattr(one, "name", "") == v.CHECKPOINT for one in tuple(state.open)) and time.monotonic() < deadline:
+    while any(getattr(one, "name", "") == v.CHECKPOINT for one in tuple(tracing.open)) and time.monotonic() < deadline:
         time.sleep(0.01)
 
 

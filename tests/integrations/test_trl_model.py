@@ -15,6 +15,7 @@ from otel_rl import vocabulary as v
 from otel_rl.analysis.trained import Trained
 from otel_rl.integrations.trl import hooks, model
 from otel_rl.journal.read import Run
+from otel_rl.observing.book import book
 from otel_rl.process.state import state
 from tests.analysis.test_flops import forward_flops, train_flops
 from tests.programs.launch import Trained as Program
@@ -142,7 +143,7 @@ def test_rollouts_that_follow_at_once_are_not_all_looked_at(recording: Any) -> N
             recording.tick(wait_ms)
             state.training.rollouts["train"] = SimpleNamespace(id=name)
             model.see_rollout(scored())
-            assert ("" if name == "b" else name) == state.training.observed.looked_at
+            assert ("" if name == "b" else name) == book.looked_at
     rows = [log.attributes for log in recording.stop().logs(v.LEDGER)]
     tokens = [row[v.LEDGER_LOGPROBS][0] for row in rows if v.LEDGER_LOGPROBS in row]
     assert [2 * (4 * 12 - 1)] == tokens

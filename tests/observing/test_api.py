@@ -24,8 +24,10 @@ import otel_rl
 from otel_rl import vocabulary as v
 from otel_rl.journal.read import Run
 from otel_rl.observing import api
+from otel_rl.observing.book import book
 from otel_rl.observing.network import formula_of
 from otel_rl.probes import deferred
+from otel_rl.probes.deferred import deferral
 from otel_rl.process import state as runtime
 from otel_rl.process.state import state
 from tests.analysis.test_flops import DEEPSEEK_V2_LITE, QWEN_0_5B, QWEN_7B, QWEN_30B_A3B
@@ -234,11 +236,11 @@ def test_stages_of_set_up_are_not_kept(recording: Recording) -> None:
     with otel_rl.stage("logprob"):
         pass
     otel_rl.flush(5)
-    before = [trace.step for trace in api.book()._steps]
+    before = [trace.step for trace in book.steps]
     with otel_rl.step(1), otel_rl.stage("logprob"):
         pass
     otel_rl.flush(5)
-    assert ([], ["train 1"]) == (before, [trace.step for trace in api.book()._steps])
+    assert ([], ["train 1"]) == (before, [trace.step for trace in book.steps])
 
 
 def test_a_step_that_fails_has_no_rate(recording: Recording) -> None:
@@ -394,7 +396,7 @@ def test_known_configurations_are_few(recording: Recording) -> None:
     """Those that were made last, of which each is found again."""
     most = api.LIMIT_CONFIGURATIONS
     seen = [api.show({"layers": number}) for number in range(most + 2)]
-    assert most == len(api.book().configurations)
+    assert most == len(book.configurations)
     assert seen[2:] == [api.show({"layers": number}) for number in range(2, most + 2)]
     assert seen[0] is not api.show({"layers": 0})
 
@@ -546,7 +548,7 @@ def random_states() -> list[Any]:
 def test_without_instrument_it_does_nothing() -> None:
     """And keeps nothing."""
     otel_rl.observe(model=object(), batch={"input_ids": object()})
-    assert None is state.training.observed
+    assert not book.is_open
 
 
 # --- bad input --------------------------------------------------------------------------------------------------------
@@ -676,7 +678,7 @@ def test_a_full_queue_uses_up_no_limit(recording: Recording, monkeypatch: pytest
         with monkeypatch.context() as full:
             full.setattr(runtime, "QUEUE_LIMIT", 0)
             otel_rl.observe(batch={"input_ids": torch.ones(2, 5)})
-        assert (0, {("traces", "queue_full"): 1}) == (api.book().taken_bytes, dict(state.dropped))
+        assert (0, {("traces", "queue_full"): 1}) == (book.taken_bytes, dict(state.dropped))
         state.dropped.clear()
 
 
@@ -811,8 +813,8 @@ def test_masks_that_nobody_changes(recording: Recording, device: Any, where: str
 
 def waiting() -> tuple[int, list[int]]:
     """Give the bytes that wait for the flusher, and how many batches each open step waits for."""
-    known = api.book()
-    return known.taken_bytes - known.done_bytes, [step.waiting for step in known._steps.values()]
+    known = book
+    return known.taken_bytes - known.done_bytes, [step.waiting for step in known.steps.values()]
 
 
 def test_bfloat16_of_a_device_is_read(recording: Recording, device: Any) -> None:
@@ -856,7 +858,7 @@ def test_a_copy_that_does_not_come_holds_up_no_step(
             otel_rl.observe(batch={"loss": Remote(torch.ones(2))})
         otel_rl.flush(5)
         assert (0, [] if failure == "full queue" else [0]) == waiting()
-        assert 0 == len(state.training.deferred)
+        assert 0 == len(deferral.pending)
     state.dropped.clear()
 
 

@@ -17,9 +17,9 @@ from otel_rl.config import Config
 from otel_rl.integrations.torch.memory import exact_peaks
 from otel_rl.probes.attributes import memory_attributes
 from otel_rl.probes.device import DeviceInUse
-from otel_rl.probes.memory import cuda_reader, use_memory_reader
+from otel_rl.probes.memory import UNREAD, cuda_reader, probes, use_memory_reader
 from otel_rl.probes.peaks import Peaks
-from otel_rl.process.state import UNREAD, state
+from otel_rl.process.state import state
 from otel_rl.trace.stage import Stage
 from tests.fake_cuda import FakeCuda
 from tests.fixtures import Recording
@@ -137,7 +137,7 @@ def test_without_resets_a_stage_says_nothing_that_is_not_true(done: list[tuple[s
     allocator, cuda = Allocator(), FakeCuda()
     cuda.memory.memory_stats_as_nested_dict = allocator.read
     stages, begins = Stages(), {}
-    state.device, state.read_device = DeviceInUse(cuda), cuda_reader(cuda)
+    probes.device, probes.read_device = DeviceInUse(cuda), cuda_reader(cuda)
     for operation, number in done:
         if operation == "allocate":
             allocator.allocate(number)
@@ -146,12 +146,12 @@ def test_without_resets_a_stage_says_nothing_that_is_not_true(done: list[tuple[s
         elif operation == "begin":
             stage = Stage("a", coarse=number % 2 == 0)
             stage.before = stage.after = UNREAD
-            state.device.begin(stage)
+            probes.device.begin(stage)
             stages.open.append((stage, [0, 0]))
             begins[stage] = allocator.read()
         elif operation == "end" and stages.open:
             stage, highest = stages.open.pop(number % len(stages.open))
-            state.device.end(stage)
+            probes.device.end(stage)
             told = memory_attributes(stage.before, stage.after)
             assert begins.pop(stage)["allocated_bytes"]["all"]["current"] == told[v.ALLOCATED_START]
             assert allocator.stats["allocated_bytes"]["all"]["current"] == told[v.ALLOCATED_END]
@@ -159,14 +159,14 @@ def test_without_resets_a_stage_says_nothing_that_is_not_true(done: list[tuple[s
             for (peak, exact), true in zip(keys, highest, strict=True):
                 assert told[peak] == true if told[exact] else told[peak] <= true
         stages.see(allocator)
-    state.device = state.read_device = None
+    probes.device = probes.read_device = None
 
 
 def test_short_stages_each_have_their_own_peak(recording: Recording) -> None:
     """Nothing waits for a device: what is allocated within microseconds is not the next stage's."""
     allocator, cuda = Allocator(), FakeCuda()
     cuda.memory.memory_stats_as_nested_dict = allocator.read
-    state.device, state.read_device = DeviceInUse(cuda), cuda_reader(cuda)
+    probes.device, probes.read_device = DeviceInUse(cuda), cuda_reader(cuda)
     with otel_rl.step(1):
         with otel_rl.stage("logits"):
             allocator.allocate(100)
@@ -264,12 +264,12 @@ def test_a_device_that_the_process_does_not_use_has_no_peaks() -> None:
     """They would be 0, and called exact."""
     cuda, ours = FakeCuda(), Allocator()
     peaks = Peaks(lambda device: ours.read(), lambda device: ours.reset(), cuda.current_device)
-    state.has_context, stage = lambda index: False, Stage("a")
+    probes.has_context, stage = lambda index: False, Stage("a")
     stage.before = stage.after = UNREAD
     in_use = DeviceInUse(cuda, peaks)
     in_use.begin(stage)
     in_use.end(stage)
-    state.has_context = None
+    probes.has_context = None
     assert (None, UNREAD, UNREAD) == (stage.attributes, stage.before, stage.after)
 
 
@@ -381,7 +381,7 @@ def test_a_span_says_the_peak_of_its_stage(recording: Recording) -> None:
     ours, cuda = Allocator(), FakeCuda()
     cuda.memory.memory_stats_as_nested_dict = ours.read
     peaks = Peaks(lambda device: ours.read(), lambda device: ours.reset(), lambda: 0)
-    state.device = DeviceInUse(cuda, peaks)
+    probes.device = DeviceInUse(cuda, peaks)
     use_memory_reader(cuda_reader(cuda))
     ours.allocate(100)
     ours.free()

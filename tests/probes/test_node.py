@@ -10,8 +10,7 @@ import pytest
 from otel_rl import guard
 from otel_rl import vocabulary as v
 from otel_rl.probes import node
-from otel_rl.probes.host import HostProbe
-from otel_rl.probes.node import NodeProbe
+from otel_rl.probes.node import HostProbe, NodeProbe
 from otel_rl.probes.sample import Sample, Totals
 
 

@@ -13,6 +13,7 @@ import otel_rl
 from otel_rl import vocabulary
 from otel_rl.config import Config
 from otel_rl.process import state as runtime
+from otel_rl.process.identity import identifying
 from otel_rl.process.state import Runtime, state
 from otel_rl.trace import stage
 from tests.fixtures import Recording, in_child
@@ -163,12 +164,12 @@ def test_a_child_forked_while_a_thread_identifies_waits_for_nobody(recording: Re
     answer = tmp_path / "answer"
 
     def hold() -> None:
-        with state.identifying:
+        with identifying.lock:
             held.set()
             done.wait(10)
 
     def work() -> None:
-        if state.identifying.acquire(blocking=False):
+        if identifying.lock.acquire(blocking=False):
             answer.touch()
 
     holder = threading.Thread(target=hold)

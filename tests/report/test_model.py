@@ -22,8 +22,9 @@ from otel_rl.observing.ledger import attributes
 from otel_rl.observing.passes import Noted
 from otel_rl.records import Log, MetricPoints, Number
 from otel_rl.report.build import build_report
-from otel_rl.report.data.computed import Flops, Ledger, LedgerMismatch, LedgerRank, RankFlops
-from otel_rl.report.terminal.screen import render
+from otel_rl.report.data.details import Flops, Ledger, LedgerMismatch, RankFlops
+from otel_rl.report.data.ranks import Rank
+from otel_rl.report.terminal import render
 from tests.made_runs import BEGIN_NS, MS, Plan, resource, write_run
 
 TOKENS = TokenSums(100, 900, 90, 5000)
@@ -74,7 +75,7 @@ def mismatch(step: int, boundary: str, fault: str, *ranks: int) -> LedgerMismatc
         step=step,
         boundary=boundary,
         fault=fault,
-        ranks=[LedgerRank(role="trainer", rank=rank) for rank in ranks],
+        ranks=[Rank("trainer", rank) for rank in ranks],
         of_ranks=4,
     )
 

@@ -12,17 +12,17 @@ from otel_rl import vocabulary as v
 from otel_rl.analysis.bubbles import Bubbles
 from otel_rl.analysis.stages import Comm, StageTimes
 from otel_rl.analysis.steps import Step
-from otel_rl.report.data.report import BalanceRow, CommRow, LongStep, Rank, RankComm
-from otel_rl.report.read.attributes import Work
-from otel_rl.report.read.average import Averaged, average
-from otel_rl.report.read.collect import Collected, StepRecord
-from otel_rl.report.read.slices import Slices
-from otel_rl.report.read.spent import NOTHING as NO_TIME
-from otel_rl.report.sections.balance import balance_rows
-from otel_rl.report.sections.comm import comm_rows
-from otel_rl.report.sections.efficiency import efficiency
-from otel_rl.report.sections.stages import stage_rows
-from otel_rl.report.verdict.long_step import set_aside
+from otel_rl.report.data.ranks import Rank
+from otel_rl.report.data.report import BalanceRow, CommRow, LongStep, RankComm
+from otel_rl.report.read.average import Averaged, average, set_aside
+from otel_rl.report.read.collect import FoldedSpans, StepRecord
+from otel_rl.report.read.containers import NOTHING as NO_TIME
+from otel_rl.report.read.span_attributes import WorkSums
+from otel_rl.report.read.step_stages import StepStages
+from otel_rl.report.sections.collective_times import comm_rows
+from otel_rl.report.sections.own_time import balance_rows
+from otel_rl.report.sections.rank_activity import efficiency
+from otel_rl.report.sections.stage_shares import stage_rows
 from otel_rl.runs.calls import Calls
 
 MS = 1_000_000
@@ -59,19 +59,19 @@ def record(
         rank=Rank("trainer", rank),
         step=step,
         covered_ns=step.time_ns,
-        slices=Slices(slices, {}),
+        stages=StepStages(slices, {}),
         direct_comm=comm,
-        work=Work(),
+        work=WorkSums(),
         is_truncated=False,
         calls=calls,
         bubbles=Bubbles(step.time_ns, 0, 0, 0, 0),
-        spent=NO_TIME,
+        goodput=NO_TIME,
     )
 
 
 def rewards(steps: Averaged) -> BalanceRow:
     """Compare the ranks in their rewards."""
-    slow = efficiency(Collected(), steps).stragglers
+    slow = efficiency(FoldedSpans(), steps).stragglers
     return balance_rows(steps, stage_rows(steps), slow)[0]
 
 
@@ -140,7 +140,7 @@ def test_a_stage_is_looked_up_in_its_own_steps_only() -> None:
     steps = [
         replace(
             record(0, Step(number * MS, (number + 1) * MS, "train", number), {}),
-            slices=Watched({(f"sample {number}",): one}),  # type: ignore[arg-type]
+            stages=Watched({(f"sample {number}",): one}),  # type: ignore[arg-type]
         )
         for number in range(100)
     ]

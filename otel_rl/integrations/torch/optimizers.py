@@ -18,7 +18,9 @@ from typing import Any, NamedTuple
 
 from otel_rl import vocabulary
 from otel_rl.guard import attempt
+from otel_rl.process.hooked import hooking
 from otel_rl.process.state import state
+from otel_rl.trace.memory import tracing
 from otel_rl.trace.stage import Stage, current_stage, innermost
 from otel_rl.trace.steps import end_raised
 
@@ -55,7 +57,7 @@ class Timing:
 
         Inside a backward an optimizer is stepped 100 times where there is one for each parameter (measured).
         """
-        if not state.on or state.is_compiling():
+        if not state.on or hooking.is_compiling():
             return
         of_thread, stepping = self._of_thread, state.training.stepping
         if of_thread.stage in stepping:
@@ -126,7 +128,7 @@ class Timing:
 
 def _open_below(stage: Stage) -> Stage | None:
     """Find what this thread is inside, directly below a stage whose code it has left: it began behind that."""
-    opened = {one.span_id: one for one in state.open.copy() if one.__class__ is Stage}
+    opened = {one.span_id: one for one in tracing.open.copy() if one.__class__ is Stage}
     below = innermost()
     while below is not None and below.parent_id != stage.span_id:
         below = opened.get(below.parent_id)

@@ -16,10 +16,12 @@ from typing import Any
 from otel_rl import vocabulary
 from otel_rl.hooks.install import Attachment, Hook
 from otel_rl.probes import deferred
-from otel_rl.process.identity import training_of
+from otel_rl.process.hooked import hooking
+from otel_rl.process.identity import identifying, training_of
 from otel_rl.process.state import state
 from otel_rl.records import Value
 from otel_rl.trace.gap import end_between
+from otel_rl.trace.memory import tracing
 from otel_rl.trace.steps import Loop
 from otel_rl.trace.throughput import Throughput
 
@@ -36,21 +38,21 @@ HEARD_LIMIT = 256
 
 def _asked_to_train(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Look for what has replaced methods of the trainer since it was made, also the one that is the loop."""
-    state.follow(args[0])
+    hooking.follow(args[0])
 
 
 def _begin_loop(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     if _is_inner():
         state.training.inner += 1
         return
-    if "system" not in state.learned:  # the trainer was made before this process was forked
+    if "system" not in identifying.learned:  # the trainer was made before this process was forked
         state.identify(**{key: getattr(state.identity, key) for key in MADE})
     trainer = args[0]
     loop = Loop(of=(type(trainer), getattr(getattr(trainer, "args", None), "output_dir", None)))
     loop.said.update(_unlike(training_of(trainer)))
     throughput = Throughput()
     loop.at_end.append(throughput.end_step)
-    state.training.loop, state.training.throughput = loop, throughput
+    tracing.loop, state.training.throughput = loop, throughput
     state.training.losses = []
 
 
@@ -66,7 +68,7 @@ def _is_inner() -> bool:
 
     That one may be before its first step: what is trained there is part of set-up.
     """
-    loop = state.training.loop
+    loop = tracing.loop
     if loop is None or loop.is_over or loop.left or loop.thread != get_ident():
         return False
     return loop.tree is not None or loop.number < 0
@@ -84,8 +86,8 @@ def _end_loop(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         return
     end_between()
     deferred.resolve()
-    if state.training.loop is not None:
-        state.training.loop.end()
+    if tracing.loop is not None:
+        tracing.loop.end()
 
 
 def _loop_failed(args: tuple[Any, ...], kwargs: dict[str, Any], error: BaseException) -> None:
@@ -93,17 +95,18 @@ def _loop_failed(args: tuple[Any, ...], kwargs: dict[str, Any], error: BaseExcep
         state.training.inner -= 1
         return
     end_between(error)
-    if state.training.loop is not None:
-        state.training.loop.end(error)
+    if tracing.loop is not None:
+        tracing.loop.end(error)
 
 
 def _begin_step(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     deferred.resolve()
     if state.training.inner:
         return
-    if state.training.loop is None or state.training.loop.is_over:  # a loop that another library has replaced
+    if tracing.loop is None or tracing.loop.is_over:  # a loop that another library has replaced
         _begin_loop(args, kwargs)
-    state.training.loop.begin(args[0].state.global_step + 1)
+    if tracing.loop is not None:
+        tracing.loop.begin(args[0].state.global_step + 1)
 
 
 def _begin_outside(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -146,9 +149,9 @@ def _keep_measured(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -
 
 def _trainer_made(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """The first sign that this process trains: its set-up is worth a trace from now on."""
-    state.open_setup()
-    state.follow(args[0])
-    state.identify(system=state.learned.get("system", "transformers"))  # what a parent trains with is no matter
+    tracing.open_setup()
+    hooking.follow(args[0])
+    state.identify(system=identifying.learned.get("system", "transformers"))  # what a parent trains with is no matter
 
 
 def _event_stage(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:

@@ -16,7 +16,8 @@ from time import monotonic_ns
 from typing import Any
 
 from otel_rl import vocabulary
-from otel_rl.observing.api import book, show, take, take_masks
+from otel_rl.observing.api import show, take, take_masks
+from otel_rl.observing.book import book
 from otel_rl.observing.network import Seen
 from otel_rl.process.state import state
 
@@ -39,7 +40,7 @@ OF_ROLLOUT = {
 
 def see(trainer: Any) -> tuple[Seen | None, Seen | None]:
     """Read the policy and the reference once, as soon as they are made: engines that shard them come later."""
-    known = book().trainers
+    known = book.trainers
     seen = known.get(trainer)
     if seen is None:
         reference = getattr(trainer, "ref_model", None)
@@ -52,7 +53,7 @@ def see_rollout(scored: dict[str, Any]) -> None:
     rollout = state.training.rollouts.get("train")
     if rollout is None:
         return
-    known, now = book(), monotonic_ns()
+    known, now = book, monotonic_ns()
     if known.looked_ns and now - known.looked_ns < LOOK_NS:
         known.looked_at = ""
         return
@@ -81,7 +82,7 @@ def see_forward(trainer: Any, inputs: dict[str, Any], loss: Any) -> None:
     """Show a micro-batch of training and its loss."""
     rollout, seen = state.training.rollouts.get("train"), see(trainer)[0]
     masks = {key: inputs[key] for key in ("prompt_mask", "completion_mask")}
-    if rollout is None or rollout.id != book().looked_at:
+    if rollout is None or rollout.id != book.looked_at:
         take_masks(masks, stage=vocabulary.FORWARD, seen=seen, logits=RESPONSES)
         return
     batch = {**masks, "completion_ids": inputs["completion_ids"], "loss": loss}
