@@ -24,6 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import otel_rl
 from otel_rl.comm.memory import comm
+from otel_rl.process.hooked import hooking
 from otel_rl.process.state import state
 
 
@@ -61,14 +62,14 @@ def main() -> None:
     host_wait = functional.wait_tensor.__wrapped__
 
     def alone() -> None:
-        state.in_collective.active = True  # what a collective calls in turn is passed on
+        hooking.in_collective.active = True  # what a collective calls in turn is passed on
         host_reduce(tensor)
-        state.in_collective.active = False
+        hooking.in_collective.active = False
 
     def launched_alone() -> None:
-        state.in_collective.active = True
+        hooking.in_collective.active = True
         host_reduce(tensor, async_op=True).wait()
-        state.in_collective.active = False
+        hooking.in_collective.active = False
 
     def functional_alone() -> None:
         host_wait(host_functional(tensor, "sum", group).elem)

@@ -28,7 +28,8 @@ from measure import make_folder
 os.environ.update(OTEL_RL_DIR=make_folder(), OTEL_RL_SIDECAR="false")
 
 import otel_rl
-from otel_rl.hooks.install import Hook, wrap
+from otel_rl.hooks import ReturnHook
+from otel_rl.hooks.hook import wrap
 from otel_rl.integrations import sglang
 from otel_rl.integrations.vllm import hooks
 from otel_rl.process.state import state
@@ -122,7 +123,7 @@ class Idle(Processor):
     """vLLM's processor with a hook that does nothing."""
 
     _update_stats_from_finished = wrap(
-        Hook(target="benchmark:finish", behind=bool), Processor._update_stats_from_finished
+        ReturnHook(target="benchmark:finish", after=lambda *_: None), Processor._update_stats_from_finished
     )
 
 

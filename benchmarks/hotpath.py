@@ -23,7 +23,8 @@ from opentelemetry.sdk.trace import TracerProvider
 import otel_rl
 from otel_rl.comm.collectives import Collective
 from otel_rl.guard import guard
-from otel_rl.hooks.install import Hook, wrap
+from otel_rl.hooks import CallbackHook, StageHook
+from otel_rl.hooks.hook import wrap
 from otel_rl.metrics.record import gauge
 from otel_rl.observing.book import book
 from otel_rl.probes.memory import probes
@@ -106,9 +107,9 @@ def main() -> None:
     otel_rl.instrument(())
     state.awake = True  # no flusher: only the hot path is measured
     tracer = TracerProvider(shutdown_on_exit=False).get_tracer("benchmark")
-    hooked = wrap(Hook(target="host:host", stage="rl.reward"), host)
-    described = wrap(Hook(target="host:host", stage="rl.reward", capture=lambda *_: {"rl.batch_size": 64}), host)
-    passing = wrap(Hook(target="host:host", before=lambda *_: None), host)
+    hooked = wrap(StageHook(target="host:host", stage="rl.reward"), host)
+    described = wrap(StageHook(target="host:host", stage="rl.reward", capture=lambda *_: {"rl.batch_size": 64}), host)
+    passing = wrap(CallbackHook(target="host:host", before=lambda *_: None), host)
 
     def sdk() -> None:
         with tracer.start_as_current_span("rl.reward"):

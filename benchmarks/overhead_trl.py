@@ -44,8 +44,7 @@ os.environ.setdefault("OTEL_RL_DIR", make_folder())
 
 import otel_rl
 from otel_rl.flusher.thread import Flusher
-from otel_rl.hooks import install
-from otel_rl.hooks.install import Hook
+from otel_rl.hooks import Hook, install
 from otel_rl.process.state import state
 
 KINDS = ("off", "on", "control")

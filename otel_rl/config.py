@@ -133,12 +133,6 @@ def _histograms(text: str) -> str:
     return text.lower()
 
 
-def _peak(text: str) -> str:
-    if text not in {"bounded", "exact"}:
-        raise ValueError("bounded or exact")
-    return text
-
-
 def _attempt(text: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.:@+-]{0,127}", text):
         raise ValueError("at most 128 letters, digits and _.:@+-, the first a letter or digit")
@@ -218,13 +212,6 @@ class Config:
     )
     request_sample: int = _setting(
         "OTEL_RL_REQUEST_SAMPLE", _count, 32, "of these, a uniform sample of a rollout, by a hash of step and id"
-    )
-    memory_peak: str = _setting(
-        "OTEL_RL_MEMORY_PEAK",
-        _peak,
-        "bounded",
-        "`exact`: a device's peaks are reset at the begin of every stage, so that each stage's own is known; what "
-        "torch tells of peaks stays true. `bounded`: nothing is reset",
     )
     sidecar: bool = _setting(
         "OTEL_RL_SIDECAR",

@@ -13,7 +13,6 @@ from dataclasses import replace
 from math import inf
 from pathlib import Path
 from time import monotonic, monotonic_ns
-from types import ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -21,7 +20,8 @@ from otel_rl import vocabulary
 from otel_rl.config import LOADS_SDK, Config, ConfigurationError, ignored, unknown_variables
 from otel_rl.flusher.thread import Flusher
 from otel_rl.guard import guard, say
-from otel_rl.hooks.install import Hook, Patches
+from otel_rl.hooks import Integration, ReturnHook
+from otel_rl.hooks.install import Patches
 from otel_rl.hooks.overrides import Overrides
 from otel_rl.integrations.choice import NotPossibleError, wanted
 from otel_rl.journal.otlp.wire import OtlpRequest
@@ -126,7 +126,7 @@ def _instrument(config: Config, integrations: tuple[str, ...] | None, *, is_aske
         return
     if not config.active:
         return
-    modules = wanted(config.integrations, "OTEL_RL_INTEGRATIONS: ") if integrations is None else wanted(integrations)
+    chosen = wanted(config.integrations, "OTEL_RL_INTEGRATIONS: ") if integrations is None else wanted(integrations)
     for name, nearest in unknown_variables():
         say("otel_rl: unknown setting %s is ignored%s", name, f"; did you mean {nearest}?" if nearest else "")
     for name, why in (ignored() | settings.ignored()).items():
@@ -134,14 +134,14 @@ def _instrument(config: Config, integrations: tuple[str, ...] | None, *, is_aske
     with guard("find the working directory"):  # it may have been removed
         config = replace(config, directory=Path.cwd() / config.directory)
     try:
-        _switch_on(config, modules)
+        _switch_on(config, chosen)
         _open_setup(is_asked=is_asked)
     except BaseException:
         uninstrument()
         raise
 
 
-def _switch_on(config: Config, modules: Iterable[ModuleType]) -> None:
+def _switch_on(config: Config, chosen: Iterable[Integration]) -> None:
     state.start(config, _wake)
     tracing.open_setup = open_setup
     install_carriers()
@@ -157,12 +157,17 @@ def _switch_on(config: Config, modules: Iterable[ModuleType]) -> None:
             _parts.providers = Providers()
             _parts.providers.place()
             for target in PROVIDERS:
-                _parts.patches.install(Hook(target=target, made=see_provider))
-    for module in modules:
-        for hook in module.HOOKS:
-            _parts.patches.install(hook)
-        for attachment in module.ATTACHMENTS:
-            _parts.patches.attach(attachment)
+                _parts.patches.install(ReturnHook(target=target, after=see_provider, is_constructor=True))
+    for integration in chosen:
+        install(integration)
+
+
+def install(integration: Integration) -> None:
+    """Put the hooks of an integration in their places, or as soon as its package is imported."""
+    for hook in integration.hooks:
+        _parts.patches.install(hook)
+    for attachment in integration.attachments:
+        _parts.patches.attach(attachment)
 
 
 def _open_setup(*, is_asked: bool) -> None:

@@ -19,7 +19,7 @@ import wrapt
 
 from otel_rl.autoload import sitecustomize
 from otel_rl.autoload.sitecustomize import FRAMEWORKS, FirstImport
-from otel_rl.integrations import MODULES
+from otel_rl.integrations import OURS, choice
 
 pytestmark = pytest.mark.medium
 
@@ -56,9 +56,9 @@ def test_a_process_without_a_framework_imports_nothing_of_ours() -> None:
 
 def test_every_hooked_package_is_waited_for() -> None:
     """All that integrations name, and nothing else."""
-    modules = [importlib.import_module(path) for path in MODULES.values()]
-    targets = [hook.target for module in modules for hook in module.HOOKS]
-    targets += [attachment.module for module in modules for attachment in module.ATTACHMENTS]
+    integrations = [one for name, path in OURS.items() if (one := choice.load(name, path)) is not None]
+    targets = [hook.target for one in integrations for hook in one.hooks]
+    targets += [attachment.module for one in integrations for attachment in one.attachments]
     assert FRAMEWORKS == {target.partition(":")[0].partition(".")[0] for target in targets}
 
 

@@ -62,7 +62,6 @@ def test_without_variables_everything_has_its_default() -> None:
         ("OTEL_RL_DIR", "$HOME/$UNSET/${HOME}", "directory", Path("/people/me/$UNSET//people/me")),
         ("OTEL_RL_BACKENDS", "~/bin", "backends", "/people/me/bin"),
         ("OTEL_RL_TEMPO_PROGRAM", "$HOME/tempo", "tempo", "/people/me/tempo"),
-        ("OTEL_RL_MEMORY_PEAK", "exact", "memory_peak", "exact"),
     ],
 )
 def test_a_variable_sets_its_field(
@@ -91,7 +90,6 @@ def test_a_variable_sets_its_field(
         ),
         ("OTEL_RL_ENABLED", "maybe", "true or false"),
         ("OTEL_RL_CAPTURE_CONTENT", "2", "true or false"),
-        ("OTEL_RL_MEMORY_PEAK", "reset", "bounded or exact"),
         ("OTEL_RL_JOURNAL_MAX_BYTES", "8388607", "a whole number of bytes, at least 8388608 (8 MiB)"),
         ("OTEL_RL_JOURNAL_MAX_BYTES", "0", "a whole number of bytes, at least 8388608 (8 MiB)"),
         ("OTEL_RL_JOURNAL_MAX_BYTES", "-5", "a whole number of bytes, at least 8388608 (8 MiB)"),

@@ -8,12 +8,14 @@ import subprocess
 import sys
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from otel_rl.hooks.hook import Hook
-from otel_rl.integrations import MODULES
+from otel_rl.hooks import Integration
+from otel_rl.integrations import OURS
 from otel_rl.journal.read import open_run
+from otel_rl.testing.contract import KINDS
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -48,15 +50,21 @@ def test_reasons_of_the_failure_table_are_those_of_the_code() -> None:
 def test_the_readme_names_every_integration() -> None:
     """A newcomer reads there what is known."""
     text = (ROOT / "README.md").read_text("utf-8").lower()
-    assert [] == [name for name in MODULES if name not in text]
+    assert [] == [name for name in OURS if name not in text]
 
 
-def test_the_fields_of_a_hook_are_explained() -> None:
-    """Who writes an integration finds each of them, and no other, in its table; two share a row."""
+@pytest.mark.parametrize("kind", [*KINDS, Integration])
+def test_the_fields_of_a_hook_are_explained(kind: type[Any]) -> None:
+    """Who writes an integration finds each of them, and no other, in the table."""
     text = (ROOT / "docs" / "integrations.md").read_text("utf-8")
-    table = text.partition("| field of `Hook` |")[2].partition("\n\n")[0]
-    rows = set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE))
-    assert {one.name for one in fields(Hook)} == rows | {"failed"}
+    if kind is Integration:
+        table = text.partition("| field of `Integration` |")[2].partition("\n\n")[0]
+        found = set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE))
+    else:
+        table = text.partition("| field | hooks |")[2].partition("\n\n")[0]
+        rows = re.findall(r"^\| `(\w+)` \| ([^|]+) \|", table, re.MULTILINE)
+        found = {"target"} | {name for name, kinds in rows if kinds == "all" or f"`{kind.__name__}`" in kinds}
+    assert {one.name for one in fields(kind)} == found
 
 
 @pytest.mark.medium

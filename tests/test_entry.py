@@ -17,8 +17,8 @@ from opentelemetry import trace
 import otel_rl
 from otel_rl import entry, vocabulary
 from otel_rl.flusher.thread import Flusher
-from otel_rl.hooks.install import Attachment, Hook
-from otel_rl.integrations import MODULES, NEEDS, choice
+from otel_rl.hooks import Attachment, Integration, StageHook
+from otel_rl.integrations import OURS, choice
 from otel_rl.journal.read import SpanView, open_run
 from otel_rl.process.state import state
 from otel_rl.report.build import build_report
@@ -31,14 +31,12 @@ def threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("otel_rl")]
 
 
-def integration(
-    monkeypatch: pytest.MonkeyPatch, package: str, supports: str, hooks: tuple[Hook, ...] = (), *, name: str = "fake"
-) -> None:
+def integration(monkeypatch: pytest.MonkeyPatch, package: str, supports: str, name: str = "fake", **more: Any) -> None:
     """Register an integration, called ``fake`` where it is the only one."""
     module: Any = ModuleType(f"{name}_integration")
-    module.PACKAGE, module.SUPPORTS, module.HOOKS, module.ATTACHMENTS = package, supports, hooks, ()
+    module.INTEGRATION = Integration(name=name, package=package, supports=supports, **{"hooks": (), **more})
     monkeypatch.setitem(__import__("sys").modules, module.__name__, module)
-    monkeypatch.setitem(MODULES, name, module.__name__)
+    monkeypatch.setitem(OURS, name, f"{module.__name__}:INTEGRATION")
 
 
 def test_a_second_call_does_nothing(recording: Recording) -> None:
@@ -141,7 +139,7 @@ def test_a_version_that_is_not_supported_is_named_and_left_alone(
     stubbed: Recording, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Asked for by name it is refused."""
-    integration(monkeypatch, "pytest", "<1", (Hook(target="pytest:fail", stage="x"),))
+    integration(monkeypatch, "pytest", "<1", hooks=(StageHook(target="pytest:fail", stage="x"),))
     with pytest.raises(
         otel_rl.NotPossibleError, match=r"fake was asked for, but pytest [\d.]+ is not supported: it takes <1"
     ):
@@ -161,7 +159,7 @@ def test_a_prerelease_counts_as_its_release(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_every_integration_has_a_status(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is not asked for is off, also when the settings cannot be read."""
-    assert list(MODULES) == [status.name for status in choice.every_status()]
+    assert list(OURS) == [status.name for status in choice.every_status()]
     monkeypatch.setenv("OTEL_RL_INTEGRATIONS", "torch")
     assert {"torch"} >= {status.name for status in choice.every_status() if status.state != "off"}
     monkeypatch.setenv("OTEL_RL_ENABLED", "perhaps")
@@ -173,17 +171,19 @@ def test_who_asks_for_trl_gets_its_loop() -> None:
     for package in ("torch", "accelerate", "transformers", "trl"):
         pytest.importorskip(package)
     names = ["torch", "accelerate", "transformers", "transformers_generate", "trl"]
-    assert [MODULES[name] for name in names] == [module.__name__ for module in choice.wanted(("trl",))]
-    assert [MODULES[name] for name in names] == [module.__name__ for module in choice.wanted(("trl", "torch"))]
-    assert [MODULES[name] for name in names[:3]] == [module.__name__ for module in choice.wanted(("transformers",))]
-    assert [MODULES["torch"]] == [module.__name__ for module in choice.wanted(("torch",))]
+    assert names == [one.name for one in choice.wanted(("trl",))]
+    assert names == [one.name for one in choice.wanted(("trl", "torch"))]
+    assert names[:3] == [one.name for one in choice.wanted(("transformers",))]
+    assert ["torch"] == [one.name for one in choice.wanted(("torch",))]
 
 
 def test_what_is_needed_is_a_table_without_gaps() -> None:
     """Of integrations that there are, none of itself, and with what those need."""
-    for name, needs in NEEDS.items():
-        assert {name, *needs} <= set(MODULES)
-        assert {need for one in needs for need in NEEDS.get(one, ())} <= set(needs) - {name}
+    needs = {name: one.needs for name, path in OURS.items() if (one := choice.load(name, path)) is not None}
+    assert set(OURS) == set(needs)
+    for name, needed in needs.items():
+        assert {name, *needed} <= set(OURS)
+        assert {need for one in needed for need in needs[one]} <= set(needed) - {name}
 
 
 def test_what_is_needed_and_cannot_be_is_said_and_the_rest_is_recorded(
@@ -192,8 +192,8 @@ def test_what_is_needed_and_cannot_be_is_said_and_the_rest_is_recorded(
     """Nobody asked for it by name; what is not installed is not even said."""
     integration(monkeypatch, "pytest", "<1", name="old")
     integration(monkeypatch, "surely-not-installed", ">=1", name="gone")
-    integration(monkeypatch, "pytest", ">=1", (Hook(target="pytest:fail", stage="x"),))
-    monkeypatch.setitem(NEEDS, "fake", ("old", "gone"))
+    hooks = (StageHook(target="pytest:fail", stage="x"),)
+    integration(monkeypatch, "pytest", ">=1", hooks=hooks, needs=("old", "gone"))
     stubbed.start("fake")
     applied = {patch.hook.target for patch in entry._parts.patches.applied}
     assert {"pytest:fail"} == applied - set(entry.PROVIDERS)
@@ -207,8 +207,7 @@ def test_the_status_names_who_needs_an_integration(monkeypatch: pytest.MonkeyPat
     """Whatever comes of it; what was asked for by name is there for itself."""
     integration(monkeypatch, "pytest", ">=1", name="part")
     integration(monkeypatch, "surely-not-installed", ">=1", name="gone")
-    integration(monkeypatch, "pytest", ">=1")
-    monkeypatch.setitem(NEEDS, "fake", ("part", "gone"))
+    integration(monkeypatch, "pytest", ">=1", needs=("part", "gone"))
     number = choice.version("pytest")
     here = f"pytest {number}; supports >=1"
     absent = "surely-not-installed is not installed; supports >=1"
@@ -270,8 +269,8 @@ def test_an_instrument_that_fails_leaves_nothing_on(
         providers = trace._TRACER_PROVIDER, metrics_api._METER_PROVIDER
         return pytest.fail, providers, threads(), set(shared), state.on, entry._parts.patches.applied[:]
 
-    integration(monkeypatch, "pytest", ">=1", (Hook(target="pytest:fail", stage="x"),))
-    choice.importlib.import_module("fake_integration").ATTACHMENTS = (Attachment("json", lambda _: tuple),)
+    hooks, attachments = (StageHook(target="pytest:fail", stage="x"),), (Attachment("json", lambda _: tuple),)
+    integration(monkeypatch, "pytest", ">=1", hooks=hooks, attachments=attachments)
     before = look()
     for _ in range(2):
         with monkeypatch.context() as patched:

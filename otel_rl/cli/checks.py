@@ -19,7 +19,7 @@ from google.protobuf.internal import api_implementation
 
 from otel_rl import vocabulary as v
 from otel_rl.config import LIMITS, OF_COLLECTOR, ignored, may_be_key, settings, unknown_variables
-from otel_rl.integrations import AUTO, MODULES
+from otel_rl.integrations import AUTO, registered
 from otel_rl.journal.filesystem import make_directory
 from otel_rl.journal.frame import Signal
 from otel_rl.journal.otlp import encode
@@ -50,7 +50,7 @@ READ_ELSEWHERE: Final = {
 NO_EFFECT: Final = "not honoured: has no effect on otel_rl"
 HIDDEN: Final = "set (hidden)"
 Mark = Literal["ok", "note", "wrong"]
-INTEGRATION_MARKS: Final[dict[str, Mark]] = {"applies": "ok", "unsupported": "wrong"}
+INTEGRATION_MARKS: Final[dict[str, Mark]] = {"applies": "ok", "unsupported": "wrong", "broken": "wrong"}
 SOURCE_MARKS: Final[dict[str, Mark]] = {"environment": "ok", "default": "note"}
 COUNTED: Final = {
     v.SELF_RECORDED: "recorded",
@@ -103,7 +103,7 @@ def integrations() -> list[Finding]:
     for name, state, detail in choice.every_status():
         mark = INTEGRATION_MARKS.get(state, "wrong" if name in asked else "note")
         found.append(Finding(mark, name, f"{state} {detail}".strip()))
-    strangers = [name for name in asked if name not in (*MODULES, AUTO)]
+    strangers = [name for name in asked if name not in (*registered(), AUTO)]
     return found + [Finding("wrong", name, "there is no such integration") for name in strangers]
 
 

@@ -1,1 +1,28 @@
-"""Replacing functions of other packages, exactly undone, and recording around their calls."""
+"""Replacing functions of other packages, exactly undone, and recording their calls: all that an integration needs."""
+
+from otel_rl.hooks.arguments import Args, Kwargs
+from otel_rl.hooks.callbacks import CallbackHook, ReturnHook, StageHook
+from otel_rl.hooks.collective import CollectiveHook
+from otel_rl.hooks.generators import GeneratorCall, GeneratorHook, RequestHook, Watch
+from otel_rl.hooks.hook import Hook
+from otel_rl.hooks.integration import Attachment, Integration
+from otel_rl.hooks.remote import RemoteHook
+from otel_rl.process.memory import Memory
+
+__all__ = [
+    "Args",
+    "Attachment",
+    "CallbackHook",
+    "CollectiveHook",
+    "GeneratorCall",
+    "GeneratorHook",
+    "Hook",
+    "Integration",
+    "Kwargs",
+    "Memory",
+    "RemoteHook",
+    "RequestHook",
+    "ReturnHook",
+    "StageHook",
+    "Watch",
+]

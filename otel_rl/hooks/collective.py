@@ -1,10 +1,11 @@
-"""The replacement of a function that is a collective, or that waits for one which was launched before."""
+"""Hooks on functions that are a collective, or that wait for one which was launched before."""
 
 from __future__ import annotations
 
 import functools
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from otel_rl import vocabulary
@@ -13,7 +14,8 @@ from otel_rl.comm.collectives import Collective
 from otel_rl.comm.groups import group_of
 from otel_rl.comm.memory import comm
 from otel_rl.guard import attempt
-from otel_rl.hooks.arguments import Bind, parameters
+from otel_rl.hooks.arguments import Args, Bind, Kwargs, parameters
+from otel_rl.hooks.hook import Before, Hook
 from otel_rl.probes.memory import probes
 from otel_rl.process.hooked import hooking
 from otel_rl.process.state import state
@@ -31,30 +33,35 @@ MOST_TENSORS = 1024
 """Tensors of one collective whose bytes are added up."""
 
 
-@not_counted
-def around_collective(
-    target: str, position: int, before: Callable[..., object] | None, original: Any, bind: Bind | None = None
-) -> Callable[..., Any]:
-    """Make the replacement of a collective.
-
-    Args:
-        target: the hook's.
-        position: of this rank's input among the arguments.
-        before: runs guarded before every call, also where the process is alone.
-        original: the host's function.
-        bind: brings its arguments into one form for ``before`` (``arguments.binder``).
+@dataclass(frozen=True, kw_only=True)
+class CollectiveHook(Hook):
+    """A collective, or a function that waits for one: it counts in metrics, and the longest of a stage become spans.
 
     A collective that another one calls belongs to that one. Cost of a call: 2 us in a loop (``benchmarks/hotpath.py``);
     between matrix products each function that is called costs about as much: here are few.
     """
-    name = target.rpartition(":")[2].rpartition(".")[2]
-    if name == "wait" and type(original).__name__ == METHOD:
-        return around_method(target, before, original)
-    call = _call(target, name, position, original)
+
+    position: int = 0
+    """Of this rank's input among the arguments."""
+    before: Before | None = None
+    """Runs before every call, also where the process is alone."""
+
+    def replacement(self, original: Any, bind: Bind | None) -> Any:
+        """Return the function that stands in the place of ``original``."""
+        name = self.target.rpartition(":")[2].rpartition(".")[2]
+        if name == "wait" and type(original).__name__ == METHOD:
+            return wrap_method(self.target, self.before, original)
+        return wrap_collective(self, name, original, bind)
+
+
+@not_counted
+def wrap_collective(hook: CollectiveHook, name: str, original: Any, bind: Bind | None) -> Callable[..., Any]:
+    """Return the replacement of a function."""
+    target, before, call = hook.target, hook.before, _call(hook, name, original)
     begin, end = call.begin, call.end
 
     @functools.wraps(original)
-    def around(*args: Any, **kwargs: Any) -> Any:
+    def collective(*args: Any, **kwargs: Any) -> Any:
         if hooking.is_tracing() or hooking.compiler._is_compiling_flag or not state.on:
             return original(*args, **kwargs)
         if before is not None:
@@ -86,12 +93,12 @@ def around_collective(
             row.close()
         return result
 
-    return around
+    return collective
 
 
 @not_counted
-def around_method(target: str, before: Callable[..., object] | None, original: Any) -> Callable[..., Any]:
-    """Make the replacement of ``Work.wait``.
+def wrap_method(target: str, before: Before | None, original: Any) -> Callable[..., Any]:
+    """Return the replacement of ``Work.wait``.
 
     A Python subclass of ``Work`` that inherits the method, or calls it of its base, gets into pybind11's look for an
     overriding one. It ends, and torch's own runs, only where the calling function has the method's name and the object
@@ -125,20 +132,20 @@ def around_method(target: str, before: Callable[..., object] | None, original: A
     return wait
 
 
-class _Call:
+class _Operation:
     """Where a collective has its input, its group, and whether it waits."""
 
-    def __init__(self, target: str, operation: str, position: int, original: Any) -> None:
-        names = parameters(original)
+    def __init__(self, hook: CollectiveHook, operation: str, original: Any) -> None:
+        names, position = parameters(original), hook.position
         self.operation = operation
         self.input = position, names[position] if position < len(names) else ""
-        self.group = _place(names, "group")
-        self.asynchronous = _place(names, "async_op")
+        self.group = _position(names, "group")
+        self.asynchronous = _position(names, "async_op")
         self.has_names = bool(names)
         self.is_counted = operation not in POINT_TO_POINT
-        self.is_functional = FUNCTIONAL in target
+        self.is_functional = FUNCTIONAL in hook.target
 
-    def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Collective | None:
+    def begin(self, args: Args, kwargs: Kwargs) -> Collective | None:
         """Open the row of a call; None where this rank is not in the group."""
         position, name = self.group
         given = args[position] if len(args) > position else kwargs.get(name)
@@ -200,7 +207,7 @@ class _Making:
     def __init__(self, operation: str) -> None:
         self.operation = operation
 
-    def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Collective:
+    def begin(self, args: Args, kwargs: Kwargs) -> Collective:
         """Open the row of a call."""
         row = Collective(self.operation, 0)
         row.goes_on = True  # so ``end`` is asked, and no device waits for it
@@ -219,7 +226,7 @@ class _Wait:
     def __init__(self, name: str) -> None:
         self.name = name
 
-    def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Collective:
+    def begin(self, args: Args, kwargs: Kwargs) -> Collective:
         """Open the row of a wait: of the collective that is waited for, as far as it is known."""
         waited = args[0] if args else next(iter(kwargs.values()), None)  # its only argument, by its name
         if type(waited) is list:
@@ -241,10 +248,10 @@ class _Wait:
         row.close()
 
 
-def _call(target: str, name: str, position: int, original: Any) -> _Call | _Making | _Wait:
+def _call(hook: CollectiveHook, name: str, original: Any) -> _Operation | _Making | _Wait:
     if name in vocabulary.MAKING_A_GROUP:
         return _Making(name)
-    return _Wait(name) if name in WAITS else _Call(target, name, position, original)
+    return _Wait(name) if name in WAITS else _Operation(hook, name, original)
 
 
 def _remember(waited: Any, row: Collective) -> None:
@@ -254,10 +261,7 @@ def _remember(waited: Any, row: Collective) -> None:
 
 
 def input_bytes(value: Any) -> int:
-    """Sum the bytes of a tensor or of a list of them; 0 where there are none.
-
-    Reads shapes, never data. Cost: 0.3 us for a tensor.
-    """
+    """Sum the bytes of a tensor or of a list of them; reads shapes, never data."""
     if isinstance(value, (list, tuple)):
         return sum(map(input_bytes, value[:MOST_TENSORS]))
     try:
@@ -268,7 +272,7 @@ def input_bytes(value: Any) -> int:
 
 
 def is_on_device(value: Any) -> bool:
-    """Say whether what a collective sends lies on an accelerator; of a list the first decides."""
+    """Return whether what a collective sends lies on an accelerator; of a list the first decides."""
     if isinstance(value, (list, tuple)):
         value = value[0] if value else None
     return getattr(value, "is_cpu", True) is False
@@ -277,6 +281,6 @@ def is_on_device(value: Any) -> bool:
 _NOWHERE = 1 << 30
 
 
-def _place(names: list[str], name: str) -> tuple[int, str]:
-    """Give position and name of a parameter; a position that no call reaches where there is none."""
+def _position(names: list[str], name: str) -> tuple[int, str]:
+    """Return position and name of a parameter; a position that no call reaches where there is none."""
     return (names.index(name) if name in names else _NOWHERE), name

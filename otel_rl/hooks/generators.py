@@ -1,18 +1,19 @@
-"""Calls that are watched from their begin to their end, item by item where they are generators: rollout requests."""
+"""Hooks that watch a call from its begin to its end, item by item where it is a generator: rollout requests."""
 
 from __future__ import annotations
 
 import functools
 import inspect
 from collections.abc import Awaitable, Callable, Generator
+from dataclasses import dataclass
 from time import monotonic_ns
 from types import AsyncGeneratorType
 from typing import Any, Final, NamedTuple, Protocol
 
 from otel_rl.guard import attempt
-from otel_rl.hooks.arguments import Bind
+from otel_rl.hooks.arguments import Args, Bind, Kwargs
+from otel_rl.hooks.hook import Before, Hook
 from otel_rl.process.state import state
-from otel_rl.requests.memory import generation
 from otel_rl.trace.importlib_bootstrap import not_counted
 from otel_rl.trace.stage import current_parent
 
@@ -27,7 +28,7 @@ class Ending(NamedTuple):
 
 
 def ending(error: BaseException) -> Ending:
-    """Say how a call ended by what it raised."""
+    """Return how a call ended that raised this."""
     name = type(error).__name__
     if not isinstance(error, Exception):
         return Ending("abort", "")
@@ -38,52 +39,72 @@ class Watch(Protocol):
     """What an integration remembers of one call; both methods run guarded."""
 
     def item(self, value: Any) -> object:
-        """See what a generator yields, before its caller does; True says that it is enough: ``end`` is not called."""
+        """See what a generator yields, before its caller does; True means enough: ``end`` is not called then."""
 
     def end(self, result: Any, error: BaseException | None) -> None:
         """See the result, or the host's exception; ``GeneratorExit`` where the caller left a generator.
 
-        Nobody may keep the exception: ``ending`` says what can be known of it.
+        It must not keep the exception: ``ending`` returns what can be known of it.
         """
 
 
-NOTHING: Final[dict[str, Any]] = {}
+NOTHING: Final[Kwargs] = {}
 """In place of the empty dict that each call without keywords has: one object less to keep for each."""
-Begin = Callable[[tuple[Any, ...], dict[str, Any]], Watch | None]
-"""``(args, kwargs)``: the watch of one call, or None where it is of no interest. A generator begins with its first
-item, as its own code does."""
+Begin = Callable[[Args, Kwargs], Watch | None]
+"""``(args, kwargs)``: returns what watches the call, or None where it is of no interest. A generator begins with its
+first item, as its own code does."""
+First = Callable[["GeneratorCall", Any, BaseException | None], Watch | None]
+"""``(call, item, error)``: sees the first item, or the exception instead of it; returns what watches the further items,
+or None where they are of no interest."""
 
 
-First = Callable[["Asked", Any, BaseException | None], Watch | None]
-"""``(call, item, error)``: sees the first item or the exception instead of it, as ``Watch`` does; returns who watches
-what comes behind the item, or None where nothing of interest does."""
+@dataclass(frozen=True, kw_only=True)
+class RequestHook(Hook):
+    """A call that is watched to its end: of a function, a coroutine function, or a generator function of either kind.
+
+    Its items, result and exception pass through, and so does what is sent or thrown into a generator. An asynchronous
+    generator function returns an object with the methods of a generator: event loops keep account of real ones, and
+    close those that are left. Cost of a generator: 1.2 us and 0.2 us an item, asynchronous 1.5 us and 0.5 us an item.
+    """
+
+    watch: Begin
+
+    def replacement(self, original: Any, bind: Bind | None) -> Any:
+        """Return the function that stands in the place of ``original``."""
+        begin = self.watch if bind is None else functools.partial(_begin_bound, self.watch, bind)
+        if inspect.iscoroutinefunction(original):
+            return _wrap_coroutine(self.target, begin, original)
+        if inspect.isgeneratorfunction(original):
+            return _wrap_generator(_items, self.target, begin, original)
+        if inspect.isasyncgenfunction(original):
+            return _wrap_generator(_AsyncItems, self.target, begin, original)
+        return _wrap_function(self.target, begin, original)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GeneratorHook(Hook):
+    """An asynchronous generator of which most callers want one item.
+
+    Until that item is there nothing is made or called except ``before``, which sees the arguments when the generator
+    begins. Cost: 1 us (``benchmarks/engine_requests.py``), where a ``RequestHook`` takes 2 us.
+    """
+
+    first: First
+    before: Before | None = None
+
+    def replacement(self, original: Any, bind: Bind | None) -> Any:
+        """Return the function that stands in the place of ``original``."""
+        return _wrap_first(self, original, bind)
+
+
+def _begin_bound(begin: Begin, bind: Bind, args: Args, kwargs: Kwargs) -> Watch | None:
+    return begin(*bind(args, kwargs)) if kwargs else begin(args, kwargs)
 
 
 @not_counted
-def watched(target: str, begin: Begin, original: Callable[..., Any], bind: Bind | None = None) -> Callable[..., Any]:
-    """Make the replacement of a function, coroutine function, generator or asynchronous generator.
-
-    Its items, result and exception pass through, and so does what is sent or thrown into a generator. What an
-    asynchronous generator function returns is an object with the methods of a generator, not one by its type: event
-    loops keep account of generators, and close those that are left. Cost of a generator: 1.2 us and
-    0.2 us an item, asynchronous 1.5 us and 0.5 us an item, without what the watch itself does.
-
-    Args:
-        target: the hook's.
-        begin: gives the watch.
-        original: the host's function.
-        bind: brings its arguments into one form (``arguments.binder``).
-    """
-    begin = _bound(begin, bind)
-    if inspect.iscoroutinefunction(original):
-        return _coroutine(target, begin, original)
-    if inspect.isgeneratorfunction(original):
-        return _generator(_items, target, begin, original)
-    if inspect.isasyncgenfunction(original):
-        return _generator(_AsyncItems, target, begin, original)
-
+def _wrap_function(target: str, begin: Begin, original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
-    def around(*args: Any, **kwargs: Any) -> Any:
+    def call(*args: Any, **kwargs: Any) -> Any:
         watch = attempt("begin", target, begin, args, kwargs) if state.on else None
         if watch is None:
             return original(*args, **kwargs)
@@ -95,19 +116,13 @@ def watched(target: str, begin: Begin, original: Callable[..., Any], bind: Bind 
         attempt("end", target, watch.end, result, None)
         return result
 
-    return around
-
-
-def _bound(begin: Begin, bind: Bind | None) -> Begin:
-    if bind is None:
-        return begin
-    return lambda args, kwargs: begin(*bind(args, kwargs)) if kwargs else begin(args, kwargs)
+    return call
 
 
 @not_counted
-def _coroutine(target: str, begin: Begin, original: Callable[..., Any]) -> Callable[..., Any]:
+def _wrap_coroutine(target: str, begin: Begin, original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
-    async def around(*args: Any, **kwargs: Any) -> Any:
+    async def call(*args: Any, **kwargs: Any) -> Any:
         watch = attempt("begin", target, begin, args, kwargs) if state.on else None
         if watch is None:
             return await original(*args, **kwargs)
@@ -119,51 +134,37 @@ def _coroutine(target: str, begin: Begin, original: Callable[..., Any]) -> Calla
         attempt("end", target, watch.end, result, None)
         return result
 
-    return around
+    return call
 
 
 @not_counted
-def asked(
-    target: str,
-    before: Callable[..., object] | None,
-    first: First,
-    original: Callable[..., Any],
-    bind: Bind | None = None,
+def _wrap_generator(
+    pass_on: Callable[..., Any], target: str, begin: Begin, original: Callable[..., Any]
 ) -> Callable[..., Any]:
-    """Make the replacement of an asynchronous generator function whose callers mostly want one item.
-
-    As ``watched`` does, but until that item is there nothing is made or called for it except ``before``, which sees the
-    arguments when the generator begins. Cost: 1 us, of it 0.5 us for an object and a coroutine between the caller and
-    the generator, without what ``before`` and ``first`` do (``benchmarks/engine_requests.py``).
-    """
-    how = target, before, first
-
     @functools.wraps(original)
-    def around(*args: Any, **kwargs: Any) -> Any:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        items = original(*args, **kwargs)  # raises here what it raises without us
+        return pass_on(items, target, functools.partial(begin, args, kwargs)) if state.on else items
+
+    return call
+
+
+@not_counted
+def _wrap_first(hook: GeneratorHook, original: Callable[..., Any], bind: Bind | None) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
         items = original(*args, **kwargs)
         if not state.on or type(items) is not AsyncGeneratorType:
             return items
         if kwargs and bind is not None:
             args, kwargs = bind(args, kwargs)
-        return Asked(items, how, args, kwargs or NOTHING)
+        return GeneratorCall(items, hook, args, kwargs or NOTHING)
 
-    return around
-
-
-@not_counted
-def _generator(
-    pass_on: Callable[..., Any], target: str, begin: Begin, original: Callable[..., Any]
-) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def around(*args: Any, **kwargs: Any) -> Any:
-        items = original(*args, **kwargs)  # raises here what it raises without us
-        return pass_on(items, target, functools.partial(begin, args, kwargs)) if state.on else items
-
-    return around
+    return call
 
 
 @not_counted
-class _Seen:
+class _Items:
     """The iterator that a generator delegates to: shows every item to the watch."""
 
     __slots__ = ("close", "items", "target", "watch")
@@ -173,26 +174,26 @@ class _Seen:
         self.watch: Watch | None = watch
         self.close = items.close
 
-    def __iter__(self) -> _Seen:
+    def __iter__(self) -> _Items:
         return self
 
     def __next__(self) -> Any:
         value = next(self.items)
-        self._see(value)
+        self._show(value)
         return value
 
-    def _see(self, value: Any) -> None:
+    def _show(self, value: Any) -> None:
         if self.watch is not None and attempt("see an item of", self.target, self.watch.item, value) is True:
             self.watch = None
 
     def send(self, value: Any) -> Any:
         value = self.items.send(value)
-        self._see(value)
+        self._show(value)
         return value
 
     def throw(self, *error: Any) -> Any:
         value = self.items.throw(*error)
-        self._see(value)
+        self._show(value)
         return value
 
 
@@ -201,14 +202,14 @@ def _items(items: Generator[Any, Any, Any], target: str, begin: Callable[[], Wat
     watch = attempt("begin", target, begin)
     if watch is None:
         return (yield from items)
-    seen = _Seen(items, target, watch)
+    shown = _Items(items, target, watch)
     try:
-        result = yield from seen
+        result = yield from shown
     except BaseException as error:
-        if seen.watch is not None:
+        if shown.watch is not None:
             attempt("end", target, watch.end, None, error)
         raise
-    if seen.watch is not None:
+    if shown.watch is not None:
         attempt("end", target, watch.end, result, None)
     return result
 
@@ -217,7 +218,7 @@ def _items(items: Generator[Any, Any, Any], target: str, begin: Callable[[], Wat
 class _AsyncItems:
     """What the caller has of an asynchronous generator; it shows every item to the watch.
 
-    A generator around the host's would be known to the event loop as well, which closes all that are left when it
+    A generator that holds the host's would be known to the event loop as well, which closes all that are left when it
     ends, both at once: the outer one's ``aclose`` would find the inner one closing, and the loop would log an error.
     """
 
@@ -285,20 +286,14 @@ class _AsyncItems:
 
 
 @not_counted
-class Asked(_AsyncItems):
-    """What the caller of an ``asked`` function has, and what is known of the call when its first item is there."""
+class GeneratorCall(_AsyncItems):
+    """What the caller of a ``GeneratorHook``'s target has, and what is known of the call when its first item comes."""
 
-    __slots__ = ("_how", "args", "begun", "kwargs", "parent", "recording")
+    __slots__ = ("_hook", "args", "begun", "kwargs", "parent", "recording")
 
-    def __init__(
-        self,
-        items: AsyncGeneratorType[Any, Any],
-        how: tuple[str, Callable[..., object] | None, First],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> None:
-        self._items, self._target, self._how, self.args, self.kwargs = items, how[0], how, args, kwargs
-        self._begin, self._watch = _nobody, None  # until it has begun
+    def __init__(self, items: AsyncGeneratorType[Any, Any], hook: GeneratorHook, args: Args, kwargs: Kwargs) -> None:
+        self._items, self._target, self._hook, self.args, self.kwargs = items, hook.target, hook, args, kwargs
+        self._begin, self._watch = _no_watch, None  # until it has begun
 
     def __anext__(self) -> Awaitable[Any]:
         if self._begin is not None:
@@ -313,22 +308,22 @@ class Asked(_AsyncItems):
         items = self._items
         if self._begin is None:
             return await self._next(items.__anext__)
-        self._begin = None  # nobody has asked the generator for anything yet
-        target, before, first = self._how
-        self.begun, self.parent, self.recording = monotonic_ns(), current_parent(), generation.recording
-        if before is not None:
-            attempt("begin", target, before, self.args, self.kwargs)
+        self._begin = None
+        hook = self._hook
+        self.begun, self.parent, self.recording = monotonic_ns(), current_parent(), state.queue
+        if hook.before is not None:
+            attempt("begin", hook.target, hook.before, self.args, self.kwargs)
         try:
             value = await items.__anext__()
         except StopAsyncIteration:
             raise
         except BaseException as error:
-            attempt("end", target, first, self, None, error)
+            attempt("end", hook.target, hook.first, self, None, error)
             raise
-        self._watch = attempt("see an item of", target, first, self, value, None)
+        self._watch = attempt("see an item of", hook.target, hook.first, self, value, None)
         del self.args, self.kwargs  # who keeps the generator need not keep them for us
         return value
 
 
-def _nobody() -> None:
+def _no_watch() -> None:
     """Watch nothing."""

@@ -16,17 +16,7 @@ import wrapt
 
 from otel_rl.guard import guard, report
 from otel_rl.hooks.hook import Hook, wrap
-
-__all__ = ["Attachment", "Hook", "Patch", "Patches", "find", "wrap"]
-
-
-@dataclass(frozen=True)
-class Attachment:
-    """What is registered with a package by its own means, once its module is imported."""
-
-    module: str
-    attach: Callable[[ModuleType], Callable[[], object]]
-    """Registers and returns what takes it back."""
+from otel_rl.hooks.integration import Attachment
 
 
 @dataclass(frozen=True)
@@ -43,27 +33,27 @@ class Patch:
 
 
 class Patches:
-    """The hooks of this process, waiting for their modules or in place."""
+    """The hooks of this process, in place or registered for modules that are not imported yet."""
 
     def __init__(self) -> None:
         self.applied: list[Patch] = []
         self.lock = threading.RLock()
-        """Held while anything is put in its place or taken away."""
+        """For what changes a place."""
         self._wanted: set[Hook | Attachment] = set()
         self._detach: list[Callable[[], object]] = []
 
     def in_child(self) -> None:
-        """Forget a lock that another thread of the parent held when it forked."""
+        """Replace the lock, which another thread of the parent may have locked at the fork."""
         self.lock = threading.RLock()
 
     def install(self, hook: Hook) -> None:
-        """Replace the hook's target now, or as soon as somebody imports its module."""
+        """Replace the hook's target now, or as soon as its module is imported."""
         self._wanted.add(hook)
         module = hook.target.partition(":")[0]
         wrapt.register_post_import_hook(functools.partial(self._imported, hook), module)
 
     def attach(self, attachment: Attachment) -> None:
-        """Attach now, or as soon as somebody imports the module."""
+        """Attach now, or as soon as the module is imported."""
         self._wanted.add(attachment)
         wrapt.register_post_import_hook(functools.partial(self._attach, attachment), attachment.module)
 
@@ -79,7 +69,7 @@ class Patches:
     def undo(self) -> None:
         """Restore every target that still holds our replacement, also where modules imported it from.
 
-        Where somebody else replaced the target after us, theirs stays; our part of it only passes calls on.
+        If something else replaced the target after us, that stays, and our part of it only passes calls on.
         """
         with self.lock:
             self._wanted.clear()
@@ -142,7 +132,7 @@ def _undo(patch: Patch) -> None:
 
 
 def _restore_imported(patches: Mapping[int, Patch]) -> None:
-    """Restore what other modules took of a replaced function while it was replaced: names, and keys of their tables.
+    """Restore names and keys of tables under which other modules imported a replacement.
 
     torch.compile keeps such a table, by which it knows collectives. Cost: 50 ms.
     """

@@ -1,4 +1,4 @@
-"""Methods that a program or another library puts in the place of hooked ones: they are hooked as what they replace."""
+"""Methods that a program or another library puts in the place of hooked ones: they are hooked as those were."""
 
 from __future__ import annotations
 
@@ -20,26 +20,21 @@ STATIC = staticmethod, classmethod
 
 
 class Overrides:
-    """Hooks what stands in the place of hooked functions: overrides of a class, and what others put there later."""
+    """Hooks what stands in the place of hooked functions: overrides of a class, and what others have put there."""
 
     def __init__(self, patches: Patches) -> None:
-        """Begin without any object.
-
-        Args:
-            patches: the replaced functions; it gets the replacements made here, and undoes them.
-        """
         self._patches = patches
         self._followed: list[ref[Any]] = []
         self._on_objects: WeakSet[Any] = WeakSet()
         """Replacements that objects have as attributes of their own."""
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         patches.at_undo(self._restore)
 
     def follow(self, trainer: object) -> None:
-        """Hook what an object and its class have in place of hooked methods, now and whenever we look again.
+        """Hook what an object and its class have in place of hooked methods, now and at each ``look_again``.
 
-        The stage of such a method is around what replaces it, whether that calls the hooked method or not: of one call,
-        only what the object finds first is hooked.
+        The stage holds what replaces the method, whether that calls the hooked method or not: of one call, only what
+        the object finds first is recorded.
 
         Args:
             trainer: most often of a class of the program that is derived from the framework's.
@@ -52,10 +47,10 @@ class Overrides:
     def look_again(self) -> None:
         """Hook what another library has put in the place of hooked functions, where it takes the same arguments.
 
-        Cost: 0.6 ms. Where it takes others, this is said once, and counted as an error.
+        Cost: 0.6 ms. A replacement that takes others is reported once, as an error.
         """
         with guard("look for replaced functions"), self._patches.lock:
-            self._look_at_targets()
+            self._hook_new_classes()
             last = {(id(patch.owner), patch.name): patch for patch in self._patches.applied}
             for patch in last.values():
                 value = inspect.getattr_static(patch.owner, patch.name, None)
@@ -64,11 +59,11 @@ class Overrides:
             for one in self._followed:
                 trainer = one()
                 if trainer is not None:
-                    self._look_at_class(type(trainer))
-                    self._look_at_object(trainer)
+                    self._hook_overrides(type(trainer))
+                    self._hook_attributes(trainer)
 
-    def _look_at_targets(self) -> None:
-        """Hook classes that were made anew: another one has the name now, and is not derived from the hooked one."""
+    def _hook_new_classes(self) -> None:
+        """Hook classes that were made anew: another class has the name, and is not derived from the hooked one."""
         owners: dict[int, tuple[Patch, list[Any]]] = {}
         for patch in self._patches.applied:
             owners.setdefault(id(patch.hook), (patch, []))[1].append(patch.owner)
@@ -85,23 +80,23 @@ class Overrides:
             if value is not None and not is_derived and hook_of(value) is None:
                 self._renew(patch, owner, value)
 
-    def _look_at_class(self, kind: type) -> None:
-        """Hook what a class, or one between, overrides of the hooked methods of those that it is derived from."""
+    def _hook_overrides(self, kind: type) -> None:
+        """Hook what a class, or a base of it, overrides of hooked methods."""
         for name, patch in self._nearest(kind).items():
             definer = next(owner for owner in kind.__mro__ if name in vars(owner))
             if any(one.owner is definer and one.name == name for one in self._patches.applied):
                 continue
             value = vars(definer)[name]
-            taken = next((one for one in self._patches.applied if one.replacement is value), None)
-            if taken is not None and (taken.hook is patch.hook or taken.hook.like(patch.hook)):
+            patched = next((one for one in self._patches.applied if one.replacement is value), None)
+            if patched is not None and (patched.hook is patch.hook or patched.hook.like(patch.hook)):
                 # It is hooked, and has the original again when all is undone.
-                self._patches.put(Patch(taken.hook, definer, name, taken.original, value, inherited=False))
+                self._patches.put(Patch(patched.hook, definer, name, patched.original, value, inherited=False))
             elif not isinstance(patch.original, STATIC):
                 function = _as_method(definer, name, value)
                 if function is not None:
                     self._put(patch, definer, value, function)
 
-    def _look_at_object(self, trainer: Any) -> None:
+    def _hook_attributes(self, trainer: Any) -> None:
         """Hook what an object has of its own in place of hooked methods of its class."""
         own = vars(trainer)
         for name, patch in self._nearest(type(trainer)).items():
@@ -112,17 +107,17 @@ class Overrides:
                 own[name] = self._bound(patch.hook, trainer, value)
                 self._cover(patch.hook, name)
             elif not reaches(value, patch.hook, type(trainer)):
-                self._tell(patch.hook, value)
+                self._report(patch.hook, value)
 
     def _nearest(self, kind: type) -> dict[str, Patch]:
-        """Find the replaced methods that objects of a class have, of each name that of the nearest class."""
+        """Return the replaced methods that objects of a class have, by name: each of the nearest class that has it."""
         places = {owner: place for place, owner in enumerate(kind.__mro__)}
         methods = [patch for patch in self._patches.applied if inspect.isclass(patch.owner) and patch.owner in places]
         further_first = sorted(methods, key=lambda patch: -places[patch.owner])  # stable: the last replacement counts
         return {patch.name: patch for patch in further_first if not _is_special(patch.name)}
 
     def _renew(self, patch: Patch, owner: Any, value: Any) -> None:
-        """Hook what somebody has put in the place of a replacement, unless it takes other arguments."""
+        """Hook what stands in the place of a replacement, unless it takes other arguments."""
         function = _as_method(owner, patch.name, value) if inspect.isclass(owner) else value
         if isinstance(patch.original, STATIC):
             function = value if type(value) is type(patch.original) else None
@@ -133,7 +128,7 @@ class Overrides:
         if is_fit:
             self._put(patch, owner, value, function)
         else:
-            self._tell(patch.hook, value)
+            self._report(patch.hook, value)
 
     def _put(self, replaced: Patch, owner: Any, value: Any, function: Any) -> None:
         hook, name = replaced.hook, replaced.name
@@ -150,7 +145,7 @@ class Overrides:
 
     @not_counted
     def _bound(self, hook: Hook, trainer: Any, value: Callable[..., Any]) -> Callable[..., Any]:
-        """Make the replacement of an attribute of an object, which holds it: nothing of ours holds the object."""
+        """Return the replacement of an attribute of an object; nothing of ours keeps the object alive."""
         hooked = wrap(hook, functools.wraps(value)(lambda trainer, *args, **kwargs: value(*args, **kwargs)))
 
         @functools.wraps(value)
@@ -162,7 +157,7 @@ class Overrides:
         return bound
 
     def _restore(self) -> None:
-        """Restore the attributes of objects; what others have kept of ours counts once in the next recording."""
+        """Restore the attributes of objects; what others keep of ours counts once in the next recording."""
         for trainer in filter(None, (one() for one in self._followed)):
             for name, value in vars(trainer).items():
                 if type(value) is FunctionType and value in self._on_objects:
@@ -171,11 +166,11 @@ class Overrides:
             if inspect.isclass(patch.owner) and not _is_special(patch.name):
                 cover(patch.replacement, patch.name)
 
-    def _tell(self, hook: Hook, value: Any) -> None:
-        """Count, and say once, that nothing can be recorded of a function."""
+    def _report(self, hook: Hook, value: Any) -> None:
+        """Count, and log once, that nothing can be recorded of a function."""
         what = f"record {hook.target}: {describe(value)} replaced it and takes other arguments"
-        if what not in self._told:
-            self._told.add(what)
+        if what not in self._reported:
+            self._reported.add(what)
             report(what, None)
 
 

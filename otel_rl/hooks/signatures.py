@@ -11,13 +11,13 @@ from typing import Any
 from otel_rl.hooks.hook import Hook, hook_of
 
 DEPTH = 4
-"""How many functions, each held by the one before, are looked through."""
+"""How many functions, each referred to by the one before, are searched."""
 
 
 def fits(original: Any, other: Callable[..., Any]) -> bool:
     """Return whether a function can be called as the original is, and has each argument in the same place.
 
-    It may have names of its own, and take more that has defaults. True where nobody knows (functions in C).
+    It may have names of its own, and take more that has defaults. True for functions in C, which do not tell.
     """
     try:
         mine, theirs = inspect.signature(original).parameters, inspect.signature(other).parameters
@@ -45,28 +45,28 @@ def _needed(theirs: Any, given: list[str], mine: Any) -> bool:
 
 
 def reaches(value: Any, hook: Hook, owner: Any, depth: int = DEPTH) -> bool:
-    """Return whether a function calls a replacement made for a hook, as far as one sees from what it holds or names."""
+    """Return whether a function calls a replacement of a hook, as far as its references and names show."""
     if hook_of(value) is hook:
         return True
     if not depth or value is None:
         return False
     return any(hook_of(one) is hook for one in _named(value, owner)) or any(
-        reaches(one, hook, owner, depth - 1) for one in _held(value)
+        reaches(one, hook, owner, depth - 1) for one in _references(value)
     )
 
 
-def _held(value: Any) -> Iterator[Any]:
-    """Return the functions that a function holds."""
+def _references(value: Any) -> Iterator[Any]:
+    """Return the functions that a function refers to."""
     if isinstance(value, MethodType):
         value = value.__func__
     yield value.func if isinstance(value, (partial, partialmethod)) else getattr(value, "__wrapped__", None)
     for cell in getattr(value, "__closure__", None) or ():
         try:
-            held = cell.cell_contents
+            found = cell.cell_contents
         except ValueError:  # empty
             continue
-        if callable(held):
-            yield held
+        if callable(found):
+            yield found
 
 
 def _named(value: Any, owner: Any) -> Iterator[Any]:

@@ -1,7 +1,6 @@
-"""One file per framework: which versions, which functions, and small pure functions that say what to record.
+"""Which functions of which framework are recorded: one ``Integration`` for each, in a file or folder of its own.
 
-An integration has ``PACKAGE`` (the distribution), ``SUPPORTS`` (its versions), ``HOOKS`` and ``ATTACHMENTS``; see
-``docs/integrations.md``. Nothing here imports a framework: that happens when, and only when, the program does.
+Nothing here imports a framework: its hooks wait until the program does. ``docs/integrations.md`` is the reference.
 """
 
 from __future__ import annotations
@@ -12,30 +11,30 @@ from typing import Final
 from otel_rl.config import ConfigurationError
 
 AUTO: Final = "auto"
-"""All of them, as what they hook is imported."""
-MODULES: Final = {
-    "torch": "otel_rl.integrations.torch.hooks",
-    "accelerate": "otel_rl.integrations.accelerate",
-    "deepspeed": "otel_rl.integrations.deepspeed",
-    "megatron": "otel_rl.integrations.megatron",
-    "transformers": "otel_rl.integrations.transformers.hooks",
-    "transformers_generate": "otel_rl.integrations.transformers.generate",
-    "trl": "otel_rl.integrations.trl.hooks",
-    "vllm": "otel_rl.integrations.vllm.hooks",
-    "sglang": "otel_rl.integrations.sglang",
-    "openai": "otel_rl.integrations.openai.hooks",
+"""All integrations; each waits for its package."""
+GROUP: Final = "otel_rl.integrations"
+"""The entry points by which other packages register theirs, as in ``OURS``."""
+OURS: Final = {
+    "torch": "otel_rl.integrations.torch.hooks:INTEGRATION",
+    "accelerate": "otel_rl.integrations.accelerate:INTEGRATION",
+    "deepspeed": "otel_rl.integrations.deepspeed:INTEGRATION",
+    "megatron": "otel_rl.integrations.megatron:INTEGRATION",
+    "transformers": "otel_rl.integrations.transformers.hooks:INTEGRATION",
+    "transformers_generate": "otel_rl.integrations.transformers.generate:INTEGRATION",
+    "trl": "otel_rl.integrations.trl.hooks:INTEGRATION",
+    "vllm": "otel_rl.integrations.vllm.hooks:INTEGRATION",
+    "sglang": "otel_rl.integrations.sglang:INTEGRATION",
+    "openai": "otel_rl.integrations.openai.hooks:INTEGRATION",
 }
-"""Name to module; registering an integration is one line here."""
+"""Name to ``module:attribute``, without those of other packages."""
 
-NEEDS: Final[dict[str, tuple[str, ...]]] = {
-    "accelerate": ("torch",),
-    "deepspeed": ("torch",),
-    "megatron": ("torch",),
-    "transformers": ("torch", "accelerate"),
-    "trl": ("torch", "accelerate", "transformers", "transformers_generate"),
-}
-"""Without which an integration records no whole step: who asks for it by name gets these too, where they apply. Engines
-below it (deepspeed, vllm) are asked for by their own names."""
+
+def registered() -> dict[str, str]:
+    """Return all integrations that there are, by name; of equal names ours, else the first. Cost: 10 ms."""
+    from importlib.metadata import entry_points  # the other commands do without it and start faster
+
+    others = {entry.name: entry.value for entry in reversed(tuple(entry_points(group=GROUP)))}
+    return OURS | {name: value for name, value in others.items() if name not in OURS}
 
 
 def check_names(names: Iterable[str], source: str = "") -> None:
@@ -48,8 +47,10 @@ def check_names(names: Iterable[str], source: str = "") -> None:
     Raises:
         ConfigurationError: there is none of such a name; the message says which there are.
     """
-    strangers = [name for name in names if name != AUTO and name not in MODULES]
-    if strangers:
-        raise ConfigurationError(
-            f"{source}no integration is called {strangers[0]!r}: there are {', '.join(MODULES)} and {AUTO}"
-        )
+    strangers = [name for name in names if name != AUTO and name not in OURS]
+    known = registered() if strangers else OURS
+    for name in strangers:
+        if name not in known:
+            raise ConfigurationError(
+                f"{source}no integration is called {name!r}: there are {', '.join(known)} and {AUTO}"
+            )

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
-from types import ModuleType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from packaging.specifiers import SpecifierSet
 
 from otel_rl.config import Config, ConfigurationError
-from otel_rl.guard import say
-from otel_rl.integrations import AUTO, MODULES, NEEDS, check_names
+from otel_rl.guard import guard, say
+from otel_rl.hooks import Integration
+from otel_rl.integrations import AUTO, check_names, registered
 
 
 class NotPossibleError(RuntimeError):
@@ -23,12 +23,12 @@ class Status(NamedTuple):
 
     name: str
     state: str
-    """``applies``, ``absent`` (package not installed), ``unsupported`` (its version) or ``off``."""
+    """``applies``, ``absent`` (package not installed), ``unsupported`` (its version), ``broken`` or ``off``."""
     detail: str
 
 
 def asked_for() -> tuple[str, ...]:
-    """Give the integrations that the settings ask for; they need not exist."""
+    """Return the integrations that the settings ask for; they need not exist."""
     try:
         return Config.from_env().integrations
     except ConfigurationError:
@@ -36,13 +36,14 @@ def asked_for() -> tuple[str, ...]:
 
 
 def every_status() -> list[Status]:
-    """Say of every integration whether it applies here, and why not."""
-    chosen = _chosen(asked_for())
-    return [_status(name, chosen) for name in MODULES]
+    """Return of every integration whether it applies here, and why not."""
+    known = registered()
+    chosen = _chosen(asked_for(), known)
+    return [_status(name, load(name, path), chosen) for name, path in known.items()]
 
 
-def wanted(names: tuple[str, ...], source: str = "") -> list[ModuleType]:
-    """Give the modules of the integrations that are asked for and apply; of the others say why not.
+def wanted(names: tuple[str, ...], source: str = "") -> list[Integration]:
+    """Return the integrations that are asked for and apply; of the others a log line says why not.
 
     Args:
         names: of integrations.
@@ -53,32 +54,49 @@ def wanted(names: tuple[str, ...], source: str = "") -> list[ModuleType]:
         NotPossibleError: its package is missing, or of an unsupported version.
     """
     check_names(names, source)
-    found = []
-    chosen = _chosen(names)
-    for name, path in MODULES.items():
-        status = _status(name, chosen)
-        if status.state == "applies":
-            found.append(importlib.import_module(path))
-        elif name in names:
+    known = registered()
+    chosen, found = _chosen(names, known), []
+    for name in (name for name in known if name in chosen):
+        integration = load(name, known[name])
+        status = _status(name, integration, chosen)
+        if integration is not None and status.state == "applies":
+            found.append(integration)
+        elif name in names and status.state != "broken":
             raise NotPossibleError(f"the integration {name} was asked for, but {status.detail}")
         elif status.state == "unsupported":
             say("otel_rl: %s; it is not instrumented", status.detail)
     return found
 
 
-def _chosen(names: tuple[str, ...]) -> dict[str, str]:
-    """Give the integrations that these names stand for, each with who needs it; nobody where it was asked for."""
+def load(name: str, path: str) -> Integration | None:
+    """Import an integration; None where that of another package fails to load, which is logged and counted."""
+    with guard(f"load the integration {name} ({path})"):
+        module, _, attribute = path.partition(":")
+        found: Any = import_module(module)
+        for step in attribute.split("."):
+            found = getattr(found, step)
+        if not isinstance(found, Integration) or found.name != name:
+            raise TypeError(f"{path} is no Integration of the name {name!r}")
+        return found
+    return None
+
+
+def _chosen(names: tuple[str, ...], known: dict[str, str]) -> dict[str, str]:
+    """Return the integrations that these names stand for, each with who needs it: empty where it was asked for."""
     if AUTO in names:
-        return dict.fromkeys(MODULES, "")
-    needed = {need: f"; needed by {name}" for name in names for need in NEEDS.get(name, ())}
-    return needed | dict.fromkeys(names, "")
+        return dict.fromkeys(known, "")
+    asked = {name: load(name, known[name]) for name in names if name in known}
+    needed = {need: f"; needed by {name}" for name, one in asked.items() if one is not None for need in one.needs}
+    return needed | dict.fromkeys(asked, "")
 
 
-def _status(name: str, chosen: dict[str, str]) -> Status:
-    module = importlib.import_module(MODULES[name])
+def _status(name: str, integration: Integration | None, chosen: dict[str, str]) -> Status:
+    if integration is None:
+        return Status(name, "broken", "it could not be loaded")
+    package, supports = integration.package, integration.supports
     if name not in chosen:
-        return Status(name, "off", f"not in OTEL_RL_INTEGRATIONS; supports {module.PACKAGE} {module.SUPPORTS}")
-    package, supports, why = module.PACKAGE, module.SUPPORTS, chosen[name]
+        return Status(name, "off", f"not in OTEL_RL_INTEGRATIONS; supports {package} {supports}")
+    why = chosen[name]
     try:
         installed = version(package)
     except PackageNotFoundError:

@@ -3,9 +3,9 @@
 Runs in every rank. Source: megatron-core 0.8 to 0.16, ``core/pipeline_parallel/schedules.py`` (its backward calls the
 engine of autograd itself where outputs are freed, so ``torch.autograd.backward`` does not see it),
 ``core/optimizer/optimizer.py`` and ``core/timers.py``. Its collectives are those of ``torch.distributed``, their
-waits those of ``Work.wait``: rows already. All messages of a pipeline go through ``_communicate`` of
+waits those of ``Work.wait``, which are recorded there. All messages of a pipeline go through ``_communicate`` of
 ``core/pipeline_parallel/p2p_communication.py``; where it overlaps them with computing, the schedule waits by
-``Work.wait`` alone: a row, and no ``rl.idle``.
+``Work.wait`` alone, and there is no ``rl.idle``.
 """
 
 from __future__ import annotations
@@ -14,14 +14,12 @@ from typing import Any
 
 from otel_rl import vocabulary
 from otel_rl.guard import guard
-from otel_rl.hooks.install import Hook
+from otel_rl.hooks import Args, Integration, Kwargs, StageHook
 from otel_rl.metrics.record import count
 from otel_rl.process.state import state
 from otel_rl.records import Value
 from otel_rl.trace.stage import Stage, current_stage
-
-PACKAGE = "megatron-core"
-SUPPORTS = ">=0.8,<1"
+from otel_rl.trace.training import training
 
 SCHEDULES = "megatron.core.pipeline_parallel.schedules"
 OPTIMIZER = "megatron.core.optimizer.optimizer"
@@ -52,40 +50,44 @@ STAGES = {
 }
 """Timers of Megatron that are stages of the vocabulary; the others keep their own name."""
 
-ATTACHMENTS = ()
 
-
-def _describe_step(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> dict[str, Value]:
-    """``step`` gives (was it successful, gradient norm, zeros in the gradients)."""
+def _describe_step(args: Args, kwargs: Kwargs, result: Any) -> dict[str, Value]:
+    """Count the step: it returns (was it successful, gradient norm, zeros in the gradients)."""
     is_skipped = not result[0]
-    state.training.skipped += is_skipped
+    training.skipped += is_skipped
     count(vocabulary.TRAIN_STEPS_SKIPPED if is_skipped else vocabulary.TRAIN_STEPS, 1)
     return {vocabulary.OPTIMIZER_SKIPPED: is_skipped}
 
 
-def _receiving(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
-    """A wait only where it receives from a neighbour and does not leave the waiting to its caller."""
+def _receiving(args: Args, kwargs: Kwargs) -> str | None:
+    """Return a wait only where it receives from a neighbour and does not leave the waiting to its caller."""
     is_receiving = kwargs.get("recv_prev") or kwargs.get("recv_next")
     return vocabulary.IDLE if is_receiving and kwargs.get("wait_on_reqs", True) else None
 
 
-HOOKS = (
-    *(
-        Hook(
-            target=f"{P2P}:{name}",
-            stage=_receiving,
-            attributes=((vocabulary.IDLE_REASON, "pipeline"),),
-            optional=True,  # the function until 0.13, the method since 0.14
-        )
-        for name in ("_communicate", "P2PCommunicator._communicate")
+INTEGRATION = Integration(
+    name="megatron",
+    package="megatron-core",
+    supports=">=0.8,<1",
+    needs=("torch",),
+    hooks=(
+        *(
+            StageHook(
+                target=f"{P2P}:{name}",
+                stage=_receiving,
+                attributes=((vocabulary.IDLE_REASON, "pipeline"),),
+                optional=True,  # the function until 0.13, the method since 0.14
+            )
+            for name in ("_communicate", "P2PCommunicator._communicate")
+        ),
+        StageHook(target=f"{SCHEDULES}:forward_step", stage=vocabulary.FORWARD),
+        StageHook(target=f"{SCHEDULES}:backward_step", stage=vocabulary.BACKWARD),
+        *(
+            StageHook(target=f"{OPTIMIZER}:{name}.step", stage=vocabulary.OPTIMIZER, capture=_describe_step)
+            for name in ("MixedPrecisionOptimizer", "FP32Optimizer", "ChainedOptimizer")
+        ),
+        StageHook(target="megatron.training.checkpointing:save_checkpoint", stage=vocabulary.CHECKPOINT, optional=True),
     ),
-    Hook(target=f"{SCHEDULES}:forward_step", stage=vocabulary.FORWARD),
-    Hook(target=f"{SCHEDULES}:backward_step", stage=vocabulary.BACKWARD),
-    *(
-        Hook(target=f"{OPTIMIZER}:{name}.step", stage=vocabulary.OPTIMIZER, capture=_describe_step)
-        for name in ("MixedPrecisionOptimizer", "FP32Optimizer", "ChainedOptimizer")
-    ),
-    Hook(target="megatron.training.checkpointing:save_checkpoint", stage=vocabulary.CHECKPOINT, optional=True),
 )
 
 
@@ -100,7 +102,7 @@ class Timers:
         self._timers: dict[str, Timer] = {}
 
     def __call__(self, name: str, log_level: int | None = None) -> Timer:
-        """Give the timer of a name; every level is timed."""
+        """Return the timer of a name; every level is timed."""
         timer = self._timers.get(name)
         if timer is None:
             timer = self._timers[name] = Timer(name)
@@ -118,8 +120,8 @@ class Timer:
     def start(self, barrier: bool = False) -> None:
         """Open the stage, unless a hook has opened one of the same name already."""
         with guard("start a timer of Megatron"):
-            around = current_stage()
-            is_open = self._stage is not None or (around is not None and around.name == self.name)
+            parent = current_stage()
+            is_open = self._stage is not None or (parent is not None and parent.name == self.name)
             if state.on and not is_open:
                 attributes: dict[str, Value] | None = {vocabulary.IDLE_REASON: self._reason} if self._reason else None
                 self._stage = Stage(self.name, attributes, coarse=True).__enter__()

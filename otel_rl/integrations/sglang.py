@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from time import monotonic_ns
 from typing import Any
 
-from otel_rl.hooks.generators import Asked, Ending, ending
-from otel_rl.hooks.install import Hook
+from otel_rl.hooks import GeneratorCall, GeneratorHook, Integration
+from otel_rl.hooks.generators import Ending, ending
 from otel_rl.ids import random_bits
 from otel_rl.process.state import state
 from otel_rl.requests.memory import generation
@@ -94,7 +94,7 @@ class GenerateRequest:
             record_requests(_unfinished, self, left, self.finished, ending(error), monotonic_ns(), parent=self.parent)
 
 
-def _first(asked: Asked, value: Any, error: BaseException | None) -> GenerateRequest | None:
+def _first(asked: GeneratorCall, value: Any, error: BaseException | None) -> GenerateRequest | None:
     """See the answer, or the first of a stream; of the only answer of one sequence nothing is read here."""
     if not state.on:
         return None
@@ -267,10 +267,10 @@ def _clocked(told: Told) -> Times:
 
 
 HOOKS = (
-    Hook(
+    GeneratorHook(
         target="sglang.srt.managers.tokenizer_manager:TokenizerManager.generate_request",
         before=_hand_over,
-        asked=_first,
+        first=_first,
     ),
 )
-ATTACHMENTS = ()
+INTEGRATION = Integration(name="sglang", package=PACKAGE, supports=SUPPORTS, hooks=HOOKS)

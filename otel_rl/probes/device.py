@@ -8,7 +8,6 @@ from typing import Any, Final
 from otel_rl.guard import attempt
 from otel_rl.probes.device_time import DeviceClock, is_used, may_record
 from otel_rl.probes.memory import Device, probes
-from otel_rl.probes.peaks import Peaks
 
 OWN_EVERY_NS: Final = 4_000_000
 """Of a user's own stages, which may be many and short, the memory is read for one in this time on average, ..."""
@@ -20,14 +19,13 @@ USAGE_NS: Final = 1_000_000_000
 
 
 class DeviceInUse:
-    """Its clock, its memory, the peaks that are made exact where the user wants that, and how full it is.
+    """Its clock, its memory, and how full it is.
 
     Made when a reading finds the device in use for the first time; a process without a device never has one.
     """
 
-    def __init__(self, device: Any, peaks: Peaks | None = None) -> None:
+    def __init__(self, device: Any) -> None:
         self.clock = DeviceClock(device)
-        self._peaks = peaks
         self._device = device
         self._unread: set[Any] = set()
         """Open stages whose memory was not read at their begin, and is not at their end: one tells nothing."""
@@ -48,8 +46,6 @@ class DeviceInUse:
             self._unread.add(stage)
         else:
             stage.before = stage.before[0], found
-        if self._peaks is not None and self._is_used():
-            attempt("reset", "peaks of memory", self._peaks.begin, stage)
         self.clock.begin(stage)
 
     def end(self, stage: Any) -> None:
@@ -63,14 +59,10 @@ class DeviceInUse:
             stage.after = stage.after[0], found
             if begin is None and found is not None and stage.began <= self._unused_ns:
                 stage.before = text, UNUSED._replace(device=found.device)
-        if self._peaks is not None:
-            attempt("read", "peaks of memory", self._peaks.end, stage)
 
     def forget(self, stage: Any) -> None:
         self._unread.discard(stage)
         self.clock.forget(stage)
-        if self._peaks is not None:
-            self._peaks.forget(stage)
 
     def usage(self) -> tuple[int, int] | None:
         """Say how many bytes of the device are free, and how many it has; None where that cannot be asked.

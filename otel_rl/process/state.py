@@ -71,40 +71,6 @@ def _nothing(*_: object) -> None:
 
 
 @dataclass(eq=False)
-class Training:
-    """What integrations remember from one hook to the next while a framework trains."""
-
-    throughput: Any = None
-    """Counts the loop's work."""
-    inner: int = 0
-    """How many loops of other trainers are open inside the open step, one inside the other."""
-    rollouts: dict[str, Any] = field(default_factory=dict)
-    """The rollout that is being consumed, by mode: an evaluation does not end that of the training."""
-    mode: str = ""
-    """Whether the rollout that is being made and scored is one of training or of an evaluation; empty between them."""
-    evaluating: int = 0
-    """How many calls that evaluate are open, one inside the other."""
-    rewarding: dict[Any, Any] | None = None
-    """Open reward functions by the framework's own timing context, while rewards are computed."""
-    skipped: int = 0
-    """Optimizer updates that were skipped; the framework's step number counts them too."""
-    forward: Any = None
-    """What the forward said that has returned last in the open step: the micro-batch of the backward that follows."""
-    losses: list[Any] = field(default_factory=list)
-    """Losses of the micro-batches of the open step."""
-    readers: dict[Any, Any] = field(default_factory=dict)
-    """Which of a trainer's own metrics have been read."""
-    sampled: int = 0
-    """How many rollouts have begun."""
-    staging: dict[int, Any] = field(default_factory=dict)
-    """By thread, the asynchronous checkpoint that its call is staging."""
-    stepping: dict[Any, Any] = field(default_factory=dict)
-    """By its stage, of an optimizer's step that has begun and not told its end: ends the stage if the step raised."""
-    heard: dict[Any, bool] = field(default_factory=dict)
-    """By an event of the framework and the classes of its callbacks, whether any listens to it."""
-
-
-@dataclass(eq=False)
 class Runtime:
     """Everything that one process knows while it records."""
 
@@ -137,7 +103,6 @@ class Runtime:
     none; something else once the program has made a provider of its own."""
     step_thread: int = 0
     """The thread that has the steps; 0 while none has."""
-    training: Training = field(default_factory=Training)
 
     def __reduce__(self) -> str:
         """A function that somebody pickles (Ray) takes the name along; where it is unpickled, that process's own."""
@@ -266,7 +231,6 @@ def after_fork_in_child() -> None:
     state.awake = False
     state.wake_again_ns = 0
     state.step_thread = 0
-    state.training = Training()
     memory.after_fork_in_child()
 
 

@@ -14,6 +14,7 @@ from otel_rl.probes.memory import read_now
 from otel_rl.process.state import state
 from otel_rl.records import Attributes, Deferred, Log, PendingAttributes
 from otel_rl.trace.memory import tracing
+from otel_rl.trace.training import training
 
 WORK: Final = (
     vocabulary.TRAIN_BATCH_SIZE,
@@ -50,7 +51,7 @@ def _record(stage: Any, reading: Any) -> None:
     values = {**(stage.attributes or {}), **memory_attributes(stage.before, reading)}
     values[vocabulary.STAGE] = stage.name
     log = Log(vocabulary.OUT_OF_MEMORY, state.now(), values, stage.name, 17, stage.trace_id, stage.span_id)
-    work = state.training.forward if stage.name == vocabulary.BACKWARD else stage.attributes
+    work = training.forward if stage.name == vocabulary.BACKWARD else stage.attributes
     state.add(Deferred(_with_work, (log, work)) if isinstance(work, PendingAttributes) else log)
 
 

@@ -27,17 +27,12 @@ from otel_rl.trace.carried import works_for_step
 from otel_rl.trace.memory import tracing
 from otel_rl.trace.own_loop import OwnLoop
 from otel_rl.trace.stage import Stage, current_stage
+from otel_rl.trace.training import end_raised
 from otel_rl.trace.tree import Tree, close_phase, open_phase, open_setup
 
 LOOKS = 3
 """How many steps of a loop look for functions that another library has replaced, and for the device in use: either may
 come when training begins."""
-
-
-def end_raised(now: int, error: BaseException | None = None) -> None:
-    """End the stages of optimizers' steps that raised: torch does not tell that they are over."""
-    for end_if_raised in tuple(state.training.stepping.values()):
-        end_if_raised(now, error)
 
 
 class Loop:

@@ -21,7 +21,7 @@ from otel_rl.cli.checks import Finding, integrations, journal_root, protobuf, re
 from otel_rl.cli.commands.doctor import _print
 from otel_rl.cli.console import stdout
 from otel_rl.cli.shipping import sending, sent
-from otel_rl.integrations import MODULES
+from otel_rl.integrations import OURS
 from otel_rl.journal.identity import WriterIdentity
 from otel_rl.journal.otlp import encode
 from otel_rl.journal.read import open_run
@@ -76,7 +76,7 @@ def test_an_integration_that_was_asked_for_in_vain_is_wrong(monkeypatch: pytest.
     assert ("wrong", "there is no such integration") == (found["tlr"].state, found["tlr"].detail)
     assert "wrong" == found["sglang"].state
     assert "auto" not in found
-    assert {"ok", "note"} >= {found[name].state for name in MODULES if name != "sglang"}
+    assert {"ok", "note"} >= {found[name].state for name in OURS if name != "sglang"}
 
 
 def test_what_the_collector_reads_is_not_wrong(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,8 @@ import pytest
 from otel_rl import vocabulary as v
 from otel_rl.comm import buffers
 from otel_rl.comm.memory import comm
-from otel_rl.hooks.collective import around_collective
+from otel_rl.hooks import CollectiveHook
+from otel_rl.hooks.hook import wrap
 from otel_rl.probes.device import DeviceInUse
 from otel_rl.probes.memory import cuda_reader, probes
 from otel_rl.process.state import state
@@ -48,7 +49,7 @@ def test_what_the_first_collective_of_a_group_takes_is_counted(recording: Record
         cuda.stats["reserved_bytes"]["all"]["current"] += 20
         cuda.usage = (free - 120, total)
 
-    reduce = around_collective("torch.distributed:all_reduce", 0, None, all_reduce)
+    reduce = wrap(CollectiveHook(target="torch.distributed:all_reduce"), all_reduce)
     for _ in range(3):
         reduce(None, group)
     assert [100] == points(recording)
@@ -89,7 +90,7 @@ def test_a_collective_that_fails_made_nothing(recording: Recording) -> None:
         raise RuntimeError("the network is away")
 
     with pytest.raises(RuntimeError, match="the network is away"):
-        around_collective("torch.distributed:all_reduce", 0, None, fail)(None, group)
+        wrap(CollectiveHook(target="torch.distributed:all_reduce"), fail)(None, group)
     cuda.usage = (100, 1000)
-    around_collective("torch.distributed:barrier", 0, None, lambda group: None)(group=group)
+    wrap(CollectiveHook(target="torch.distributed:barrier"), lambda group: None)(group=group)
     assert [] == points(recording)

@@ -16,8 +16,9 @@ from otel_rl.comm import collectives
 from otel_rl.comm.collectives import Collective
 from otel_rl.comm.memory import comm
 from otel_rl.flusher.dispatch import Dispatcher
+from otel_rl.hooks import CollectiveHook
 from otel_rl.hooks.collective import input_bytes
-from otel_rl.hooks.install import Hook, wrap
+from otel_rl.hooks.hook import wrap
 from otel_rl.metrics.record import Fold
 from otel_rl.probes.device import DeviceInUse
 from otel_rl.probes.memory import probes
@@ -191,7 +192,7 @@ def test_the_bytes_of_the_input_are_read_from_shapes(value: Any, expected: int) 
 
 def hooked(function: Any, **options: Any) -> Any:
     """Wrap a function as a collective."""
-    return wrap(Hook(target="package.module:all_gather", collective=0, **options), function)
+    return wrap(CollectiveHook(target="package.module:all_gather", **options), function)
 
 
 def test_a_collective_inside_one_belongs_to_it(recording: Recording) -> None:
@@ -219,8 +220,8 @@ def test_a_group_is_made_by_its_ranks_together(recording: Recording) -> None:
         inner(np.zeros(1))
         return group if 0 in ranks else -100
 
-    call = wrap(Hook(target="torch.distributed:new_group", collective=0), new_group)
-    barrier = wrap(Hook(target="package:barrier", collective=0), lambda group: recording.tick(1))
+    call = wrap(CollectiveHook(target="torch.distributed:new_group"), new_group)
+    barrier = wrap(CollectiveHook(target="package:barrier"), lambda group: recording.tick(1))
     with otel_rl.step(1):
         assert call(np.arange(2)) is group
         assert -100 == call(ranks=[1])
@@ -283,7 +284,7 @@ def test_arguments_are_found_by_position_and_by_name(recording: Recording) -> No
     def reduce_scatter(output: Any, input: Any, op: str = "sum", group: Any = None, async_op: bool = False) -> None:
         recording.tick(1)
 
-    call = wrap(Hook(target="package:reduce_scatter", collective=1), reduce_scatter)
+    call = wrap(CollectiveHook(target="package:reduce_scatter", position=1), reduce_scatter)
     with otel_rl.step(1):
         call(np.zeros(1), np.zeros(2), "sum", group)
         call(output=np.zeros(1), input=np.zeros(3), group=group)
@@ -299,9 +300,9 @@ def test_a_launched_collective_is_what_it_is_waited_for(recording: Recording) ->
     state.identify(world_size=2)
     group = ProcessGroup()
     launch = wrap(
-        Hook(target="package:all_reduce", collective=0), lambda tensor, group=None, async_op=False: Work(recording)
+        CollectiveHook(target="package:all_reduce"), lambda tensor, group=None, async_op=False: Work(recording)
     )
-    wait = wrap(Hook(target="package:Work.wait", collective=0), Work.wait)
+    wait = wrap(CollectiveHook(target="package:Work.wait"), Work.wait)
     with otel_rl.step(1):
         first, second = (launch(np.zeros(size), group, True) for size in (1, 2))
         launch(np.zeros(3), group=group, async_op=True)  # nobody keeps it
@@ -325,8 +326,8 @@ def test_what_a_device_does_says_that_it_was_launched(recording: Recording) -> N
         recording.tick(1)
         return Work(recording)
 
-    launch = wrap(Hook(target="package:all_reduce", collective=0), all_reduce)
-    wait = wrap(Hook(target="package:Work.wait", collective=0), Work.wait)
+    launch = wrap(CollectiveHook(target="package:all_reduce"), all_reduce)
+    wait = wrap(CollectiveHook(target="package:Work.wait"), Work.wait)
     values = [SimpleNamespace(nbytes=8, is_cpu=False), [SimpleNamespace(nbytes=8, is_cpu=False)], np.zeros(1), None]
     with otel_rl.step(1):
         for value in values:
@@ -354,9 +355,7 @@ def test_a_coalesced_collective_is_not_asked(recording: Recording) -> None:
             raise ValueError(name)
 
     with otel_rl.step(1):
-        work = wrap(Hook(target="package:all_reduce", collective=0), lambda tensor, async_op: Illegal(recording))(
-            0, True
-        )
+        work = wrap(CollectiveHook(target="package:all_reduce"), lambda tensor, async_op: Illegal(recording))(0, True)
     assert type(work) is Illegal
     assert [] == rows(recording)
 
@@ -368,9 +367,9 @@ def test_a_functional_collective_is_waited_for_by_its_tensor(recording: Recordin
     tensors = [np.zeros(1), np.zeros(2)]
     late = [SimpleNamespace(elem=tensor) for tensor in tensors]
     call = wrap(
-        Hook(target="torch.distributed._functional_collectives:all_gather", collective=0), lambda value, group: late
+        CollectiveHook(target="torch.distributed._functional_collectives:all_gather"), lambda value, group: late
     )
-    wait = wrap(Hook(target="package:wait_tensor", collective=0), lambda tensor: recording.tick(1))
+    wait = wrap(CollectiveHook(target="package:wait_tensor"), lambda tensor: recording.tick(1))
 
     def waits_inside(value: Any, group: Any) -> Any:
         wait(tensors[0])
@@ -380,7 +379,7 @@ def test_a_functional_collective_is_waited_for_by_its_tensor(recording: Recordin
         call(tensors, group)
         for waited in (tensors[0], late[1]):
             wait(waited)
-        wrap(Hook(target="torch.distributed._functional_collectives:all_gather", collective=0), waits_inside)(
+        wrap(CollectiveHook(target="torch.distributed._functional_collectives:all_gather"), waits_inside)(
             tensors, group
         )
     assert [
@@ -399,10 +398,10 @@ def test_a_launch_that_was_journaled_as_open_becomes_a_span(recording: Recording
         assert otel_rl.flush()
         return Work(recording)
 
-    launch = wrap(Hook(target="package:all_reduce", collective=0), slow)
+    launch = wrap(CollectiveHook(target="package:all_reduce"), slow)
     with otel_rl.step(1):
         with otel_rl.stage("train.backward"):
-            wrap(Hook(target="package:Work.wait", collective=0), Work.wait)(launch(np.zeros(1), async_op=True))
+            wrap(CollectiveHook(target="package:Work.wait"), Work.wait)(launch(np.zeros(1), async_op=True))
         launch(np.zeros(1), async_op=True)
     run = recording.stop()
     spans = [span for span in run.spans() if span.name == vocabulary.COMM]

@@ -12,8 +12,9 @@ import pytest
 
 import otel_rl
 from otel_rl import vocabulary as v
-from otel_rl.hooks.collective import around_method
-from otel_rl.hooks.install import Hook, wrap
+from otel_rl.hooks import CollectiveHook
+from otel_rl.hooks.collective import wrap_method
+from otel_rl.hooks.hook import wrap
 from otel_rl.probes import exposed
 from otel_rl.probes.device import DeviceInUse
 from otel_rl.probes.memory import probes
@@ -39,7 +40,7 @@ class Work:
         self.cuda.launch(self.seconds)
         return True
 
-    wait = wrap(Hook(target="package:Work.wait", collective=0), wait)
+    wait = wrap(CollectiveHook(target="package:Work.wait"), wait)
 
 
 @pytest.fixture
@@ -61,7 +62,7 @@ def reduce(cuda: FakeCuda) -> Callable[..., Any]:
         cuda.launch(seconds)
         return None
 
-    return wrap(Hook(target="package:all_reduce", collective=0), all_reduce)
+    return wrap(CollectiveHook(target="package:all_reduce"), all_reduce)
 
 
 def told(recording: Recording, *names: str) -> list[tuple[float | None, float | None]]:
@@ -213,7 +214,7 @@ def test_a_device_that_is_lost_stops_no_collective(
         cuda.lost = True
         return "result"
 
-    call = wrap(Hook(target="package:all_reduce", collective=0), all_reduce)
+    call = wrap(CollectiveHook(target="package:all_reduce"), all_reduce)
     with otel_rl.step(1), otel_rl.stage("train.forward"):
         cuda.lost = lost_at == "begin"
         assert "result" == call(VALUE, GROUP) == call(VALUE, GROUP)
@@ -230,7 +231,7 @@ def test_the_error_of_a_collective_passes(recording: Recording, cuda: FakeCuda) 
         cuda.launch(0.5)
         raise ValueError("of the host")
 
-    call = wrap(Hook(target="package:all_reduce", collective=0), all_reduce)
+    call = wrap(CollectiveHook(target="package:all_reduce"), all_reduce)
     with otel_rl.step(1):
         with otel_rl.stage("train.forward"), pytest.raises(ValueError, match="of the host"):
             call(VALUE, GROUP)
@@ -248,7 +249,7 @@ def test_the_error_of_a_wait_passes(recording: Recording, cuda: FakeCuda) -> Non
 
     with otel_rl.step(1):
         with otel_rl.stage("train.forward"), pytest.raises(ValueError, match="of the host"):
-            around_method("package:Work.wait", None, wait)(object())
+            wrap_method("package:Work.wait", None, wait)(object())
         cuda.wait(9.0)
     recording.stop()
     assert [(0.5, None)] == told(recording, v.FORWARD)
@@ -257,7 +258,7 @@ def test_the_error_of_a_wait_passes(recording: Recording, cuda: FakeCuda) -> Non
 def test_without_a_device_nothing_is_timed(recording: Recording) -> None:
     """Nor with one, outside of the stages that it is timed in."""
     state.identify(world_size=2)
-    call = wrap(Hook(target="package:all_reduce", collective=0), lambda tensor, group=None: None)
+    call = wrap(CollectiveHook(target="package:all_reduce"), lambda tensor, group=None: None)
     cuda = FakeCuda()
     with otel_rl.step(1):
         with otel_rl.stage("train.forward"):

@@ -1,4 +1,4 @@
-"""The contract of every row of every integration: the host notices nothing, and everything is undone."""
+"""The contract of every hook of every integration: the host notices nothing, and everything is undone."""
 
 from __future__ import annotations
 
@@ -11,38 +11,45 @@ import warnings
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import pytest
-from packaging.specifiers import SpecifierSet
 
 import otel_rl
-from otel_rl import entry, guard
-from otel_rl.hooks.install import Attachment, Hook, find, wrap
-from otel_rl.integrations import MODULES
+from otel_rl import entry
+from otel_rl.hooks import (
+    CallbackHook,
+    CollectiveHook,
+    GeneratorHook,
+    Hook,
+    Integration,
+    Memory,
+    RequestHook,
+    ReturnHook,
+    StageHook,
+)
+from otel_rl.hooks.hook import wrap
+from otel_rl.hooks.install import find
+from otel_rl.integrations import OURS, choice
 from otel_rl.process.hooked import hooking
 from otel_rl.process.state import state
-from otel_rl.trace.memory import tracing
-from otel_rl.trace.stage import current_stage
+from otel_rl.testing.contract import CHECKS, BrokenContractError, Check, applies, check_integration, variants
 from tests.fixtures import Recording
 
-INTEGRATIONS = {name: import_module(path) for name, path in MODULES.items()}
-ROWS = [(name, hook) for name, module in INTEGRATIONS.items() for hook in module.HOOKS]
-IDS = [f"{name}-{hook.target}" for name, hook in ROWS]
+INTEGRATIONS = {name: choice.load(name, path) for name, path in OURS.items()}
+every_integration = pytest.mark.parametrize("name", list(OURS))
 
 
-def applies(name: str) -> bool:
-    """Whether the integration's package is here, in a supported version."""
-    module = INTEGRATIONS[name]
-    try:
-        return version(module.PACKAGE) in SpecifierSet(module.SUPPORTS)
-    except PackageNotFoundError:
-        return False
+def hooks_of(name: str) -> tuple[Hook, ...]:
+    """Return the hooks of an integration of ours."""
+    return integration_of(name).hooks
 
 
-every_row = pytest.mark.parametrize(("name", "hook"), ROWS, ids=IDS)
-every_integration = pytest.mark.parametrize("name", list(INTEGRATIONS))
+def integration_of(name: str) -> Integration:
+    """Return an integration of ours."""
+    found = INTEGRATIONS[name]
+    assert found is not None
+    return found
 
 
 @pytest.fixture
@@ -52,178 +59,23 @@ def quiet(recording: Recording) -> Iterator[Recording]:
     yield recording
 
 
-# --- tables -----------------------------------------------------------------------------------------------------------
-
-
 @every_integration
-def test_an_integration_is_a_table(name: str) -> None:
-    """Package, versions, rows, attachments; no row twice; and a docstring that says where it runs."""
-    module = INTEGRATIONS[name]
-    assert (str, SpecifierSet) == (type(module.PACKAGE), type(SpecifierSet(module.SUPPORTS)))
-    assert {Hook} == {type(hook) for hook in module.HOOKS}
-    assert {Attachment} >= {type(attachment) for attachment in module.ATTACHMENTS}
-    targets = [hook.target for hook in module.HOOKS]
-    assert sorted(set(targets)) == sorted(targets)
-    assert "Runs in" in str(module.__doc__)
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_an_integration_keeps_the_contract(name: str, check: Check) -> None:
+    """Each part of it."""
+    check(integration_of(name))
 
 
 def test_no_target_belongs_to_two_integrations() -> None:
     """Each call is recorded once."""
-    targets = [hook.target for _, hook in ROWS]
+    targets = [hook.target for name in OURS for hook in hooks_of(name)]
     assert sorted(set(targets)) == sorted(targets)
 
 
-@every_row
-def test_a_row_has_a_purpose(name: str, hook: Hook) -> None:
-    """It records something, and a collective is no stage."""
-    before = hook.before if hook.asked is None else None  # what is asked may be seen when it begins
-    others = (hook.stage, before, hook.capture, hook.after, hook.failed)
-    kinds = hook.marks, hook.behind is not None, hook.made is not None, hook.asked is not None
-    assert (sum(kinds) == 1) == (others == (None,) * 5 and hook.collective is None and hook.watch is None)
-    assert hook.watch is None or (*others, hook.collective) == (None,) * 6
-    assert hook.collective is None or (hook.stage, hook.capture, hook.after, hook.failed) == (None,) * 4
-
-
-@every_row
-def test_the_target_exists(name: str, hook: Hook) -> None:
-    """In the installed version, unless it need not; and it is something that can be wrapped."""
-    if not applies(name):
-        pytest.skip(f"{name} is not installed")
-    try:
-        found = find(hook.target)
-    except ModuleNotFoundError:
-        found = None
-    assert found is not None or hook.optional
-    if found is not None:
-        assert callable(getattr(*found))
-
-
-@every_row
-def test_asynchronous_targets_stay_so(name: str, hook: Hook) -> None:
-    """And others do not become it; the signature is the same."""
-    if not applies(name):
-        pytest.skip(f"{name} is not installed")
-    found = find(hook.target)
-    if found is None:
-        pytest.skip("not in this version")
-    original = getattr(*found)
-    wrapped = wrap(hook, original)
-    assert inspect.iscoroutinefunction(original) == inspect.iscoroutinefunction(wrapped)
-    is_generator = inspect.isgeneratorfunction(original) or inspect.isasyncgenfunction(original)
-    assert not is_generator or hook.watch is not None or hook.asked is not None
-    assert (original.__name__, original.__doc__) == (wrapped.__name__, wrapped.__doc__)
-
-
-# --- calls ------------------------------------------------------------------------------------------------------------
-
-
-class Failure(RuntimeError):
-    """An error of ours."""
-
-
-def fails(*args: Any) -> Any:
-    """Stand for a capture function that is wrong."""
-    raise Failure
-
-
-def failing(hook: Hook) -> Hook:
-    """Make a row whose every part of ours fails."""
-    if hook.collective is not None:
-        return replace(hook, before=fails)
-    if hook.watch is not None:
-        return replace(hook, watch=fails)
-    plain = replace(hook, during="", marks=False, behind=None, made=None, asked=None)
-    return replace(plain, before=fails, capture=fails, after=fails, failed=fails)
-
-
-def rows_of(name: str) -> Iterator[Hook]:
-    """Give every row of an integration, then every row with a plain stage, then every row with failing parts.
-
-    Called with objects that no framework knows, most capture functions fail by themselves.
-    """
-    hooks = INTEGRATIONS[name].HOOKS
-    yield from hooks
-    yield from (replace(hook, stage=hook.stage and "rl.reward") for hook in hooks)
-    yield from map(failing, hooks)
-
-
-@pytest.mark.guarded
 @every_integration
-def test_the_result_is_the_hosts(quiet: Recording, name: str) -> None:
-    """The very object, for the very arguments, whatever our functions make of them."""
-    result, first, second = object(), object(), object()
-    seen: list[Any] = []
-
-    def host(*args: Any, **kwargs: Any) -> object:
-        seen.append((args, kwargs))
-        return result
-
-    for hook in rows_of(name):
-        assert wrap(hook, host)(first, second, key=first) is result, hook.target
-        assert [((first, second), {"key": first})] == seen, hook.target
-        seen.clear()
-
-
-@pytest.mark.guarded
-@every_integration
-@pytest.mark.parametrize("kind", [ValueError, KeyboardInterrupt, StopIteration, asyncio.CancelledError])
-def test_the_exception_is_the_hosts(quiet: Recording, name: str, kind: type[BaseException]) -> None:
-    """The very object, without one of ours in its context."""
-    for hook in rows_of(name):
-        error = kind()
-
-        def host(*args: Any, error: BaseException = error) -> None:
-            raise error
-
-        with pytest.raises(kind) as caught:
-            wrap(hook, host)(object(), object())
-        assert (True, None) == (caught.value is error, error.__context__), hook.target
-
-
-@pytest.mark.guarded
-@every_integration
-def test_a_coroutine_is_the_hosts(quiet: Recording, name: str) -> None:
-    """Its result and its exception."""
-    result, error = object(), ValueError("host")
-
-    async def host(is_wrong: bool) -> object:
-        await asyncio.sleep(0)
-        if is_wrong:
-            raise error
-        return result
-
-    async def call_all() -> None:
-        for hook in rows_of(name):
-            wrapped = wrap(hook, host)
-            is_passed = hook.marks or not (hook.behind is hook.made is hook.asked is None)
-            assert is_passed or hook.collective is not None or inspect.iscoroutinefunction(wrapped), hook.target
-            assert await wrapped(False) is result, hook.target
-            with pytest.raises(ValueError) as caught:
-                await wrapped(True)
-            assert caught.value is error, hook.target
-
-    asyncio.run(call_all())
-
-
-@pytest.mark.guarded
-@every_integration
-def test_our_failures_are_counted_and_leave_nothing_behind(quiet: Recording, name: str) -> None:
-    """Each under what it was doing; nothing stays open, nothing stays current."""
-    with otel_rl.step(1) as container:
-        for hook in INTEGRATIONS[name].HOOKS:
-            wrap(failing(hook), lambda *args, **kwargs: None)()
-            assert guard.errors[f"begin {hook.target}"] == 1
-            assert current_stage() is container, hook.target
-            assert {"rl.loop", "rl.rank 0"} == {stage.name for stage in tracing.open}, hook.target
-
-
-@every_integration
-def test_without_a_recording_nothing_of_ours_runs(name: str) -> None:
-    """After uninstrument() a wrapper that somebody kept only passes the call on."""
-    for hook in INTEGRATIONS[name].HOOKS:
-        never = replace(failing(hook), stage=None if hook.collective is not None else fails)
-        assert 5 == wrap(never, lambda x: x)(5)
-    assert {} == guard.errors
+def test_an_integration_says_where_it_runs(name: str) -> None:
+    """In its docstring."""
+    assert "Runs in" in str(import_module(OURS[name].partition(":")[0]).__doc__)
 
 
 # --- arguments --------------------------------------------------------------------------------------------------------
@@ -235,7 +87,7 @@ def generic(owner: Any, first: Any, second: Any = 2, *rest: Any, only: Any = Non
 
 def double(name: str, hook: Hook, body: str) -> Callable[..., Any]:
     """Make a function with the parameters of a target."""
-    found = find(hook.target) if applies(name) else None
+    found = find(hook.target) if applies(integration_of(name)) else None
     original = generic if found is None else inspect.getattr_static(*found)
     try:
         given = inspect.signature(getattr(original, "__func__", original)).parameters.values()
@@ -243,21 +95,22 @@ def double(name: str, hook: Hook, body: str) -> Callable[..., Any]:
         given = inspect.signature(generic).parameters.values()
     bare = [one.replace(annotation=one.empty, default=one.empty if one.default is one.empty else 0) for one in given]
     names: dict[str, Any] = {}
-    exec(f"{'async ' * (hook.asked is not None)}def host{inspect.Signature(bare)}:\n    {body}", names)
+    exec(f"{'async ' * (isinstance(hook, GeneratorHook))}def host{inspect.Signature(bare)}:\n    {body}", names)
     return names["host"]  # type: ignore[no-any-return]
 
 
 def seeing(hook: Hook, see: Callable[..., Any]) -> Hook:
-    """Let every part of a row see the arguments of a call."""
-    if hook.watch is not None or hook.made is not None:
-        return replace(hook, watch=hook.watch and see, made=hook.made and see)
-    if hook.behind is not None:
-        return replace(hook, behind=lambda args: see(args, {}))
-    if hook.asked is not None:
-        return replace(hook, before=see, asked=lambda call, *_: see(call.args, call.kwargs))
-    if hook.collective is not None:
+    """Let every function of a hook see the arguments of a call."""
+    if isinstance(hook, RequestHook):
+        return replace(hook, watch=see)
+    if isinstance(hook, ReturnHook):
+        return replace(hook, after=see)
+    if isinstance(hook, GeneratorHook):
+        return replace(hook, before=see, first=lambda call, *_: see(call.args, call.kwargs))
+    if isinstance(hook, CollectiveHook):
         return replace(hook, before=see)
-    return replace(hook, stage="rl.reward", attributes=see, before=see, capture=see, after=see, failed=see, during="")
+    seen = replace(hook, before=see, after=see, failed=see, during=None)
+    return replace(seen, stage="rl.reward", attributes=see, capture=see) if isinstance(hook, StageHook) else seen
 
 
 def call(host: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
@@ -274,10 +127,10 @@ def call(host: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
 @pytest.mark.parametrize("body", ["return 5", "1 // 0"], ids=["returns", "fails"])
 def test_arguments_are_seen_however_they_are_handed_over(quiet: Recording, name: str, body: str) -> None:
     """By position or by keyword: each is at its position, and has its name where the row asks for names."""
-    for hook in INTEGRATIONS[name].HOOKS:
-        if hook.marks or (body != "return 5" and (hook.made or hook.behind)):
+    for hook in hooks_of(name):
+        if body != "return 5" and isinstance(hook, ReturnHook):
             continue  # sees none
-        host = double(name, hook, body if hook.asked is None else "yield 5")
+        host = double(name, hook, "yield 5" if isinstance(hook, GeneratorHook) else body)
         parameters = inspect.signature(host).parameters.values()
         given = {one.name: object() for one in parameters if one.kind is one.POSITIONAL_OR_KEYWORD}
         only = {one.name: object() for one in parameters if one.kind is one.KEYWORD_ONLY}
@@ -349,12 +202,12 @@ async def call_all(hook: Hook) -> set[int]:
     line = sys._getframe().f_lineno
     plain()
     await later()
-    if hook.watch is not None:
+    is_watched, is_asked = isinstance(hook, RequestHook), isinstance(hook, GeneratorHook)
+    if is_watched:
         list(items())
-    if hook.watch is not None or hook.asked is not None:
+    if is_watched or is_asked:
         [one async for one in items_later()]
-    is_watched, is_asked = hook.watch is not None, hook.asked is not None
-    return {line + 1, line + 2, *[line + 4] * is_watched, *[line + 6] * (is_watched or is_asked)}
+    return {line + 1, line + 2, *[line + 5] * is_watched, *[line + 7] * (is_watched or is_asked)}
 
 
 @pytest.mark.guarded
@@ -363,7 +216,7 @@ def test_a_stack_level_does_not_count_our_frames(quiet: Recording, name: str) ->
     """Warnings and log records of a target name the line that calls it, also of generators and coroutines."""
     told, logger = Told(), logging.getLogger("host")
     logger.addHandler(told)
-    for hook in rows_of(name):
+    for hook in variants(integration_of(name)):
         with warnings.catch_warnings(record=True) as caught, pytest.raises(StopIteration) as ended:
             warnings.simplefilter("always")
             call_all(hook).send(None)
@@ -380,7 +233,7 @@ def test_a_traceback_shows_our_lines(recording: Recording) -> None:
         raise ValueError("host")
 
     with pytest.raises(ValueError) as caught:
-        wrap(Hook(target="m:f", stage="rl.reward"), host)()
+        wrap(StageHook(target="m:f", stage="rl.reward"), host)()
     frames = traceback.extract_tb(caught.tb)
     assert ["wrapped", "result = original(*args, **kwargs)", 'raise ValueError("host")'] == [
         "wrapped" if "wrap(" in str(frame.line) else frame.line for frame in frames
@@ -408,39 +261,6 @@ def test_a_decorated_function_does_not_count_our_frame(recording: Recording) -> 
 
 
 # --- undo -------------------------------------------------------------------------------------------------------------
-
-
-def held(hooks: list[Hook]) -> dict[str, Any]:
-    """Read what every target is now, without binding it."""
-    found = {hook.target: find(hook.target) for hook in hooks}
-    return {target: inspect.getattr_static(*place) for target, place in found.items() if place is not None}
-
-
-@every_integration
-def test_uninstrument_restores_the_identical_objects(stubbed: Recording, name: str) -> None:
-    """Of every row; and every one was replaced meanwhile."""
-    if not applies(name):
-        pytest.skip(f"{name} is not installed")
-    hooks = list(INTEGRATIONS[name].HOOKS)
-    before = held(hooks)
-    stubbed.start(name)
-    meanwhile = held(hooks)
-    assert [] == [target for target in before if before[target] is meanwhile[target]]
-    otel_rl.uninstrument()
-    after = held(hooks)
-    assert [] == [target for target in before if before[target] is not after[target]]
-    assert {} == modules_that_hold(meanwhile)
-
-
-def modules_that_hold(replacements: dict[str, Any]) -> dict[str, str]:
-    """Find replacements that some module still holds."""
-    ids = {id(value): target for target, value in replacements.items()}
-    return {
-        f"{path}:{name}": ids[id(value)]
-        for path, module in list(sys.modules.items())
-        for name, value in list(vars(module).items() if hasattr(module, "__dict__") else ())
-        if id(value) in ids
-    }
 
 
 def test_attachments_are_taken_back(stubbed: Recording) -> None:
@@ -477,7 +297,7 @@ def test_a_wrapped_function_can_be_sent_to_another_process(recording: Recording,
         return x + 1
 
     host.__module__ = "__main__"
-    for hook in INTEGRATIONS[name].HOOKS:
+    for hook in hooks_of(name):
         wrapped = wrap(hook, host)
         there = cloudpickle.loads(cloudpickle.dumps(wrapped))
         assert there is not wrapped
@@ -501,3 +321,48 @@ def test_a_decorated_function_can_be_sent_to_another_process(recording: Recordin
     with otel_rl.step(1):
         assert (3, 3) == (there(2), asyncio.run(later(2)))
     assert 2 == sum(span.name == "rl.reward" for span in recording.stop().spans())
+
+
+# --- what breaks it ---------------------------------------------------------------------------------------------------
+
+
+class Other(CallbackHook):
+    """A hook of a kind that is not known."""
+
+
+@pytest.mark.parametrize(
+    ("hooks", "expected"),
+    [
+        ((CallbackHook(target="json:loads"), CallbackHook(target="json:loads")), "two hooks have this target"),
+        ((CallbackHook(target="json:gone"),), "the installed package has no such function"),
+        ((Other(target="json:loads"),), "it is of none of the kinds of hook"),
+    ],
+)
+def test_a_broken_contract_is_told(hooks: tuple[Hook, ...], expected: str) -> None:
+    """With the target and what is wrong."""
+    broken = Integration(name="json", package="pytest", supports=">=1", hooks=hooks)
+    with pytest.raises(BrokenContractError, match=f"json:[a-z]+: {expected}"):
+        check_integration(broken)
+
+
+def test_a_memory_that_is_not_kept_breaks_the_contract() -> None:
+    """It would have one recording's state in the next."""
+    broken = Integration(name="json", package="pytest", supports=">=1", hooks=(), memory=Memory())
+    with pytest.raises(BrokenContractError, match="the integration json: its memory must be made by keep"):
+        check_integration(broken)
+
+
+def test_a_hook_that_keeps_an_exception_breaks_the_contract(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And one that returns something else, or is not undone."""
+
+    def swallow(hook: Hook, original: Any, bind: Any) -> Any:
+        async def nothing(*args: Any, **kwargs: Any) -> None:
+            pass
+
+        return nothing if inspect.iscoroutinefunction(original) else lambda *args, **kwargs: None
+
+    monkeypatch.setattr(CallbackHook, "replacement", swallow)
+    broken = Integration(name="json", package="pytest", supports=">=1", hooks=(CallbackHook(target="json:loads"),))
+    for check in CHECKS[2:5]:
+        with pytest.raises(BrokenContractError, match=r"json:loads: it must (return|raise) the "):
+            check(broken)

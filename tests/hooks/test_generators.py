@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from otel_rl import guard
-from otel_rl.hooks.generators import Asked
-from otel_rl.hooks.install import Hook, wrap
+from otel_rl.hooks import GeneratorCall, GeneratorHook, RequestHook
+from otel_rl.hooks.hook import wrap
 from tests.fixtures import Recording
 
 pytestmark = pytest.mark.usefixtures("recording")
@@ -39,16 +39,16 @@ class Seen:
         self.ends.append((result, type(error).__name__ if error is not None else ""))
 
     def wrap(self, host: Callable[..., Any]) -> Callable[..., Any]:
-        return wrap(Hook(target="host:function", watch=self.begin), host)
+        return wrap(RequestHook(target="host:function", watch=self.begin), host)
 
-    def first(self, asked: Asked, value: Any, error: BaseException | None) -> Seen | None:
+    def first(self, asked: GeneratorCall, value: Any, error: BaseException | None) -> Seen | None:
         self.begin(asked.args, asked.kwargs)
         if error is not None:
             return self.end(None, error)
         return None if self.item(value) is True else self
 
     def ask(self, host: Callable[..., Any]) -> Callable[..., Any]:
-        return wrap(Hook(target="host:function", asked=self.first), host)
+        return wrap(GeneratorHook(target="host:function", first=self.first), host)
 
 
 asynchronous = pytest.mark.parametrize("way_in", [Seen.wrap, Seen.ask])
@@ -324,8 +324,8 @@ def test_wrong_arguments_are_refused_where_the_host_refuses_them() -> None:
 @pytest.mark.guarded
 def test_our_failures_are_unseen() -> None:
     """Of the begin, of an item, of the end."""
-    wrong = wrap(Hook(target="host:talk", watch=lambda args, kwargs: Wrong()), talk)
-    later = wrap(Hook(target="host:talk", watch=lambda args, kwargs: Wrong()), talk_later)
+    wrong = wrap(RequestHook(target="host:talk", watch=lambda args, kwargs: Wrong()), talk)
+    later = wrap(RequestHook(target="host:talk", watch=lambda args, kwargs: Wrong()), talk_later)
     for last in ("stop", "fail"):
         assert converse(talk(1), last) == converse(wrong(1), last)
         assert asyncio.run(converse_later(talk_later(1), last)) == asyncio.run(converse_later(later(1), last))
@@ -344,7 +344,7 @@ def test_our_failures_are_unseen_where_one_item_is_asked_for() -> None:
     def fail(*_: Any) -> None:
         raise RuntimeError("ours")
 
-    wrong = wrap(Hook(target="host:function", asked=fail), host)
+    wrong = wrap(GeneratorHook(target="host:function", first=fail), host)
 
     async def ask() -> None:
         assert 1 == await wrong(False).__anext__()
@@ -417,8 +417,8 @@ def test_two_may_ask_before_either_waits() -> None:
 
 def test_without_interest_nothing_is_between(recording: Recording) -> None:
     """Where there is no watch, and without a recording."""
-    indifferent = wrap(Hook(target="host:talk", watch=lambda args, kwargs: None), talk)
-    indifferent_later = wrap(Hook(target="host:talk", watch=lambda args, kwargs: None), talk_later)
+    indifferent = wrap(RequestHook(target="host:talk", watch=lambda args, kwargs: None), talk)
+    indifferent_later = wrap(RequestHook(target="host:talk", watch=lambda args, kwargs: None), talk_later)
     assert converse(talk(1), "stop") == converse(indifferent(1), "stop")
     assert asyncio.run(converse_later(talk_later(1), "stop")) == asyncio.run(
         converse_later(indifferent_later(1), "stop")

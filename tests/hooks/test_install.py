@@ -17,11 +17,12 @@ import pytest
 
 import otel_rl
 from otel_rl import entry, guard, vocabulary
-from otel_rl.hooks.install import Attachment, Hook, Patches, find, wrap
+from otel_rl.hooks import Attachment, CallbackHook, CollectiveHook, Memory, ReturnHook, StageHook
+from otel_rl.hooks.hook import wrap
+from otel_rl.hooks.install import Patches, find
 from otel_rl.hooks.overrides import Overrides
 from otel_rl.process.hooked import hooking
 from otel_rl.process.state import state
-from otel_rl.requests.memory import generation
 from otel_rl.trace.memory import tracing
 from tests.fixtures import Recording, Tree, trees
 
@@ -81,7 +82,7 @@ def test_a_target_is_replaced_and_restored(package: str, before: bool) -> None:
     """Whether its module is imported before or after us; the identical object comes back."""
     patches = Patches()
     module = load(package) if before else None
-    patches.install(Hook(target=f"{package}:work", stage="x"))
+    patches.install(StageHook(target=f"{package}:work", stage="x"))
     if module is None:
         assert package not in sys.modules
     module = load(package)
@@ -99,7 +100,7 @@ def test_every_kind_of_method_is_restored(package: str, name: str) -> None:
     """The very descriptor; what was inherited is inherited again."""
     module, patches = load(package), Patches()
     own = vars(module.Thing).get(name)
-    patches.install(Hook(target=f"{package}:Thing.{name}", stage="x"))
+    patches.install(StageHook(target=f"{package}:Thing.{name}", stage="x"))
     thing = module.Thing()
     results = {
         "method": lambda: thing.method(5) == (thing, 5),
@@ -117,7 +118,7 @@ def test_every_kind_of_method_is_restored(package: str, name: str) -> None:
 def test_what_a_module_imported_meanwhile_is_restored_too(package: str) -> None:
     """``from package import work`` while it was replaced."""
     patches = Patches()
-    patches.install(Hook(target=f"{package}:work", stage="x"))
+    patches.install(StageHook(target=f"{package}:work", stage="x"))
     user = load(f"{package}_user")
     module = sys.modules[package]
     assert user.work is module.work
@@ -129,8 +130,8 @@ def test_what_a_module_imported_meanwhile_is_restored_too(package: str) -> None:
 def test_a_name_that_holds_our_replacement_is_replaced_by_its_own(package: str) -> None:
     """Two targets, one function: each call is one stage, and undoing gives the original to both."""
     patches = Patches()
-    patches.install(Hook(target=f"{package}:work", stage="x"))
-    patches.install(Hook(target=f"{package}_user:work", stage="x"))
+    patches.install(StageHook(target=f"{package}:work", stage="x"))
+    patches.install(StageHook(target=f"{package}_user:work", stage="x"))
     user = load(f"{package}_user")
     module = sys.modules[package]
     assert user.work.__wrapped__ is module.work.__wrapped__
@@ -167,7 +168,7 @@ def test_overrides_are_hooked_once_and_restored(package: str, recording: Recordi
     for target in ("Thing.method", "Thing.static", "Base.inherited"):
         name = target.partition(".")[2]
         after = functools.partial(lambda name, *_: ended.append(name), name)
-        patches.install(Hook(target=f"{package}:{target}", stage=name, after=after))
+        patches.install(StageHook(target=f"{package}:{target}", stage=name, after=after))
     between, last, thing = own.between(), own.last(), module.Thing()
     overrides = Overrides(patches)
     for kind in (own.last, own.between, own.last, module.Thing):
@@ -195,7 +196,9 @@ def test_overrides_may_take_any_arguments(package: str, recording: Recording) ->
             warnings.warn("of the caller", stacklevel=2)
             return super().method(*args, **kwargs)
 
-    patches.install(Hook(target=f"{package}:Thing.method", before=lambda args, kwargs: seen.append((args, kwargs))))
+    patches.install(
+        CallbackHook(target=f"{package}:Thing.method", before=lambda args, kwargs: seen.append((args, kwargs)))
+    )
     Overrides(patches).follow(Own)
     own = Own()
     with pytest.warns(UserWarning, match="of the caller") as caught:
@@ -209,7 +212,7 @@ def test_overrides_may_take_any_arguments(package: str, recording: Recording) ->
 def test_what_somebody_else_replaced_after_us_stays(package: str, recording: Recording) -> None:
     """Theirs is not removed, and our part of it only passes calls on."""
     module, patches = load(package), Patches()
-    patches.install(Hook(target=f"{package}:work", stage="x"))
+    patches.install(StageHook(target=f"{package}:work", stage="x"))
     ours = module.work
 
     def theirs(*args: Any) -> Any:
@@ -228,8 +231,8 @@ def test_a_target_that_does_not_exist_is_named(package: str, caplog: pytest.LogC
     patches = Patches()
     targets = [f"{package}:{path}" for path in ("gone", "Thing.gone", "Gone.method", "work.gone.method")]
     for target in targets:
-        patches.install(Hook(target=target, stage="x"))
-        patches.install(Hook(target=target, stage="y", optional=True))
+        patches.install(StageHook(target=target, stage="x"))
+        patches.install(StageHook(target=target, stage="y", optional=True))
     assert {f"find {target}": 1 for target in targets} == dict(guard.errors)
     assert [f"otel_rl could not find {target}" for target in targets] == [
         record.getMessage().partition(";")[0] for record in caplog.records
@@ -241,7 +244,7 @@ def test_a_target_that_does_not_exist_is_named(package: str, caplog: pytest.LogC
 def test_after_undo_a_late_import_is_left_alone(package: str) -> None:
     """What was wanted then is wanted no more."""
     patches = Patches()
-    patches.install(Hook(target=f"{package}:work", stage="x"))
+    patches.install(StageHook(target=f"{package}:work", stage="x"))
     patches.attach(Attachment(package, lambda module: pytest.fail("attached")))
     patches.undo()
     assert not hasattr(load(package).work, "__wrapped__")
@@ -285,10 +288,10 @@ def test_an_attachment_that_fails_does_not_stop_the_import(package: str) -> None
 # --- what is recorded -------------------------------------------------------------------------------------------------
 
 
-def install(package: str, target: str, **options: Any) -> Any:
+def install(package: str, target: str, kind: Any = None, **options: Any) -> Any:
     """Patch one target of the package for the test's recording; gives the module."""
-    module = load(package)
-    entry._parts.patches.install(Hook(target=f"{package}:{target}", **options))
+    module, kind = load(package), kind or (StageHook if "stage" in options else CallbackHook)
+    entry._parts.patches.install(kind(target=f"{package}:{target}", **options))
     return module
 
 
@@ -327,33 +330,16 @@ def test_what_a_stage_says_may_depend_on_the_call(package: str, recording: Recor
     assert {f"describe {package}:work": 1} == guard.errors
 
 
-def test_a_mark_is_the_time_behind_the_call_while_somebody_wants_it(package: str, recording: Recording) -> None:
-    """None where nobody does, where the call fails, and after the recording."""
-    module = install(package, "work", marks=True)
-    work, generating = module.work, generation.thread
-    assert 5 == work(2, y=3)
-    marks = generating.marks = []
-    recording.tick(5)
-    assert 5 == work(2, y=3)
-    with pytest.raises(TypeError):
-        work(2, y="3")
-    assert [recording.clock.ns] == marks
-    recording.stop()
-    generation.thread.marks = marks
-    assert (5, 1) == (work(2, y=3), len(marks))
-    generation.thread.marks = None
-
-
 @pytest.mark.guarded
 def test_what_is_behind_a_call_sees_its_arguments(recording: Recording) -> None:
     """Only of one that returned, and never without a recording; our failure is counted."""
     looked: list[tuple[Any, ...]] = []
 
-    def look(args: tuple[Any, ...]) -> None:
+    def look(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         looked.append(args)
         raise RuntimeError("ours")
 
-    divide = wrap(Hook(target="x:divide", behind=look), lambda owner, x, by=1: x // by)
+    divide = wrap(ReturnHook(target="x:divide", after=look), lambda owner, x, by=1: x // by)
     assert (5, 3) == (divide("a", 5), divide("b", 6, by=2))
     with pytest.raises(ZeroDivisionError):
         divide("a", 8, 0)
@@ -421,16 +407,18 @@ def test_an_asynchronous_target_stays_one(package: str, recording: Recording) ->
 def test_a_call_outside_of_what_it_belongs_to_only_passes(package: str, recording: Recording, name: str) -> None:
     """``during`` names what must be there; a coroutine function heeds it as well."""
     called: list[Any] = []
-    module = install(package, name, before=lambda args, kwargs: called.append(args), during="rewarding")
+    memory: Any = Memory()
+    memory.open = None
+    module = install(package, name, before=lambda args, kwargs: called.append(args), during=(memory, "open"))
 
     def call(x: int) -> Any:
         result = getattr(module, name)(x)
         return asyncio.run(result) if name == "wait" else result
 
     call(1)
-    state.training.rewarding = {}
+    memory.open = True
     call(2)
-    state.training.rewarding = None
+    memory.open = None
     call(3)
     assert [(2,)] == called
 
@@ -452,12 +440,12 @@ def test_an_asynchronous_host_error_is_the_same(package: str, recording: Recordi
     async def wait(x: Any) -> Any:
         await x
 
-    wrapped = wrap(Hook(target=f"{package}:wait", stage="rl.reward"), wait)
+    wrapped = wrap(StageHook(target=f"{package}:wait", stage="rl.reward"), wait)
     with pytest.raises(asyncio.CancelledError):
         asyncio.run(wrapped(Fails()))
     assert module.wait.__wrapped__ is not None
     otel_rl.uninstrument()
-    assert 3 == asyncio.run(wrap(Hook(target="x:y"), load(package).wait)(3))
+    assert 3 == asyncio.run(wrap(CallbackHook(target="x:y"), load(package).wait)(3))
 
 
 @pytest.mark.guarded
@@ -498,7 +486,7 @@ def test_while_compiling_and_after_us_a_wrapper_only_passes_on(
     """Nothing is opened and nothing is called."""
     never: Any = lambda *args: pytest.fail("called")  # noqa: E731
     module = install(package, "work", stage=never, before=never, after=never)
-    install(package, "Thing.static", collective=0, before=never)
+    install(package, "Thing.static", CollectiveHook, before=never)
     with monkeypatch.context() as compiling:
         if way == "Dynamo traces the caller":
             compiling.setattr(hooking, "is_tracing", lambda: True)
@@ -523,7 +511,7 @@ def test_a_strange_thing_among_the_modules_is_survived(package: str, monkeypatch
     monkeypatch.setitem(sys.modules, "strange_2", object())
     monkeypatch.setitem(sys.modules, "strange_3", None)
     module, patches = load(package), Patches()
-    patches.install(Hook(target=f"{package}:work", stage="x"))
+    patches.install(StageHook(target=f"{package}:work", stage="x"))
     patches.undo()
     assert not hasattr(module.work, "__wrapped__")
 
@@ -534,7 +522,7 @@ def test_a_table_that_was_keyed_by_a_replacement_is_restored(monkeypatch: pytest
     module.function = original = lambda: 1  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "keyed_module", module)
     patches = Patches()
-    patches.install(Hook(target="keyed_module:function"))
+    patches.install(CallbackHook(target="keyed_module:function"))
     module.table = {"first": 0, module.function: 1, "last": 2}  # type: ignore[attr-defined]
     patches.undo()
     assert ["first", original, "last"] == list(module.table)
@@ -549,7 +537,7 @@ def test_what_is_made_is_seen_and_our_failure_is_not(recording: Recording) -> No
         seen.append((args, kwargs, result))
         raise ValueError("ours")
 
-    wrapped = wrap(Hook(target="m:C.__init__", made=see), lambda x, y=0: x + y)
+    wrapped = wrap(ReturnHook(target="m:C.__init__", after=see, is_constructor=True), lambda x, y=0: x + y)
     state.on = False
     assert 3 == wrapped(1, y=2)
     state.on = True

@@ -17,7 +17,7 @@ import wrapt
 import otel_rl
 from otel_rl import entry
 from otel_rl.cli.checks import Finding, recorded
-from otel_rl.hooks.install import Hook
+from otel_rl.hooks import CallbackHook, Hook, StageHook
 from otel_rl.hooks.signatures import fits
 from otel_rl.process.hooked import hooking
 from otel_rl.report.build import build_report
@@ -54,7 +54,11 @@ class Host:
         def note(what: str) -> Callable[..., None]:
             return lambda args, *_: self.seen.append((what, args[-1]))
 
-        self.hooks.append(Hook(target=f"{NAME}:{target}", before=note("before"), after=note("after"), **options))
+        self.hooks.append(
+            (StageHook if "stage" in options else CallbackHook)(
+                target=f"{NAME}:{target}", before=note("before"), after=note("after"), **options
+            )
+        )
         entry._parts.patches.install(self.hooks[-1])
 
     def once(self, trainer: Any, recording: Recording) -> None:

@@ -10,7 +10,8 @@ import pytest
 
 import otel_rl
 from otel_rl import vocabulary as v
-from otel_rl.hooks.install import Hook, wrap
+from otel_rl.hooks import StageHook
+from otel_rl.hooks.hook import wrap
 from otel_rl.integrations import deepspeed, megatron
 from otel_rl.trace.memory import tracing
 from tests.fixtures import Recording, Tree
@@ -18,7 +19,7 @@ from tests.fixtures import Recording, Tree
 
 def hooked(integration: Any, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap a function as the row of the integration does whose target has this name."""
-    (hook,) = [hook for hook in integration.HOOKS if hook.target.endswith((f".{name}", f":{name}"))]
+    (hook,) = [hook for hook in integration.INTEGRATION.hooks if hook.target.endswith((f".{name}", f":{name}"))]
     return wrap(hook, function)  # type: ignore[no-any-return]
 
 
@@ -47,7 +48,7 @@ class Engine:
     def backward(self, loss: Any) -> Any:
         """2 ms, and torch's own backward inside."""
         self.recording.tick(1)
-        wrap(Hook(target="torch.autograd:backward", stage=v.BACKWARD), lambda: self.recording.tick(1))()
+        wrap(StageHook(target="torch.autograd:backward", stage=v.BACKWARD), lambda: self.recording.tick(1))()
         return loss
 
     def step(self) -> None:
@@ -171,7 +172,7 @@ class Communicator:
 
 def test_megatrons_pipeline_waits_for_a_neighbour(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where it receives and waits, once, with and without the drop-in; what it sends or waits for later is no wait."""
-    (hook,) = [hook for hook in megatron.HOOKS if hook.target.endswith("P2PCommunicator._communicate")]
+    (hook,) = [hook for hook in megatron.INTEGRATION.hooks if hook.target.endswith("P2PCommunicator._communicate")]
     monkeypatch.setattr(Communicator, "_communicate", wrap(hook, Communicator._communicate))
     communicator = Communicator(recording, megatron.Timers())
     with otel_rl.step(1):

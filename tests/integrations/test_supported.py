@@ -13,8 +13,9 @@ from typer.testing import CliRunner
 
 import otel_rl
 from otel_rl.cli import app
+from otel_rl.hooks import Integration
 from otel_rl.hooks.install import find
-from otel_rl.integrations import MODULES
+from otel_rl.integrations import OURS, choice
 from otel_rl.integrations.choice import NotPossibleError
 
 ENGINES = {
@@ -39,13 +40,20 @@ def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     sys.modules.update(loaded)
 
 
+def integration(engine: str) -> Integration:
+    """Import the integration of an engine."""
+    found = choice.load(engine, OURS[engine])
+    assert found is not None
+    return found
+
+
 def install(packages: Path, engine: str, number: str) -> None:
     """Put a package there that has a version and everything that its integration hooks, doing nothing."""
     package = PACKAGES[engine]
     information = packages / f"{package}-{number}.dist-info"
     information.mkdir()
     (information / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: {number}\n")
-    for hook in importlib.import_module(MODULES[engine]).HOOKS:
+    for hook in integration(engine).hooks:
         module, _, path = hook.target.partition(":")
         file = packages.joinpath(*module.split(".")).with_suffix(".py")
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -57,7 +65,7 @@ def install(packages: Path, engine: str, number: str) -> None:
 
 def held(engine: str) -> dict[str, object]:
     """Give what is hooked as it is now."""
-    targets = [hook.target for hook in importlib.import_module(MODULES[engine]).HOOKS]
+    targets = [hook.target for hook in integration(engine).hooks]
     return {target: getattr(*found) for target in targets if (found := find(target)) is not None}
 
 
@@ -70,7 +78,7 @@ def test_only_a_supported_engine_is_touched(
     package = PACKAGES[engine]
     assert number == version(package)
     is_supported = number == ENGINES[engine][-1]
-    supports = importlib.import_module(MODULES[engine]).SUPPORTS
+    supports = integration(engine).supports
     monkeypatch.setenv("COLUMNS", "200")
     result = CliRunner().invoke(app, ["doctor"])
     line = next(line for line in result.stdout.splitlines() if engine in line and f"{package} {number}" in line)

@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from contextvars import copy_context
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +22,9 @@ from opentelemetry.context import get_current
 
 import otel_rl
 from otel_rl import vocabulary as v
-from otel_rl.guard import errors
-from otel_rl.process.state import state
 from otel_rl.trace.current import CURRENT, SPAN_KEY
 from otel_rl.trace.memory import tracing
+from otel_rl.trace.training import training
 from tests.programs.launch import HERE, launcher, run
 from tests.programs.recorded import COLLECTIVE, Node, Recorded
 
@@ -256,129 +254,24 @@ def test_a_step_of_an_optimizer_that_raises_ends_with_the_step_of_the_training(
     )
 
 
-def test_a_step_of_an_optimizer_that_is_made_again_leaves_nothing_below_the_one_that_raised(
-    recorded: Callable[[], Recorded],
-) -> None:
-    """What was open when that was found out began behind the error; what is behind has its own place."""
-    layers = model()
-    optimizer = Raising(layers.parameters(), lr=0.1)
-    layers(torch.ones(4, 8)).sum().backward()
-    with otel_rl.step(1):
-        optimizer.error = ValueError("gone")
-        with suppress(ValueError):
-            optimizer.step()
-        with otel_rl.stage("between"):
-            optimizer.error = None
-        with otel_rl.stage("train"), otel_rl.stage("again"):
-            optimizer.step()
-        with otel_rl.stage("behind"):
-            pass
-        optimizer.step()
-    (step,) = recorded().steps().values()
-    expected = [v.OPTIMIZER, "  between", "rl.train", "  again", f"    {v.OPTIMIZER}", "behind", v.OPTIMIZER]
-    assert expected == step.outline()
-    raised, train, *_ = step.children
-    assert (True, train.span.start_ns) == (raised.attributes[v.TRUNCATED], raised.span.end_ns)
-
-
-@pytest.mark.parametrize("goes_on", [True, False])
-def test_a_step_of_an_optimizer_that_raises_in_another_thread_ends_with_the_step_of_the_training(
-    recorded: Callable[[], Recorded], goes_on: bool
-) -> None:
-    """Whether the thread ends, or does something else and then belongs to the next step."""
-    optimizer = Raising(model().parameters(), lr=0.1)
-    optimizer.error = ValueError("gone")
-
-    def step_it() -> None:
-        with suppress(ValueError):
-            optimizer.step()
-
-    def name() -> None:
-        with otel_rl.stage("of the pool"):
-            pass
-
-    pool = ThreadPoolExecutor(1)
-    with pool:
-        with otel_rl.step(1):
-            pool.submit(step_it).result()
-            if not goes_on:
-                pool.shutdown()
-        with otel_rl.step(2):
-            opened = [one.name for one in tracing.open if one.name == v.OPTIMIZER]
-            if goes_on:
-                pool.submit(name).result()
-    assert ([], {}) == (opened, errors)
-    one, two = recorded().steps().values()
-    (raised,) = one.children
-    assert ([v.OPTIMIZER], ["of the pool"] * goes_on) == (one.outline(), two.outline())
-    assert (True, True) == (raised.attributes[v.TRUNCATED], raised.span.end_ns <= one.span.end_ns)
-
-
-@pytest.mark.parametrize("in_thread", [True, False])
 @pytest.mark.parametrize("is_optimizer", [True, False])
 def test_a_step_of_an_optimizer_that_raised_does_not_take_the_error_of_something_else(
-    recorded: Callable[[], Recorded], in_thread: bool, is_optimizer: bool
+    recorded: Callable[[], Recorded], is_optimizer: bool
 ) -> None:
     """Its own was caught; another one, of another optimizer even, ends the step of the training."""
     caught, uncaught = Raising(model().parameters(), lr=0.1), Raising(model().parameters(), lr=0.1)
     caught.error, uncaught.error = ValueError("gone"), LookupError("gone, too")
-
-    def step_it() -> None:
+    with suppress(LookupError), otel_rl.step(1):
         with suppress(ValueError):
             caught.step()
-
-    with ThreadPoolExecutor(1) as pool, suppress(LookupError), otel_rl.step(1):
-        if in_thread:
-            pool.submit(step_it).result()
-        else:
-            step_it()
         if is_optimizer:
             uncaught.step()
         raise uncaught.error
-    assert {} == state.training.stepping
+    assert {} == training.stepping
     (step,) = recorded().steps().values()
     expected = [(v.OPTIMIZER, None, True), (v.OPTIMIZER, "LookupError", None)]
     actual = [(one.name, one.attributes.get(v.ERROR_TYPE), one.attributes.get(v.TRUNCATED)) for one in step.children]
     assert ("LookupError", expected[: 1 + is_optimizer]) == (step.attributes[v.ERROR_TYPE], actual)
-
-
-@pytest.mark.parametrize("finds_out", [True, False])
-def test_what_a_step_of_an_optimizer_that_raised_began_in_another_thread_stays_inside(
-    recorded: Callable[[], Recorded], finds_out: bool
-) -> None:
-    """Though it is still open when the error is found out, be it there: it is not known to have begun behind that."""
-    optimizer, other = torch.optim.SGD(model().parameters(), lr=0.1), Raising(model().parameters(), lr=0.1)
-    has_begun, may_go_on = threading.Event(), threading.Event()
-
-    def save() -> None:
-        with otel_rl.stage("save"):
-            has_begun.set()
-            assert may_go_on.wait(60)
-            for other.error in (ValueError("gone"), None) if finds_out else ():
-                with suppress(ValueError):
-                    other.step()
-
-    with ThreadPoolExecutor(1) as pool:
-
-        def closure() -> float:
-            pool.submit(copy_context().run, save)
-            assert has_begun.wait(60)
-            with otel_rl.stage("loss"):
-                raise ValueError("gone")
-
-        with otel_rl.step(1):
-            with suppress(ValueError):
-                optimizer.step(closure)
-            if finds_out:
-                may_go_on.set()
-                pool.shutdown()
-        may_go_on.set()
-    (step,) = recorded().steps().values()
-    assert [v.OPTIMIZER, "  save", *[f"    {v.OPTIMIZER}"] * 2 * finds_out, "  loss"] == step.outline()
-    (raised,) = step.children
-    save_, loss = raised.children
-    actual = (raised.attributes[v.TRUNCATED], save_.attributes.get(v.TRUNCATED), raised.span.end_ns >= loss.span.end_ns)
-    assert (True, None, True) == actual
 
 
 def test_a_step_of_an_optimizer_in_another_thread_may_outlast_the_step_of_the_training(

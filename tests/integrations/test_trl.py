@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("trl")
 
 from otel_rl import vocabulary as v
-from otel_rl.integrations.trl.metrics import CANONICAL, PER_RANK
+from otel_rl.integrations.trl.trainer_metrics import CANONICAL, PER_RANK
 from otel_rl.report.build import build_report
 from tests.programs.launch import Trained, Trainings
 from tests.programs.recorded import Node, Recorded, outside, overlapping

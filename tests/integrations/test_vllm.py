@@ -17,6 +17,7 @@ from otel_rl import guard
 from otel_rl import vocabulary as v
 from otel_rl.hooks.install import wrap
 from otel_rl.integrations import choice
+from otel_rl.integrations.trl.memory import rollouts
 from otel_rl.integrations.trl.rollouts import Sampling
 from otel_rl.integrations.vllm import hooks
 from otel_rl.integrations.vllm import memory as vllm_memory
@@ -558,7 +559,7 @@ class Offline:
 def rollout(rank: int = 0) -> Sampling:
     """Begin TRL's third rollout: four prompts of this rank, in groups of two."""
     trainer = SimpleNamespace(accelerator=SimpleNamespace(process_index=rank))
-    state.training.sampled = 2
+    rollouts.begun = 2
     return Sampling(trainer, ["a"] * 4, mode="train", policy=6, size=2)
 
 

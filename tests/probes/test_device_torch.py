@@ -13,7 +13,7 @@ import pytest
 import otel_rl
 from otel_rl import vocabulary as v
 from otel_rl.comm import buffers
-from otel_rl.hooks.install import Attachment
+from otel_rl.hooks import Attachment
 from otel_rl.integrations.torch import hooks
 from otel_rl.probes.device import DeviceInUse
 from otel_rl.probes.memory import Device, of_parents, probes, use_memory_reader
@@ -51,7 +51,7 @@ def test_a_device_is_known_once_it_is_in_use(recording: Recording, has_context: 
     cuda = FakeCuda()
     cuda.initialized = False
     compiler = SimpleNamespace(is_compiling=lambda: False)
-    attachments = {one.module: one for one in hooks.ATTACHMENTS if isinstance(one, Attachment)}
+    attachments = {one.module: one for one in hooks.INTEGRATION.attachments if isinstance(one, Attachment)}
     module: Any = SimpleNamespace(compiler=compiler, **{kind: cuda})
     leave = attachments["torch" if kind == "cuda" else "torch_npu"].attach(module)
     with otel_rl.step(1):
@@ -92,8 +92,8 @@ def test_two_threads_meet_a_device_once(monkeypatch: pytest.MonkeyPatch) -> None
     """The second would forget what has begun on it."""
     made, goes_on = [], threading.Barrier(2, timeout=60)
 
-    def meet(device: Any, peaks: Any) -> DeviceInUse:
-        made.append(DeviceInUse(device, peaks))
+    def meet(device: Any) -> DeviceInUse:
+        made.append(DeviceInUse(device))
         time.sleep(0.05)  # the other thread has looked by then
         return made[-1]
 

@@ -165,9 +165,9 @@ def make(job: dict[str, Any], **changes: Any) -> Any:
     from otel_rl.demo import task
 
     if job.get("look"):
-        from otel_rl.integrations.trl import model as trl_model
+        from otel_rl.integrations.trl import models
 
-        trl_model.LOOK_NS = 0
+        models.LOOK_NS = 0
     torch.set_num_threads(1)
     transformers.utils.logging.disable_progress_bar()
     work = Path(job["work"])

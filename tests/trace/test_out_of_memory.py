@@ -10,11 +10,11 @@ import otel_rl
 from otel_rl import guard, vocabulary
 from otel_rl.comm.collectives import Collective
 from otel_rl.probes import deferred
-from otel_rl.process.state import state
 from otel_rl.records import PendingAttributes
 from otel_rl.trace.memory import tracing
 from otel_rl.trace.out_of_memory import record_exhausted
 from otel_rl.trace.stage import Stage
+from otel_rl.trace.training import training
 from tests.fixtures import Recording
 
 HELD = ["rl.loop", "rl.rank 0", "rl.sample"]
@@ -47,7 +47,7 @@ def test_numbers_that_the_flusher_still_has_to_read_are_there(recording: Recordi
         deferred.read([torch.ones(7)], use)
         with contextlib.suppress(MemoryError), Stage(vocabulary.FORWARD, said):
             raise MemoryError
-        state.training.forward = said
+        training.forward = said
         with contextlib.suppress(MemoryError), Stage(vocabulary.BACKWARD):
             raise MemoryError
         with contextlib.suppress(MemoryError), Stage(vocabulary.LOGPROB, PendingAttributes({vocabulary.BATCH_SIZE: 8})):

@@ -812,12 +812,13 @@ def test_the_no_stage_of_compiled_regions_takes_everything(monkeypatch: pytest.M
 def test_a_stage_inside_a_compiled_region_compiles(stubbed: Recording, instrumented: bool) -> None:
     """Whole graphs, no break, right result; as a block, as a decorator, and around a hooked function."""
     torch = pytest.importorskip("torch")
-    from otel_rl.hooks.install import Hook, wrap
+    from otel_rl.hooks import StageHook
+    from otel_rl.hooks.hook import wrap
 
     if instrumented:
         stubbed.start("torch")
     torch.compiler.reset()
-    target = SimpleNamespace(double=wrap(Hook(target="x:double", stage="rl.sample"), lambda x: x * 2))
+    target = SimpleNamespace(double=wrap(StageHook(target="x:double", stage="rl.sample"), lambda x: x * 2))
 
     @otel_rl.stage("advantage")
     def decorated(x: Any) -> Any:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import functools
-from importlib import import_module
-from typing import Any, Final
+from typing import Final
 
 import pytest
 
@@ -15,7 +14,8 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 from remotezip import RemoteIOError
 
-from otel_rl.integrations import MODULES
+from otel_rl.hooks import Integration
+from otel_rl.integrations import OURS, choice
 from tests.wheels.names import defines
 from tests.wheels.published import source
 
@@ -45,9 +45,11 @@ UNREACHABLE = (requests.RequestException, RemoteIOError)
 CASES = [(name, version) for name, versions in VERSIONS.items() for version in versions.split()]
 
 
-def integration(name: str) -> Any:
+def integration(name: str) -> Integration:
     """Import an integration, which does not import what it hooks."""
-    return import_module(MODULES[name])
+    found = choice.load(name, OURS[name])
+    assert found is not None
+    return found
 
 
 @functools.cache
@@ -62,19 +64,19 @@ def has(package: str, version: str, target: str) -> bool:
 @pytest.mark.parametrize(("name", "version"), CASES)
 def test_what_is_hooked_exists(name: str, version: str) -> None:
     """Every row but those that need not."""
-    module = integration(name)
-    assert version in SpecifierSet(module.SUPPORTS)
-    wanted = [hook.target for hook in module.HOOKS if not hook.optional]
-    assert [] == [target for target in wanted if not has(module.PACKAGE, version, target)]
+    found = integration(name)
+    assert version in SpecifierSet(found.supports)
+    wanted = [hook.target for hook in found.hooks if not hook.optional]
+    assert [] == [target for target in wanted if not has(found.package, version, target)]
 
 
 @pytest.mark.parametrize("name", VERSIONS)
 def test_what_need_not_exist_does_somewhere(name: str) -> None:
     """A row for no version at all is a slip of the pen."""
-    module = integration(name)
-    wanted = [hook.target for hook in module.HOOKS if hook.optional]
+    found = integration(name)
+    wanted = [hook.target for hook in found.hooks if hook.optional]
     versions = VERSIONS[name].split()
-    assert [] == [target for target in wanted if not any(has(module.PACKAGE, v, target) for v in versions)]
+    assert [] == [target for target in wanted if not any(has(found.package, v, target) for v in versions)]
 
 
 @pytest.mark.parametrize("version", VERSIONS["sglang"].split())

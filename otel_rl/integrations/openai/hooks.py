@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from time import monotonic_ns
 from typing import Any
 
+from otel_rl.hooks import CallbackHook, Integration, RequestHook
 from otel_rl.hooks.generators import ending
-from otel_rl.hooks.install import Hook
 from otel_rl.integrations.openai.rows import Reading, failed, finished
 from otel_rl.requests.memory import generation
 from otel_rl.requests.queue import record_requests
@@ -164,15 +164,15 @@ def _close(args: Args, kwargs: Kwargs, result: Any) -> None:
 
 
 HOOKS = (
-    Hook(target="openai._base_client:SyncAPIClient.request", watch=_begin_call),
-    Hook(target="openai._base_client:AsyncAPIClient.request", watch=_begin_call),
-    Hook(target="openai._streaming:Stream.__stream__", watch=_begin_stream),
-    Hook(target="openai._streaming:AsyncStream.__stream__", watch=_begin_stream),
-    Hook(target="openai._streaming:Stream.close", after=_close_stream),
-    Hook(target="openai._streaming:AsyncStream.close", after=_close_stream),
-    Hook(target="openai._response:APIResponse.read", after=_read, failed=_fail_to_read),
-    Hook(target="openai._response:AsyncAPIResponse.read", after=_read, failed=_fail_to_read),
-    Hook(target="openai._response:APIResponse.close", after=_close),
-    Hook(target="openai._response:AsyncAPIResponse.close", after=_close),
+    RequestHook(target="openai._base_client:SyncAPIClient.request", watch=_begin_call),
+    RequestHook(target="openai._base_client:AsyncAPIClient.request", watch=_begin_call),
+    RequestHook(target="openai._streaming:Stream.__stream__", watch=_begin_stream),
+    RequestHook(target="openai._streaming:AsyncStream.__stream__", watch=_begin_stream),
+    CallbackHook(target="openai._streaming:Stream.close", after=_close_stream),
+    CallbackHook(target="openai._streaming:AsyncStream.close", after=_close_stream),
+    CallbackHook(target="openai._response:APIResponse.read", after=_read, failed=_fail_to_read),
+    CallbackHook(target="openai._response:AsyncAPIResponse.read", after=_read, failed=_fail_to_read),
+    CallbackHook(target="openai._response:APIResponse.close", after=_close),
+    CallbackHook(target="openai._response:AsyncAPIResponse.close", after=_close),
 )
-ATTACHMENTS = ()
+INTEGRATION = Integration(name="openai", package=PACKAGE, supports=SUPPORTS, hooks=HOOKS)

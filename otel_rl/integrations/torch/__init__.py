@@ -1,1 +1,1 @@
-"""torch: collectives, optimizers, checkpoints, process groups."""
+"""Hooks on torch: collectives, optimizers, checkpoints, process groups."""

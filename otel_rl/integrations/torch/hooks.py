@@ -1,8 +1,7 @@
 """PyTorch: backward, optimizer, checkpoints, data loading and the collectives that Python sees.
 
-Runs in every process that imports torch. Source: torch 2.13 to 2.15. The collectives are in
-``torch_collectives.py``; a backward in which others run says so with ``rl.comm.hidden``. What a rank learns from the
-process groups is in ``torch_process_group.py``.
+Runs in every process that imports torch. Source: torch 2.13 to 2.15. A backward in which collectives run that Python
+does not see has ``rl.comm.hidden``. ``process_group.py`` has what a rank learns from process groups.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import dataclass, field
 from functools import partial
 from time import monotonic_ns
 from types import CodeType, ModuleType
@@ -20,11 +20,11 @@ from otel_rl import vocabulary
 from otel_rl.comm import ddp_wait
 from otel_rl.comm.memory import comm
 from otel_rl.guard import guard
-from otel_rl.hooks.collective import around_collective, around_method
-from otel_rl.hooks.install import Attachment, Hook
-from otel_rl.integrations.torch import collectives, process_group
-from otel_rl.integrations.torch.memory import exact_peaks
+from otel_rl.hooks import Args, Attachment, CallbackHook, Integration, Kwargs, Memory, StageHook
+from otel_rl.hooks.collective import wrap_collective, wrap_method
+from otel_rl.integrations.torch.distributed import COLLECTIVES
 from otel_rl.integrations.torch.optimizers import time_optimizers
+from otel_rl.integrations.torch.process_group import JOIN, PROCESS_GROUP
 from otel_rl.probes.device import DeviceInUse
 from otel_rl.probes.device_id import nvidia_id
 from otel_rl.probes.memory import cuda_reader, probes, use_memory_reader
@@ -34,21 +34,30 @@ from otel_rl.records import Value
 from otel_rl.trace.memory import tracing
 from otel_rl.trace.stage import Stage, current_stage, innermost
 
-PACKAGE = "torch"
-SUPPORTS = ">=2.4"
-
 DCP = "torch.distributed.checkpoint"
 SAVED = ((vocabulary.CHECKPOINT_FORMAT, "dcp"),)
 LOADED = (*SAVED, (vocabulary.CHECKPOINT_LOAD, True))
 DATA = ((vocabulary.IDLE_REASON, "data"),)
 PIPELINE = ((vocabulary.IDLE_REASON, "pipeline"),)
+TORCH_SAVE = ((vocabulary.CHECKPOINT_FORMAT, "torch.save"),)
+
+
+@dataclass(eq=False)
+class Checkpoints(Memory):
+    """Asynchronous checkpoints that are being staged."""
+
+    staging: dict[int, Stage] = field(default_factory=dict)
+    """By thread, the one that its call is staging."""
+
+
+checkpoints = Checkpoints.keep("checkpoints")
 
 
 # --- what the hooks record --------------------------------------------------------------------------------------------
 
 
-def _backward_stage(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
-    """No stage for a backward inside a backward: checkpointing recomputes with one, perhaps on another thread."""
+def _backward_stage(args: Args, kwargs: Kwargs) -> str | None:
+    """Return no stage for a backward inside a backward, by which checkpointing recomputes."""
     import torch
 
     if torch._C._current_graph_task_id() != -1:
@@ -61,15 +70,12 @@ def _backward_stage(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None
     return vocabulary.BACKWARD
 
 
-def _describe_backward(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> dict[str, Value] | None:
+def _describe_backward(args: Args, kwargs: Kwargs, result: Any) -> dict[str, Value] | None:
     return ddp_wait.describe(current_stage()) if state.identity.world_size > 1 else None
 
 
-def _backward_over(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-    """Describe the stage around this one that took the place of ours: a user's own, or an engine's.
-
-    Only with DDP: engines that reduce by themselves do it behind the backward, in collectives that are seen.
-    """
+def _backward_over(args: Args, kwargs: Kwargs, result: Any) -> None:
+    """Describe a user's or an engine's stage that has the place of ours, with DDP: other collectives are seen."""
     if state.identity.world_size < 2 or not comm.wrapped:
         return
     stage = _outer_stage()
@@ -83,7 +89,7 @@ def _backward_over(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -
 
 
 def _outer_stage() -> Stage | None:
-    """Find the stage of a backward that was open before the one that begins or has ended on this thread."""
+    """Return the stage of a backward that this one is inside."""
     import torch
 
     stage = current_stage()
@@ -91,27 +97,27 @@ def _outer_stage() -> Stage | None:
     return stage if is_one else None
 
 
-def _backward_failed(args: tuple[Any, ...], kwargs: dict[str, Any], error: BaseException) -> None:
+def _backward_failed(*_: object) -> None:
     ddp_wait.cancel()
 
 
-def _wrapped_by_ddp(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+def _wrapped_by_ddp(args: Args, kwargs: Kwargs, result: Any) -> None:
     ddp_wait.wrapped(args[0])
 
 
-def _data_stage(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
-    """No wait where another thread than that of the steps fetches ahead: it holds nobody up."""
+def _data_stage(args: Args, kwargs: Kwargs) -> str | None:
+    """Return no wait where another thread than that of the steps fetches ahead."""
     loop = tracing.loop
     return vocabulary.IDLE if loop is None or loop.thread == threading.get_ident() else None
 
 
-def _pipeline_stage(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
-    """No wait for nothing: schedules ask at every place where there might have been something."""
+def _pipeline_stage(args: Args, kwargs: Kwargs) -> str | None:
+    """Return no wait for nothing: schedules ask wherever there might have been something."""
     return vocabulary.IDLE if any(args) or any(kwargs.values()) else None
 
 
-def _save_stage(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
-    """No stage for what a thread without a place writes while a checkpoint is open: it writes a part of that one."""
+def _save_stage(args: Args, kwargs: Kwargs) -> str | None:
+    """Return no stage for what a thread without a stage writes while a checkpoint is open: it is a part of that."""
     is_bare = innermost() is None
     if is_bare and any(
         isinstance(opened, Stage) and opened.name == vocabulary.CHECKPOINT for opened in tracing.open.copy()
@@ -120,10 +126,10 @@ def _save_stage(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
     return vocabulary.CHECKPOINT
 
 
-def _saving_goes_on(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-    """Record the checkpoint when its future is done; the call itself was only its staging."""
+def _saving_goes_on(args: Args, kwargs: Kwargs, result: Any) -> None:
+    """End the checkpoint when its future is done; the call itself was only its staging."""
     future = result if isinstance(result, Future) else getattr(result, "upload_completion", None)
-    span = _take_staged()
+    span = _staged()
     if span is None:
         return
     if not isinstance(future, Future):
@@ -140,59 +146,61 @@ def _saving_goes_on(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) 
     future.add_done_callback(done)
 
 
-def _begin_async_save(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def _begin_async_save(args: Args, kwargs: Kwargs) -> None:
     """Open the checkpoint that lasts until its future is done; it is current while it is staged."""
     span = Stage(
         vocabulary.CHECKPOINT, {vocabulary.CHECKPOINT_ASYNC: True, vocabulary.CHECKPOINT_FORMAT: "dcp"}, coarse=True
     )
-    state.training.staging[threading.get_ident()] = span.__enter__()
+    checkpoints.staging[threading.get_ident()] = span.__enter__()
 
 
-def _take_staged() -> Stage | None:
-    """Take the checkpoint whose call has ended: what follows is not inside it."""
-    span: Stage | None = state.training.staging.pop(threading.get_ident(), None)
+def _staged() -> Stage | None:
+    """Return the checkpoint whose call has ended: what follows is not inside it."""
+    span = checkpoints.staging.pop(threading.get_ident(), None)
     if span is not None:
         span.leave()
     return span
 
 
-def _async_save_failed(args: tuple[Any, ...], kwargs: dict[str, Any], error: BaseException) -> None:
-    span = _take_staged()
+def _async_save_failed(args: Args, kwargs: Kwargs, error: BaseException) -> None:
+    span = _staged()
     if span is not None:
         span.fail(error)
         span.close(monotonic_ns())
 
 
 HOOKS = (
-    *process_group.HOOKS,
-    Hook(
+    *PROCESS_GROUP,
+    StageHook(
         target="torch.autograd:backward",
         stage=_backward_stage,
         capture=_describe_backward,
         after=_backward_over,
         failed=_backward_failed,
     ),
-    Hook(target="torch.nn.parallel.distributed:DistributedDataParallel.__init__", after=_wrapped_by_ddp),
-    Hook(
-        target="torch.serialization:save",
-        stage=_save_stage,
-        attributes=((vocabulary.CHECKPOINT_FORMAT, "torch.save"),),
+    CallbackHook(target="torch.nn.parallel.distributed:DistributedDataParallel.__init__", after=_wrapped_by_ddp),
+    *(
+        StageHook(target=target, stage=_save_stage, attributes=TORCH_SAVE)
+        for target in ("torch.serialization:save", "torch:save")
     ),
-    Hook(target="torch:save", stage=_save_stage, attributes=((vocabulary.CHECKPOINT_FORMAT, "torch.save"),)),
-    Hook(target=f"{DCP}.state_dict_saver:save", stage=_save_stage, attributes=SAVED),
-    Hook(target=f"{DCP}:save", stage=_save_stage, attributes=SAVED),
-    Hook(target=f"{DCP}.state_dict_loader:load", stage=vocabulary.CHECKPOINT, attributes=LOADED),
-    Hook(target=f"{DCP}:load", stage=vocabulary.CHECKPOINT, attributes=LOADED),
+    *(
+        StageHook(target=target, stage=_save_stage, attributes=SAVED)
+        for target in (f"{DCP}.state_dict_saver:save", f"{DCP}:save")
+    ),
+    *(
+        StageHook(target=target, stage=vocabulary.CHECKPOINT, attributes=LOADED)
+        for target in (f"{DCP}.state_dict_loader:load", f"{DCP}:load")
+    ),
     # What the old ``save_state_dict`` and ``load_state_dict`` call.
-    Hook(target=f"{DCP}.state_dict_saver:_save_state_dict", stage=_save_stage, attributes=SAVED, optional=True),
-    Hook(
+    StageHook(target=f"{DCP}.state_dict_saver:_save_state_dict", stage=_save_stage, attributes=SAVED, optional=True),
+    StageHook(
         target=f"{DCP}.state_dict_loader:_load_state_dict",
         stage=vocabulary.CHECKPOINT,
         attributes=LOADED,
         optional=True,
     ),
     *(
-        Hook(
+        StageHook(
             target=target,
             stage=vocabulary.CHECKPOINT_STAGING,
             before=_begin_async_save,
@@ -201,18 +209,14 @@ HOOKS = (
         )
         for target in (f"{DCP}.state_dict_saver:async_save", f"{DCP}:async_save")
     ),
-    Hook(
-        target="torch.utils.data.dataloader:_BaseDataLoaderIter.__next__",
-        stage=_data_stage,
-        attributes=DATA,
-    ),
-    Hook(  # with gloo the wait itself; on a device that of its stream, and the host goes on
+    StageHook(target="torch.utils.data.dataloader:_BaseDataLoaderIter.__next__", stage=_data_stage, attributes=DATA),
+    StageHook(  # with gloo the wait itself; on a device that of its stream, and the host goes on
         target="torch.distributed.pipelining.schedules:_wait_batch_p2p",
         stage=_pipeline_stage,
         attributes=PIPELINE,
         optional=True,
     ),
-    *collectives.HOOKS,
+    *COLLECTIVES,
 )
 
 
@@ -220,7 +224,7 @@ HOOKS = (
 
 
 def _know_compiling(torch: ModuleType) -> Callable[[], object]:
-    """Keep out of compiled regions, and know CUDA and ROCm."""
+    """Learn whether torch compiles, to stay out of compiled regions, and use CUDA and ROCm."""
     compiler = torch.compiler
     before = hooking.is_compiling, hooking.is_tracing, hooking.compiler
     hooking.is_compiling = hooking.is_tracing = compiler.is_compiling
@@ -245,13 +249,12 @@ def _know_device(kind: str, device: Any) -> Callable[[], object]:
         return lambda: None
     if kind == "cuda" and probes.read_device is not None:
         return lambda: None  # torch has loaded torch_npu at its own end, which so was there first
-    peaks, undo_peaks = exact_peaks(kind, device)
     alone = threading.RLock()
 
     def in_use() -> None:
         with alone:  # a second thread that meets it would forget what has begun, and when the device was unused
             if probes.device is None:
-                probes.device = DeviceInUse(device, peaks)
+                probes.device = DeviceInUse(device)
 
     use_memory_reader(cuda_reader(device, in_use))
     if kind == "cuda" and getattr(sys.modules.get("torch.version"), "hip", None) is None:
@@ -262,7 +265,6 @@ def _know_device(kind: str, device: Any) -> Callable[[], object]:
     )
 
     def leave() -> None:
-        undo_peaks()
         use_memory_reader()
         probes.has_context = None
         probes.find_device = lambda: None
@@ -273,10 +275,8 @@ def _know_device(kind: str, device: Any) -> Callable[[], object]:
 def _pass_frames_over(module: ModuleType) -> Callable[[], object]:
     """Keep our replacements from being compiled by themselves where the host calls them from uncompiled code.
 
-    Between the graphs of a compiled model Dynamo looks at every function that is called and passes those of torch's own
-    files over; so it has to do with ours and what they call. They are still inlined where they are called inside a
-    graph. Only code of ours is marked. There is no way to unmark it, and no need. What is made below a constructor of
-    ours in between is not compiled either.
+    Between the graphs of a compiled model Dynamo skips the functions of torch's own files; this makes it skip ours.
+    Inside a graph they are still inlined. Only code of ours is marked; it cannot be unmarked, and need not be.
     """
     torch = sys.modules["torch"]
     compiling = getattr(torch._C._dynamo.eval_frame, "get_eval_frame_callback", lambda: True)
@@ -288,16 +288,23 @@ def _pass_frames_over(module: ModuleType) -> Callable[[], object]:
     hooking.uncompiled = uncompiled
     if hasattr(module, "set_code_exec_strategy"):  # since torch 2.7
         skip = module.FrameExecStrategy(module.FrameAction.SKIP, module.FrameAction.SKIP)
-        for code in (*around_collective.__code__.co_consts, *around_method.__code__.co_consts):
+        for code in (*wrap_collective.__code__.co_consts, *wrap_method.__code__.co_consts):
             if isinstance(code, CodeType):
                 module.set_code_exec_strategy(code, skip)
     return lambda: None
 
 
-ATTACHMENTS = (
-    Attachment("torch._dynamo.eval_frame", _pass_frames_over),
-    Attachment("torch", _know_compiling),
-    Attachment("torch_npu", _know_ascend),
-    Attachment("torch.optim.optimizer", time_optimizers),
-    *process_group.ATTACHMENTS,
+INTEGRATION = Integration(
+    name="torch",
+    package="torch",
+    supports=">=2.4",
+    hooks=HOOKS,
+    attachments=(
+        Attachment("torch._dynamo.eval_frame", _pass_frames_over),
+        Attachment("torch", _know_compiling),
+        Attachment("torch_npu", _know_ascend),
+        Attachment("torch.optim.optimizer", time_optimizers),
+        JOIN,
+    ),
+    memory=checkpoints,
 )

@@ -15,7 +15,7 @@ from typing import Any
 from otel_rl.comm import buffers
 from otel_rl.comm.memory import comm
 from otel_rl.guard import say
-from otel_rl.hooks.install import Attachment, Hook
+from otel_rl.hooks import Args, Attachment, CallbackHook, Kwargs, ReturnHook
 from otel_rl.process.identity import identifying
 from otel_rl.process.layout import layout
 from otel_rl.process.state import state
@@ -23,22 +23,20 @@ from otel_rl.trace.attempt import know_attempt
 from otel_rl.trace.child_process import join_parent, join_worker
 from otel_rl.trace.memory import tracing
 
-ATTEMPT_KEY = "otel_rl/attempt/{}"
-"""With the number of times that the rank has joined a process group through the store."""
-JOINED_KEY = "otel_rl/joined/{}"
-"""With the rank."""
+ATTEMPT_KEY, JOINED_KEY = "otel_rl/attempt/{}", "otel_rl/joined/{}"
+"""With how often the rank has joined a process group through the store, and with the rank."""
 ATTEMPT_LIMIT_S = 5.0
 
 
-def _process_group_begins(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def _process_group_begins(*_: object) -> None:
     buffers.begin()
 
 
-def _process_group_failed(args: tuple[Any, ...], kwargs: dict[str, Any], error: BaseException) -> None:
+def _process_group_failed(*_: object) -> None:
     buffers.give_up()
 
 
-def _process_group_made(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+def _process_group_made(*_: object) -> None:
     buffers.end()
     join_process_group()
 
@@ -50,7 +48,7 @@ def join_process_group() -> None:
     more when the first step begins: most programs have called a collective until then, and rank 0 with them.
 
     A store may outlive its processes: that of torchrun's agent does, where a restart finds no new rendezvous. All ranks
-    join as often, so their own number tells the attempt that is theirs from the former ones.
+    join equally often, so this number distinguishes their attempt from former ones.
     """
     import torch.distributed as dist
 
@@ -89,7 +87,7 @@ def join_process_group() -> None:
 
 
 def _take_attempt(store: Any, key: str) -> bool:
-    """Learn the attempt from the store, if rank 0 has put it there."""
+    """Learn the attempt from the store; return whether rank 0 has put it there."""
     if not store.check([key]):
         return False
     attempt_id, _, run_id = store.get(key).decode().partition(" ")
@@ -97,8 +95,8 @@ def _take_attempt(store: Any, key: str) -> bool:
     return True
 
 
-def _mesh_made(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-    """See where the mesh puts this rank; slices of one are meshes, too, and after the first step nothing counts."""
+def _mesh_made(args: Args, kwargs: Kwargs, result: Any) -> None:
+    """Read where the mesh puts this rank; slices of one are meshes, too, and after the first step nothing counts."""
     import torch.distributed as dist
 
     if not identifying.frozen and dist.is_initialized():
@@ -106,15 +104,15 @@ def _mesh_made(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> No
 
 
 def _join_existing(module: ModuleType) -> Callable[[], object]:
-    """Where the process group was made before us, learn from it now."""
+    """Join a process group that was made before the recording."""
     if getattr(module, "GroupMember", None) is not None and module.GroupMember.WORLD is not None:
         join_process_group()
     return lambda: None
 
 
-HOOKS = (
+PROCESS_GROUP = (
     *(
-        Hook(
+        CallbackHook(
             target=f"{module}:init_process_group",
             before=_process_group_begins,
             after=_process_group_made,
@@ -122,6 +120,6 @@ HOOKS = (
         )
         for module in ("torch.distributed.distributed_c10d", "torch.distributed")
     ),
-    Hook(target="torch.distributed.device_mesh:DeviceMesh.__init__", made=_mesh_made),
+    ReturnHook(target="torch.distributed.device_mesh:DeviceMesh.__init__", after=_mesh_made, is_constructor=True),
 )
-ATTACHMENTS = (Attachment("torch.distributed.distributed_c10d", _join_existing),)
+JOIN = Attachment("torch.distributed.distributed_c10d", _join_existing)

@@ -1,1 +1,1 @@
-"""transformers: the Trainer's loop, `generate`, and continuous batching."""
+"""Hooks on transformers: the Trainer's loop, `generate`, and continuous batching."""

@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary
 
 from otel_rl import vocabulary
 from otel_rl.clock import perf_counter_shift
-from otel_rl.hooks.install import Hook
+from otel_rl.hooks import CallbackHook, ReturnHook
 from otel_rl.ids import random_bits
 from otel_rl.probes import kv_cache
 from otel_rl.process.memory import Memory
@@ -351,17 +351,21 @@ def _monotonic(told_s: float) -> int:
 
 API = "transformers.generation.continuous_batching.continuous_api"
 HOOKS = (
-    Hook(target=f"{API}:ContinuousBatchingManager.add_requests", before=_begin_bulk, after=_end_bulk, failed=_end_bulk),
-    Hook(target=f"{API}:ContinuousBatchingManager.add_request", before=_submit, after=_submitted, failed=_failed),
-    Hook(target=f"{API}:RequestState.__init__", made=_made),
-    Hook(target=f"{API}:ContinuousBatchingManager._run_generation_loop", before=_begin_loop),
-    Hook(target=f"{API}:ContinuousBatchingIOs.prepare_batch_update", after=_arrived, optional=True),
-    Hook(target=f"{API}:ContinuousBatchProcessor.update_batch", before=_computed, after=_updated),
-    Hook(target=f"{API}:ContinuousBatchProcessor.fail_all_requests", after=_updated),
-    Hook(target=f"{API}:ContinuousBatchProcessor._handle_request_error", before=_keep_error),
-    Hook(target=f"{API}:OutputRouter.fail_and_deliver", before=_keep_error, optional=True),
-    Hook(target=f"{API}:RequestState.to_generation_output", after=_given),
-    Hook(
+    CallbackHook(
+        target=f"{API}:ContinuousBatchingManager.add_requests", before=_begin_bulk, after=_end_bulk, failed=_end_bulk
+    ),
+    CallbackHook(
+        target=f"{API}:ContinuousBatchingManager.add_request", before=_submit, after=_submitted, failed=_failed
+    ),
+    ReturnHook(target=f"{API}:RequestState.__init__", after=_made, is_constructor=True),
+    CallbackHook(target=f"{API}:ContinuousBatchingManager._run_generation_loop", before=_begin_loop),
+    CallbackHook(target=f"{API}:ContinuousBatchingIOs.prepare_batch_update", after=_arrived, optional=True),
+    CallbackHook(target=f"{API}:ContinuousBatchProcessor.update_batch", before=_computed, after=_updated),
+    CallbackHook(target=f"{API}:ContinuousBatchProcessor.fail_all_requests", after=_updated),
+    CallbackHook(target=f"{API}:ContinuousBatchProcessor._handle_request_error", before=_keep_error),
+    CallbackHook(target=f"{API}:OutputRouter.fail_and_deliver", before=_keep_error, optional=True),
+    CallbackHook(target=f"{API}:RequestState.to_generation_output", after=_given),
+    CallbackHook(
         target="transformers.generation.continuous_batching.scheduler:Scheduler.clear_cancelled_requests",
         after=_cancelled,
         optional=True,

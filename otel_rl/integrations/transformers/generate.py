@@ -24,7 +24,7 @@ from time import monotonic_ns
 from typing import Any
 
 from otel_rl import vocabulary
-from otel_rl.hooks.install import Hook
+from otel_rl.hooks import CallbackHook, Integration, ReturnHook
 from otel_rl.ids import random_bits
 from otel_rl.integrations.transformers import batching
 from otel_rl.probes import deferred, kv_cache
@@ -154,6 +154,12 @@ def _decode(decoder: str, args: Args, kwargs: Kwargs) -> None:
     call.plan = plan = Plan(decoder, args[0], args[1], kwargs)
     if decoder == "_sample" and plan.rows > 1 and not plan.is_known:
         call.done = []
+
+
+def _mark(args: Args, kwargs: Kwargs, result: Any) -> None:
+    marks = generation.thread.marks
+    if marks is not None:
+        marks.append(monotonic_ns())
 
 
 def _keep_done(args: Args, kwargs: Kwargs, result: Any) -> None:
@@ -367,16 +373,16 @@ def _unmeasured(call: GenerateCall, rows: int) -> list[Request]:
 
 MIXIN = "transformers.generation.utils:GenerationMixin"
 HOOKS = (
-    Hook(target=f"{MIXIN}.generate", before=_begin, after=_end, failed=_fail),
+    CallbackHook(target=f"{MIXIN}.generate", before=_begin, after=_end, failed=_fail),
     *(
-        Hook(target=f"{MIXIN}.{name}", before=partial(_decode, name), after=_decoded, by_name=True)
+        CallbackHook(target=f"{MIXIN}.{name}", before=partial(_decode, name), after=_decoded, by_name=True)
         for name in ("_sample", "_beam_search", "_assisted_decoding")
     ),
-    Hook(target=f"{MIXIN}._has_unfinished_sequences", marks=True),
-    Hook(
+    ReturnHook(target=f"{MIXIN}._has_unfinished_sequences", after=_mark),
+    CallbackHook(
         target="transformers.generation.stopping_criteria:StoppingCriteriaList.__call__",
         after=_keep_done,
     ),
     *batching.HOOKS,
 )
-ATTACHMENTS = ()
+INTEGRATION = Integration(name="transformers_generate", package=PACKAGE, supports=SUPPORTS, hooks=HOOKS)

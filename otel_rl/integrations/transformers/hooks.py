@@ -1,4 +1,4 @@
-"""transformers: the loop of ``Trainer`` — steps, data wait, clipping, callbacks, logging, evaluation, checkpoints.
+"""Hooks on ``Trainer`` of transformers: steps, data wait, clipping, callbacks, logging, evaluation, checkpoints.
 
 Runs in every rank; TRL's trainers inherit it. Source: transformers 5.23, ``trainer.py`` (``_run_epoch``, 1740;
 ``get_batch_samples``, 2281; ``_maybe_log_save_evaluate``, 2215). A step begins where its batches are asked for:
@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from otel_rl import vocabulary
-from otel_rl.hooks.install import Attachment, Hook
+from otel_rl.hooks import Args, Attachment, CallbackHook, Integration, Kwargs, StageHook
 from otel_rl.probes import deferred
 from otel_rl.process.hooked import hooking
 from otel_rl.process.identity import identifying, training_of
@@ -24,26 +24,23 @@ from otel_rl.trace.gap import end_between
 from otel_rl.trace.memory import tracing
 from otel_rl.trace.steps import Loop
 from otel_rl.trace.throughput import Throughput
+from otel_rl.trace.training import training
 
-PACKAGE = "transformers"
-SUPPORTS = ">=4.56,<6"
-
+TRAINER = "transformers.trainer:Trainer"
 GLOBAL = ((vocabulary.SCOPE_KEY, "global"),)
 DATA = ((vocabulary.IDLE_REASON, "data"),)
 MADE = ("system", "system_version", "algorithm", "model_name")
-"""What a trainer says of the process when it is made."""
-HEARD_LIMIT = 256
-"""Answers that are kept; a trainer needs one for each of its 16 events."""
+"""What the resource gets from a trainer when it is made."""
 
 
-def _asked_to_train(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Look for what has replaced methods of the trainer since it was made, also the one that is the loop."""
+def _asked_to_train(args: Args, kwargs: Kwargs) -> None:
+    """Look for what has replaced methods of the trainer since it was made."""
     hooking.follow(args[0])
 
 
-def _begin_loop(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def _begin_loop(args: Args, kwargs: Kwargs) -> None:
     if _is_inner():
-        state.training.inner += 1
+        training.inner += 1
         return
     if "system" not in identifying.learned:  # the trainer was made before this process was forked
         state.identify(**{key: getattr(state.identity, key) for key in MADE})
@@ -52,19 +49,18 @@ def _begin_loop(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     loop.said.update(_unlike(training_of(trainer)))
     throughput = Throughput()
     loop.at_end.append(throughput.end_step)
-    tracing.loop, state.training.throughput = loop, throughput
-    state.training.losses = []
+    tracing.loop, training.throughput = loop, throughput
 
 
-def _unlike(training: dict[str, str]) -> dict[str, Value]:
-    """Tell the resource what is trained; where that names another training already, the steps have to say it."""
-    state.identify(**training)
+def _unlike(trained: dict[str, str]) -> dict[str, Value]:
+    """Put what is trained into the resource; return it for the steps where the resource names another training."""
+    state.identify(**trained)
     keys = {"algorithm": vocabulary.ALGORITHM, "model_name": vocabulary.MODEL_NAME}
-    return {keys[key]: name for key, name in training.items() if name and name != getattr(state.identity, key)}
+    return {keys[key]: name for key, name in trained.items() if name and name != getattr(state.identity, key)}
 
 
 def _is_inner() -> bool:
-    """Whether a loop that begins is work of the one that is open: a callback or a reward function trains a model, too.
+    """Return whether a loop that begins is work of the open one: a callback or a reward function trains a model, too.
 
     That one may be before its first step: what is trained there is part of set-up.
     """
@@ -74,15 +70,15 @@ def _is_inner() -> bool:
     return loop.tree is not None or loop.number < 0
 
 
-def _loop_over(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-    if state.training.inner:
-        state.training.inner -= 1
+def _loop_over(args: Args, kwargs: Kwargs, result: Any) -> None:
+    if training.inner:
+        training.inner -= 1
     else:
         _end_loop(args, kwargs)
 
 
-def _end_loop(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    if state.training.inner:
+def _end_loop(args: Args, kwargs: Kwargs) -> None:
+    if training.inner:
         return
     end_between()
     deferred.resolve()
@@ -90,18 +86,18 @@ def _end_loop(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         tracing.loop.end()
 
 
-def _loop_failed(args: tuple[Any, ...], kwargs: dict[str, Any], error: BaseException) -> None:
-    if state.training.inner:
-        state.training.inner -= 1
+def _loop_failed(args: Args, kwargs: Kwargs, error: BaseException) -> None:
+    if training.inner:
+        training.inner -= 1
         return
     end_between(error)
     if tracing.loop is not None:
         tracing.loop.end(error)
 
 
-def _begin_step(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def _begin_step(args: Args, kwargs: Kwargs) -> None:
     deferred.resolve()
-    if state.training.inner:
+    if training.inner:
         return
     if tracing.loop is None or tracing.loop.is_over:  # a loop that another library has replaced
         _begin_loop(args, kwargs)
@@ -109,102 +105,75 @@ def _begin_step(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         tracing.loop.begin(args[0].state.global_step + 1)
 
 
-def _begin_outside(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Evaluation or a checkpoint begins: time of the step, but not of training; inside an evaluation it counts once."""
-    if state.training.throughput is not None and not state.training.evaluating:
-        state.training.throughput.outside_ns -= monotonic_ns()
+def _begin_outside(args: Args, kwargs: Kwargs) -> None:
+    """Begin time of the step that is none of training; inside an evaluation it counts once."""
+    if training.throughput is not None and not training.evaluating:
+        training.throughput.outside_ns -= monotonic_ns()
 
 
-def _end_outside(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-    if state.training.throughput is not None and not state.training.evaluating:
-        state.training.throughput.outside_ns += monotonic_ns()
+def _end_outside(args: Args, kwargs: Kwargs, result: Any) -> None:
+    if training.throughput is not None and not training.evaluating:
+        training.throughput.outside_ns += monotonic_ns()
 
 
-def _begin_evaluation(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """The loop's own, a callback's or the program's; that of several data sets holds one of each."""
+def _begin_evaluation(args: Args, kwargs: Kwargs) -> None:
+    """Begin an evaluation of the loop, a callback or the program; that of several data sets holds one of each."""
     _begin_outside(args, kwargs)
-    state.training.evaluating += 1
+    training.evaluating += 1
 
 
-def _end_evaluation(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-    state.training.evaluating = max(state.training.evaluating - 1, 0)  # recording may have begun anew meanwhile
+def _end_evaluation(args: Args, kwargs: Kwargs, result: Any) -> None:
+    training.evaluating = max(training.evaluating - 1, 0)  # recording may have begun anew meanwhile
     _end_outside(args, kwargs, result)
 
 
-def _keep_norm(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-    """The norm is the same on every rank: rank 0 reports it."""
-    if state.identity.rank == 0 and result is not None and not state.training.inner:
+def _keep_norm(args: Args, kwargs: Kwargs, result: Any) -> None:
+    """Record the norm on rank 0: it is the same on every rank."""
+    if state.identity.rank == 0 and result is not None and not training.inner:
         deferred.gauge(vocabulary.GRAD_NORM, result, GLOBAL)
 
 
-def _norm_stage(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
-    """Without clipping the trainer measures the norm; otherwise it passes on the one that clipping gave."""
+def _norm_stage(args: Args, kwargs: Kwargs) -> str | None:
+    """Return a stage only without clipping: otherwise the trainer passes on the norm that clipping gave."""
     return vocabulary.CLIP if kwargs.get("grad_norm") is None else None
 
 
-def _keep_measured(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+def _keep_measured(args: Args, kwargs: Kwargs, result: Any) -> None:
     if kwargs.get("grad_norm") is None:
         _keep_norm(args, kwargs, result)
 
 
-def _trainer_made(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """The first sign that this process trains: its set-up is worth a trace from now on."""
+def _trainer_made(args: Args, kwargs: Kwargs) -> None:
+    """Open the set-up: this is the first sign that the process trains."""
     tracing.open_setup()
     hooking.follow(args[0])
     state.identify(system=identifying.learned.get("system", "transformers"))  # what a parent trains with is no matter
 
 
-def _event_stage(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
-    """No stage for an event that no callback listens to: three of five in every step, of 10 us each.
+def _event_stage(args: Args, kwargs: Kwargs) -> str | None:
+    """Return no stage for an event that no callback listens to: three of five in every step, of 10 us each."""
+    from transformers import TrainerCallback
 
-    Cost: 0.35 us with five callbacks, four times a step. Their classes answer: a trainer may replace callbacks, and
-    another trainer's handler may lie where this one's did.
-    """
     handler, event = args[0], args[1]
-    heard = state.training.heard
-    key = (event, *map(type, handler.callbacks))
-    is_heard = heard.get(key)
-    if is_heard is None:
-        from transformers import TrainerCallback
-
-        unheard = getattr(TrainerCallback, event, None)
-        is_heard = any(getattr(kind, event, None) is not unheard for kind in key[1:])
-        if len(heard) >= HEARD_LIMIT:
-            heard.clear()
-        heard[key] = is_heard
+    unheard = getattr(TrainerCallback, event, None)
+    is_heard = any(getattr(type(one), event, None) is not unheard for one in handler.callbacks)
     return vocabulary.LOG if is_heard else None
 
 
 HOOKS = (
-    Hook(target="transformers.trainer:Trainer.__init__", before=_trainer_made),
-    Hook(target="transformers.trainer:Trainer.train", before=_asked_to_train),
-    Hook(
-        target="transformers.trainer:Trainer._inner_training_loop",
-        before=_begin_loop,
-        after=_loop_over,
-        failed=_loop_failed,
-    ),
-    Hook(target="transformers.trainer:Trainer._finalize_training", before=_end_loop, optional=True),
-    Hook(
-        target="transformers.trainer:Trainer.get_batch_samples",
-        stage=vocabulary.IDLE,
-        before=_begin_step,
-        attributes=DATA,
-    ),
-    Hook(target="transformers.trainer:Trainer.compute_loss", stage=vocabulary.FORWARD),
-    Hook(target="transformers.trainer:Trainer._clip_grad_norm", stage=vocabulary.CLIP, after=_keep_norm, optional=True),
-    Hook(
-        target="transformers.trainer:Trainer._get_grad_norm",
-        stage=_norm_stage,
-        after=_keep_measured,
-        by_name=True,
-        optional=True,
-    ),
-    Hook(target="transformers.trainer_callback:CallbackHandler.call_event", stage=_event_stage),
-    Hook(target="transformers.trainer:Trainer.log", stage=vocabulary.LOG),
+    CallbackHook(target=f"{TRAINER}.__init__", before=_trainer_made),
+    CallbackHook(target=f"{TRAINER}.train", before=_asked_to_train),
+    CallbackHook(target=f"{TRAINER}._inner_training_loop", before=_begin_loop, after=_loop_over, failed=_loop_failed),
+    CallbackHook(target=f"{TRAINER}._finalize_training", before=_end_loop, optional=True),
+    StageHook(target=f"{TRAINER}.get_batch_samples", stage=vocabulary.IDLE, before=_begin_step, attributes=DATA),
+    StageHook(target=f"{TRAINER}.compute_loss", stage=vocabulary.FORWARD),
+    StageHook(target=f"{TRAINER}._clip_grad_norm", stage=vocabulary.CLIP, after=_keep_norm, optional=True),
+    StageHook(target=f"{TRAINER}._get_grad_norm", stage=_norm_stage, after=_keep_measured, by_name=True, optional=True),
+    StageHook(target="transformers.trainer_callback:CallbackHandler.call_event", stage=_event_stage),
+    StageHook(target=f"{TRAINER}.log", stage=vocabulary.LOG),
     *(
-        Hook(
-            target=f"transformers.trainer:Trainer.{name}",
+        StageHook(
+            target=f"{TRAINER}.{name}",
             stage=vocabulary.EVALUATE,
             before=_begin_evaluation,
             after=_end_evaluation,
@@ -212,8 +181,8 @@ HOOKS = (
         )
         for name in ("_evaluate", "evaluate")
     ),
-    Hook(
-        target="transformers.trainer:Trainer._save_checkpoint",
+    StageHook(
+        target=f"{TRAINER}._save_checkpoint",
         stage=vocabulary.CHECKPOINT,
         before=_begin_outside,
         after=_end_outside,
@@ -231,4 +200,11 @@ def _offer_callback(module: ModuleType) -> Callable[[], object]:
     return lambda: module.INTEGRATION_TO_CALLBACK.pop("otel", None)
 
 
-ATTACHMENTS = (Attachment("transformers.integrations.integration_utils", _offer_callback),)
+INTEGRATION = Integration(
+    name="transformers",
+    package="transformers",
+    supports=">=4.56,<6",
+    needs=("torch", "accelerate"),
+    hooks=HOOKS,
+    attachments=(Attachment("transformers.integrations.integration_utils", _offer_callback),),
+)

@@ -1,22 +1,34 @@
 """TRL: GRPO and RLOO — rollout, rewards, log-probabilities, advantage, forward, weight sync, TRL's own metrics.
 
-Runs in every rank. Source: trl 1.16, ``trainer/grpo_trainer.py`` and ``rloo_trainer.py``. Rollout
-post-processing and advantage are inline there: they are taken from the end of one call to the begin of the next. The
-loop itself (steps, data wait, optimizer, evaluation) is ``transformers.py``.
+Runs in every rank. Source: trl 1.16, ``trainer/grpo_trainer.py`` and ``rloo_trainer.py``. TrlRollout
+post-processing and advantage are inline there: their stages last from the end of one call to the begin of the next. The
+loop itself (steps, data wait, optimizer, evaluation) is that of transformers and accelerate.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from otel_rl import vocabulary
 from otel_rl.guard import attempt
-from otel_rl.hooks.install import Hook
-from otel_rl.integrations.trl import model as trl_model
-from otel_rl.integrations.trl import rollouts, tools
-from otel_rl.integrations.trl.metrics import evaluation_metrics, keep_loss, step_metrics
-from otel_rl.integrations.trl.rollouts import EVAL, SERVER_HOOKS, TRAIN, Rollout, Sampling, mode_of, policy_version
+from otel_rl.hooks import Args, CallbackHook, CollectiveHook, Hook, Integration, Kwargs, StageHook
+from otel_rl.integrations.trl import models, tools
+from otel_rl.integrations.trl.memory import rollouts
+from otel_rl.integrations.trl.models import hides_collectives, is_reference
+from otel_rl.integrations.trl.rollouts import (
+    EVAL,
+    SERVER,
+    TRAIN,
+    Sampling,
+    TrlRollout,
+    begin_turn,
+    end_turn,
+    mode_of,
+    policy_version,
+)
+from otel_rl.integrations.trl.trainer_metrics import evaluation_metrics, keep_loss, step_metrics
 from otel_rl.probes import deferred
 from otel_rl.probes.deferred import deferral
 from otel_rl.process.identity import identifying, training_of
@@ -26,51 +38,46 @@ from otel_rl.requests.memory import generation
 from otel_rl.trace.gap import begin_between, end_between
 from otel_rl.trace.memory import tracing
 from otel_rl.trace.stage import Stage, current_stage
-
-PACKAGE = "trl"
-SUPPORTS = ">=1.16,<2"
+from otel_rl.trace.throughput import Throughput
+from otel_rl.trace.training import training
 
 TRAINERS = {"grpo_trainer": "GRPOTrainer", "rloo_trainer": "RLOOTrainer"}
-HIDING = ("DeepSpeedEngine",)
-"""Models in whose forward collectives run that Python may not see; those of DDP, FSDP1 and FSDP2 are seen."""
-
-Args = tuple[Any, ...]
-Kwargs = dict[str, Any]
 
 
 def _trainer_made(args: Args, kwargs: Kwargs, result: Any) -> None:
-    """Tell the resource what is trained."""
+    """Put what is trained into the resource."""
     from importlib.metadata import version
 
-    state.identify(system=PACKAGE, system_version=version(PACKAGE), **training_of(args[0]))
-    attempt("read", "the model of a trainer", trl_model.see, args[0])
+    state.identify(system="trl", system_version=version("trl"), **training_of(args[0]))
+    attempt("read", "the model of a trainer", models.see, args[0])
 
 
 def _begin_training(args: Args, kwargs: Kwargs) -> None:
-    """Tell it of a trainer whose constructor was not hooked: another library made its class anew from TRL's source."""
-    if identifying.learned.get("system") != PACKAGE:
+    """Identify a trainer whose constructor was not hooked: another library made its class anew from TRL's source."""
+    if identifying.learned.get("system") != "trl":
         _trainer_made(args, kwargs, None)
+    if not training.inner:
+        rollouts.losses = []
 
 
 # --- rollout ----------------------------------------------------------------------------------------------------------
 
 
-def _end_between(args: Args, kwargs: Kwargs) -> None:
+def _end_gap(*_: object) -> None:
     end_between()
 
 
 def _begin_rollout(args: Args, kwargs: Kwargs) -> None:
     end_between()
     trainer, prompts = args[0], args[1]
-    state.training.mode = ""
-    mode = state.training.mode = mode_of(trainer)
+    rollouts.mode = ""
+    mode = rollouts.mode = mode_of(trainer)
     generation.sampling = Sampling(
         trainer, prompts, mode=mode, policy=policy_version(trainer), size=_group_size(trainer, mode)
     )
 
 
 def _say_rollout(args: Args, kwargs: Kwargs) -> dict[str, Value]:
-    """Say what is known before; requests may be counted before their rollout ends, as training or as evaluation."""
     sampling = generation.sampling
     if sampling is None:
         return {}
@@ -85,7 +92,7 @@ def _say_rollout(args: Args, kwargs: Kwargs) -> dict[str, Value]:
 
 
 def _begin_scoring(args: Args, kwargs: Kwargs) -> None:
-    """Environments are reset before the rollout."""
+    """Begin the reset of environments, which comes before the rollout."""
     if getattr(args[0], "environment_factories", None):
         begin_between(vocabulary.ENVIRONMENT_RESET, {vocabulary.MODE: mode_of(args[0])})
 
@@ -101,9 +108,9 @@ def _describe_rollout(args: Args, kwargs: Kwargs, result: Any) -> dict[str, Valu
     mode = mode_of(args[0])
     prompt, written = sum(map(len, prompts)), sum(map(len, responses))
     response = written if mask is None else int(sum(map(sum, mask)))
-    rollout = state.training.rollouts[mode] = Rollout(current_stage(), prompt + written)
-    if mode is TRAIN and state.training.throughput is not None:
-        state.training.throughput.rollout(len(responses), prompt, response, written - response)
+    rollout = rollouts.open[mode] = TrlRollout(current_stage(), prompt + written)
+    if mode is TRAIN and training.throughput is not None:
+        training.throughput.rollout(len(responses), prompt, response, written - response)
     described: dict[str, Value] = {
         vocabulary.MODE: mode,
         vocabulary.ROLLOUT_ID: rollout.id,
@@ -133,14 +140,14 @@ def _begin_processing(args: Args, kwargs: Kwargs, result: Any) -> None:
 
 def _scored(args: Args, kwargs: Kwargs, result: Any) -> None:
     if mode_of(args[0]) == TRAIN:
-        attempt("observe", "a rollout", trl_model.see_rollout, result)
+        attempt("observe", "a rollout", models.see_rollout, result)
     _begin_processing(args, kwargs, result)
-    state.training.mode = ""
+    rollouts.mode = ""
 
 
 def _rollout_failed(args: Args, kwargs: Kwargs, error: BaseException) -> None:
-    state.training.rewarding = generation.sampling = None
-    state.training.mode = ""
+    rollouts.rewarding = generation.sampling = None
+    rollouts.mode = ""
     end_between(error)
 
 
@@ -148,7 +155,7 @@ def _rollout_failed(args: Args, kwargs: Kwargs, error: BaseException) -> None:
 
 
 def _logprob_stage(args: Args, kwargs: Kwargs) -> str | None:
-    """The same method serves old, reference and training log-probabilities; the last are part of the forward.
+    """Return no stage for training log-probabilities, which are part of the forward.
 
     Where another library's function computes the loss, and is not hooked, they are the forward.
     """
@@ -163,7 +170,7 @@ def _is_of_loss() -> bool:
     """Return whether log-probabilities are those of a loss: TRL computes others without gradients, while it scores."""
     import torch
 
-    return torch.is_grad_enabled() or bool(state.training.evaluating and not state.training.mode)
+    return torch.is_grad_enabled() or bool(training.evaluating and not rollouts.mode)
 
 
 def _say_logprob(args: Args, kwargs: Kwargs) -> dict[str, Value]:
@@ -175,15 +182,15 @@ def _say_logprob(args: Args, kwargs: Kwargs) -> dict[str, Value]:
         return of_loss
     said: dict[str, Value] = {
         vocabulary.MODE: mode,
-        vocabulary.LOGPROB_KIND: "ref" if _is_reference(trainer, model) else "old",
+        vocabulary.LOGPROB_KIND: "ref" if is_reference(trainer, model) else "old",
         vocabulary.BATCH_SIZE: shape[0],
     }
-    rollout = state.training.rollouts.get(mode)
+    rollout = rollouts.open.get(mode)
     if rollout is not None:
         said[vocabulary.ROLLOUT_ID] = rollout.id
         said[vocabulary.TOKENS] = rollout.tokens
         said[vocabulary.TOKENS_PADDING] = max(shape.numel() - rollout.tokens, 0)
-    if state.identity.world_size > 1 and _hides_collectives(model):
+    if hides_collectives(model):
         said[vocabulary.COMM_HIDDEN] = True
     if rollout is not None and trainer.mask_truncated_completions:
         return _say_unmasked(said, args[3] if len(args) > 3 else kwargs["attention_mask"])
@@ -209,26 +216,7 @@ def _logprob_made(args: Args, kwargs: Kwargs, result: Any) -> None:
     said = (stage and stage.attributes) or {}
     kind = said.get(vocabulary.LOGPROB_KIND)
     if said.get(vocabulary.MODE) == TRAIN and kind is not None:
-        is_reference = kind == "ref"
-        attempt("observe", "log-probabilities", trl_model.see_logprobs, args[0], *args[3:5], is_reference)
-
-
-def _is_reference(trainer: Any, model: Any) -> bool:
-    """The reference is a model of its own, or the policy with its adapter off (or its adapter ``ref`` on).
-
-    The first layer of an adapter says which; a whole model has a method of the same name.
-    """
-    if trainer.ref_model is not None:
-        return model is trainer.ref_model
-    for module in model.modules() if hasattr(getattr(trainer, "model", None), "peft_config") else ():
-        is_off = getattr(module, "disable_adapters", None)
-        if isinstance(is_off, bool):
-            return is_off or "ref" in module.active_adapters
-    return False
-
-
-def _hides_collectives(model: Any) -> bool:
-    return any(cls.__name__ in HIDING for cls in type(model).__mro__)
+        attempt("observe", "log-probabilities", models.see_logprobs, args[0], *args[3:5], kind == "ref")
 
 
 # --- rewards and advantage --------------------------------------------------------------------------------------------
@@ -236,8 +224,8 @@ def _hides_collectives(model: Any) -> bool:
 
 def _begin_rewards(args: Args, kwargs: Kwargs) -> None:
     end_between()
-    state.training.mode = mode_of(args[0])
-    state.training.rewarding = {}
+    rollouts.mode = mode_of(args[0])
+    rollouts.rewarding = {}
 
 
 def _say_rewards(args: Args, kwargs: Kwargs) -> dict[str, Value]:
@@ -245,29 +233,29 @@ def _say_rewards(args: Args, kwargs: Kwargs) -> dict[str, Value]:
 
 
 def _begin_advantage(args: Args, kwargs: Kwargs, result: Any) -> None:
-    state.training.rewarding = None
+    rollouts.rewarding = None
     begin_between(vocabulary.ADVANTAGE, {vocabulary.MODE: mode_of(args[0]), vocabulary.BATCH_SIZE: len(args[2])})
 
 
 def _advantage_over(args: Args, kwargs: Kwargs) -> None:
-    """The first ``gather_object`` after the rewards collects texts for the log: the advantages are done."""
+    """End the advantages: the first ``gather_object`` after the rewards collects texts for the log."""
     between = tracing.between
-    if between is not None and between.attributes and between.name == vocabulary.ADVANTAGE:
+    if between is not None and between.name == vocabulary.ADVANTAGE and between.attributes:
         begin_between(vocabulary.LOG, {vocabulary.MODE: between.attributes[vocabulary.MODE]})
 
 
 def _begin_function(args: Args, kwargs: Kwargs, result: Any) -> None:
-    """TRL times every reward function, the asynchronous ones in their own tasks: a span each."""
-    rewarding, function = state.training.rewarding, str(args[0].name).partition(".")[2]
+    """Open the stage of a reward function: TRL times each, the asynchronous ones in their own tasks."""
+    rewarding, function = rollouts.rewarding, str(args[0].name).partition(".")[2]
     if rewarding is None or function == "_calculate_rewards":
         return
-    attributes: dict[str, Value] = {vocabulary.REWARD_FUNCTION: function, vocabulary.MODE: state.training.mode}
+    attributes: dict[str, Value] = {vocabulary.REWARD_FUNCTION: function, vocabulary.MODE: rollouts.mode}
     rewarding[args[0]] = Stage(f"{vocabulary.REWARD} {function}", attributes, coarse=True).__enter__()
 
 
 def _end_function(args: Args, kwargs: Kwargs) -> None:
-    span = state.training.rewarding and state.training.rewarding.pop(args[0], None)
-    if span:
+    span = rollouts.rewarding.pop(args[0], None) if rollouts.rewarding else None
+    if span is not None:
         error = args[2] if len(args) > 2 else None
         span.__exit__(type(error) if error is not None else None, error, None)
 
@@ -278,8 +266,8 @@ def _end_function(args: Args, kwargs: Kwargs) -> None:
 def _begin_forward(args: Args, kwargs: Kwargs) -> None:
     deferred.resolve()
     end_between()
-    state.training.mode = ""
-    state.training.forward = None
+    rollouts.mode = ""
+    training.forward = None
 
 
 def _say_forward(args: Args, kwargs: Kwargs) -> dict[str, Value]:
@@ -295,7 +283,7 @@ def _say_forward(args: Args, kwargs: Kwargs) -> dict[str, Value]:
             vocabulary.POLICY_VERSION: policy_version(trainer),
         }
     )
-    if state.identity.world_size > 1 and _hides_collectives(model):
+    if hides_collectives(model):
         said[vocabulary.COMM_HIDDEN] = True
     positions, tool_mask = prompt_mask.numel() + completion_mask.numel(), inputs.get("tool_mask")
     masks = [prompt_mask, completion_mask]
@@ -313,37 +301,35 @@ def _say_forward(args: Args, kwargs: Kwargs) -> dict[str, Value]:
         said.is_complete = True
         return ()
 
-    if not deferred.read(masks, use):
-        said.is_complete = True
+    said.is_complete = not deferred.read(masks, use)
     _consume(said, mode)
     return said
 
 
 def _forward_made(args: Args, kwargs: Kwargs, result: Any) -> None:
     """Count the tokens of a forward that has returned, once they are known."""
-    stage, throughput = current_stage(), state.training.throughput
+    stage, throughput = current_stage(), training.throughput
     said = (stage and stage.attributes) or {}
     if said.get(vocabulary.MODE) != TRAIN:
         return
-
-    def count(_: list[float]) -> Iterable[Count | Point]:
-        kinds = (vocabulary.TOKENS_PROMPT, vocabulary.TOKENS_RESPONSE, vocabulary.TOKENS_PADDING)
-        if vocabulary.TOKENS not in said:
-            return ()
-        environment = said.get(vocabulary.TOKENS_ENVIRONMENT, 0)
-        counts: Iterable[Count] = throughput.count_forward(*(said[kind] for kind in kinds), environment)
-        return counts
-
     if throughput is not None:
-        deferred.follow(count)
-    state.training.forward = said
+        deferred.follow(partial(_count_forward, throughput, said))
+    training.forward = said
     keep_loss(result)
-    attempt("observe", "a micro-batch", trl_model.see_forward, args[0], args[2], result)
+    attempt("observe", "a micro-batch", models.see_forward, args[0], args[2], result)
+
+
+def _count_forward(throughput: Throughput, said: Mapping[str, Any], _: list[float]) -> Iterable[Count]:
+    if vocabulary.TOKENS not in said:
+        return ()
+    kinds = (vocabulary.TOKENS_PROMPT, vocabulary.TOKENS_RESPONSE, vocabulary.TOKENS_PADDING)
+    prompt, response, padding = (said[kind] for kind in kinds)
+    return throughput.count_forward(prompt, response, padding, said.get(vocabulary.TOKENS_ENVIRONMENT, 0))
 
 
 def _consume(said: dict[str, Value], mode: str) -> None:
-    """Name the rollout that this micro-batch comes from; a later step that uses it again links to it."""
-    rollout, container = state.training.rollouts.get(mode), tracing.container
+    """Name the rollout that this micro-batch comes from; another step that uses it again links to it."""
+    rollout, container = rollouts.open.get(mode), tracing.container
     if rollout is None:
         return
     said[vocabulary.ROLLOUT_ID] = rollout.id
@@ -353,15 +339,11 @@ def _consume(said: dict[str, Value], mode: str) -> None:
             container.add_link(rollout.span.get_span_context())
 
 
-def _end_inputs(args: Args, kwargs: Kwargs, result: Any) -> None:
-    end_between()
-
-
 def _step_over(args: Args, kwargs: Kwargs) -> None:
-    """Right after ``on_step_end`` TRL's metrics of the step are complete and not yet cleared by its log."""
-    if state.training.inner:
+    """Record TRL's metrics of the step: after ``on_step_end`` they are complete, and its log has not cleared them."""
+    if training.inner:
         return
-    state.training.forward = None
+    training.forward = None
     if hasattr(args[0], "_metrics"):
         step_metrics(args[0])
 
@@ -372,13 +354,13 @@ def _before_log(args: Args, kwargs: Kwargs) -> None:
 
 
 def _hooks(module: str, trainer: str) -> tuple[Hook, ...]:
-    """The hooks of one trainer; both have the same methods."""
+    """Return the hooks of one trainer; all have the same methods."""
     at = f"trl.trainer.{module}:{trainer}"
     return (
-        Hook(target=f"{at}.__init__", after=_trainer_made),
-        Hook(target=f"{at}.get_train_dataloader", before=_begin_training),
-        Hook(target=f"{at}._prepare_inputs", after=_end_inputs, failed=_rollout_failed),
-        Hook(
+        CallbackHook(target=f"{at}.__init__", after=_trainer_made),
+        CallbackHook(target=f"{at}.get_train_dataloader", before=_begin_training),
+        CallbackHook(target=f"{at}._prepare_inputs", after=_end_gap, failed=_rollout_failed),
+        StageHook(
             target=f"{at}._generate",
             stage=vocabulary.SAMPLE,
             attributes=_say_rollout,
@@ -386,49 +368,59 @@ def _hooks(module: str, trainer: str) -> tuple[Hook, ...]:
             capture=_describe_rollout,
             after=_end_rollout,
         ),
-        Hook(target=f"{at}._generate_single_turn", before=rollouts.begin_turn, after=rollouts.end_turn),
-        Hook(target=f"{at}._tool_call_loop", before=tools.begin_tools, optional=True),
-        Hook(
+        CallbackHook(target=f"{at}._generate_single_turn", before=begin_turn, after=end_turn),
+        CallbackHook(target=f"{at}._tool_call_loop", before=tools.begin_tools, optional=True),
+        StageHook(
             target=f"{at}._get_per_token_logps_and_entropies",
             stage=_logprob_stage,
             attributes=_say_logprob,
             capture=_logprob_made,
         ),
-        Hook(
+        StageHook(
             target=f"{at}._calculate_rewards",
             stage=vocabulary.REWARD,
             attributes=_say_rewards,
             before=_begin_rewards,
             after=_begin_advantage,
         ),
-        Hook(target=f"trl.trainer.{module}:gather_object", collective=0, before=_advantage_over),
-        Hook(target=f"trl.trainer.{module}:gather", collective=0),
-        Hook(
+        CollectiveHook(target=f"trl.trainer.{module}:gather_object", before=_advantage_over),
+        CollectiveHook(target=f"trl.trainer.{module}:gather"),
+        CallbackHook(
             target=f"{at}._generate_and_score_completions",
             before=_begin_scoring,
             after=_scored,
             failed=_rollout_failed,
         ),
-        Hook(
+        StageHook(
             target=f"{at}.compute_loss",
             stage=vocabulary.FORWARD,
             attributes=_say_forward,
             before=_begin_forward,
             capture=_forward_made,
         ),
-        Hook(target=f"{at}.log", stage=vocabulary.LOG, before=_before_log),
-        Hook(target=f"{at}._save_checkpoint", stage=vocabulary.CHECKPOINT),
+        StageHook(target=f"{at}.log", stage=vocabulary.LOG, before=_before_log),
+        StageHook(target=f"{at}._save_checkpoint", stage=vocabulary.CHECKPOINT),
     )
 
 
-HOOKS = (
-    *(hook for module, trainer in TRAINERS.items() for hook in _hooks(module, trainer)),
-    Hook(target="trl.extras.profiling:ProfilingContext.__enter__", during="rewarding", after=_begin_function),
-    Hook(target="trl.extras.profiling:ProfilingContext.__exit__", during="rewarding", before=_end_function),
-    Hook(
-        target="trl.generation.vllm_generation:VLLMGeneration.sync_weights", stage=vocabulary.SYNC, before=_end_between
+REWARDING = (rollouts, "rewarding")
+TIMER = "trl.extras.profiling:ProfilingContext"
+INTEGRATION = Integration(
+    name="trl",
+    package="trl",
+    supports=">=1.16,<2",
+    needs=("torch", "accelerate", "transformers", "transformers_generate"),
+    hooks=(
+        *(hook for module, trainer in TRAINERS.items() for hook in _hooks(module, trainer)),
+        CallbackHook(target=f"{TIMER}.__enter__", during=REWARDING, after=_begin_function),
+        CallbackHook(target=f"{TIMER}.__exit__", during=REWARDING, before=_end_function),
+        StageHook(
+            target="trl.generation.vllm_generation:VLLMGeneration.sync_weights",
+            stage=vocabulary.SYNC,
+            before=_end_gap,
+        ),
+        CallbackHook(target="transformers.trainer:Trainer._maybe_log_save_evaluate", before=_step_over),
+        SERVER,
     ),
-    Hook(target="transformers.trainer:Trainer._maybe_log_save_evaluate", before=_step_over),
-    *SERVER_HOOKS,
+    memory=rollouts,
 )
-ATTACHMENTS = ()

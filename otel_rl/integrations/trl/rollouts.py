@@ -1,7 +1,7 @@
 """TRL's rollouts as requests: what the trainer knows of them, and those that a vLLM server answers.
 
 Runs in every rank; a server is asked by rank 0 alone. Source: trl 1.16, ``trainer/grpo_trainer.py`` (``_generate``,
-2193) and ``generation/vllm_client.py`` (``_post``). The server tells tokens and how each sequence ended, and no times:
+2193), ``generation/vllm_client.py`` (``_post``). The server returns tokens and how each sequence ended, but no times:
 all sequences of one HTTP request begin and end with it. A server that is recorded itself counts them too, as ``vllm``.
 """
 
@@ -13,17 +13,15 @@ from time import monotonic_ns
 from typing import Any
 
 from otel_rl import vocabulary
-from otel_rl.hooks.install import Hook
+from otel_rl.hooks import Args, Kwargs, RequestHook
 from otel_rl.ids import random_bits
-from otel_rl.process.state import state
+from otel_rl.integrations.trl.memory import rollouts
 from otel_rl.requests.memory import generation
 from otel_rl.requests.queue import UNKNOWN, Request, record_requests
 from otel_rl.trace.memory import tracing
 from otel_rl.trace.stage import Stage, current_parent, current_stage
 from otel_rl.trace.throughput import add_padding
-
-Args = tuple[Any, ...]
-Kwargs = dict[str, Any]
+from otel_rl.trace.training import training
 
 TRAIN, EVAL = "train", "eval"
 ENDPOINTS = {
@@ -34,21 +32,21 @@ ENDPOINTS = {
 
 
 def mode_of(trainer: Any) -> str:
-    """Give the mode: that of an evaluation while one is open, else of the rollout that is being made, or of the model.
+    """Return the mode: of the open evaluation, else of the rollout that is being made, else of the model.
 
     Continuous batching leaves the model training, also in an evaluation (TRL 1.16).
     """
-    if state.training.evaluating:
+    if training.evaluating:
         return EVAL
-    return state.training.mode or (TRAIN if trainer.model.training else EVAL)
+    return rollouts.mode or (TRAIN if trainer.model.training else EVAL)
 
 
 def policy_version(trainer: Any) -> int:
-    """Count the updates in the policy's weights: steps, less those whose update was skipped (as far as we saw them)."""
-    return int(trainer.state.global_step) - state.training.skipped
+    """Return the updates in the policy's weights: steps, less those whose update was skipped."""
+    return int(trainer.state.global_step) - training.skipped
 
 
-class Rollout:
+class TrlRollout:
     """The rollout that micro-batches are cut from: its id, its span, its tokens."""
 
     __slots__ = ("id", "span", "tokens")
@@ -65,13 +63,13 @@ class Sampling:
     __slots__ = ("first", "mode", "name", "policy", "positions", "rows", "size")
 
     def __init__(self, trainer: Any, prompts: Any, *, mode: str, policy: int, size: int) -> None:
-        state.training.sampled += 1
+        rollouts.begun += 1
         self.mode = mode
         self.policy = policy
         """Optimizer updates in the weights."""
         self.size = size
         """Samples of one prompt."""
-        self.name = f"{mode}-{state.training.sampled}"
+        self.name = f"{mode}-{rollouts.begun}"
         """The same on every rank: all of them generate equally often."""
         self.rows = 0 if getattr(trainer, "rollout_func", None) is not None else len(prompts)
         """Samples of this rank; 0 where the user's own function decides on them."""
@@ -80,19 +78,19 @@ class Sampling:
         """Positions that static batches have computed in TRL's open turn; None outside of one."""
 
     def place(self, index: int, rows: int) -> tuple[str, str]:
-        """Name the sample and the group of one row of this rank; a later turn may have other rows: nothing then.
+        """Return the names of sample and group of one row of this rank; empty if a turn has other rows than the first.
 
-        Nor of what the user's own function hands over, where ``rows`` is 0 if it is less than one for each rank.
+        They are empty also for rows of the user's own function, where ``rows`` is 0 if each rank has less than one.
         """
         return self.place_of_all(self.first + index) if self.rows and rows == self.rows else ("", "")
 
     def place_of_all(self, index: int) -> tuple[str, str]:
-        """Name the sample and the group of one row of all ranks together; groups lie one behind the other."""
+        """Return the names of sample and group of one row of all ranks together; groups lie one after the other."""
         return f"{self.name}.{index}", f"{self.name}.{index // self.size}"
 
 
 def begin_turn(args: Args, kwargs: Kwargs) -> None:
-    """Count the prompts as soon as they are tokens: the first turn has them, later ones what tools answered too."""
+    """Count the prompts as soon as they are tokens, in the first turn: further ones have the answers of tools too."""
     if generation.sampling is not None:
         generation.sampling.positions = 0
     stage = current_stage()
@@ -181,4 +179,4 @@ def _rows(posted: Posted, ended: int, answer: Any, error: str) -> Iterator[Reque
         )
 
 
-SERVER_HOOKS = (Hook(target="trl.generation.vllm_client:VLLMClient._post", watch=_begin_post),)
+SERVER = RequestHook(target="trl.generation.vllm_client:VLLMClient._post", watch=_begin_post)

@@ -1,7 +1,7 @@
 """TRL: calls of tools, and of an environment's methods, which TRL offers as tools: a stage for each.
 
 Source: trl 1.16, ``trainer/grpo_trainer.py`` (``_tool_call_loop``, 1945; ``_generate_and_score_completions``, 2324).
-TRL looks tools up by name in two dictionaries for each sample, which it makes anew for every rollout. It turns the
+TRL finds tools by name in two dictionaries for each sample, which it makes anew for every rollout. It turns the
 exceptions of tools into messages for the model. A tool that does not exist is never called and has no stage.
 """
 
@@ -13,14 +13,13 @@ from typing import Any, cast
 
 from otel_rl import vocabulary
 from otel_rl.guard import attempt
-from otel_rl.hooks.hook import Hook, wrap
-from otel_rl.process.state import state
+from otel_rl.hooks import Args, Kwargs, StageHook
+from otel_rl.hooks.hook import wrap
+from otel_rl.integrations.trl.memory import rollouts
 from otel_rl.records import Value
 from otel_rl.trace.importlib_bootstrap import not_counted
 from otel_rl.trace.stage import Stage
 
-Args = tuple[Any, ...]
-Kwargs = dict[str, Any]
 Tool = Callable[..., Any]
 
 
@@ -46,10 +45,10 @@ def _recorded(name: str, tool: Tool) -> Tool:
         vocabulary.OPERATION: vocabulary.EXECUTE_TOOL,
         vocabulary.TOOL_NAME: name,
         vocabulary.TOOL_TYPE: "function",
-        vocabulary.MODE: state.training.mode,
+        vocabulary.MODE: rollouts.mode,
     }
     stage = f"{vocabulary.EXECUTE_TOOL} {name}"
-    hook = Hook(target=stage, stage=stage, attributes=tuple(said.items()))
+    hook = StageHook(target=stage, stage=stage, attributes=tuple(said.items()))
     if not inspect.iscoroutinefunction(tool):
         return cast("Tool", wrap(hook, tool))
 

@@ -35,7 +35,7 @@ from typing import Any
 from otel_rl import vocabulary
 from otel_rl.analysis.memory import cache_peak
 from otel_rl.guard import attempt
-from otel_rl.hooks.install import Hook
+from otel_rl.hooks import CallbackHook, Integration, ReturnHook, StageHook
 from otel_rl.integrations.vllm.memory import HandedBatch, LoadPeak, VllmEngine, vllm
 from otel_rl.integrations.vllm.requests import REPLICA, is_inside, is_session, record_end, refused
 from otel_rl.probes.kv_cache import pool_bytes
@@ -111,7 +111,7 @@ def _of_caller(processor: Any, request: Any, sequence: Any, parent: Any) -> Any:
     return parent
 
 
-def _finished(args: Args) -> None:
+def _finished(args: Args, kwargs: Kwargs, result: Any) -> None:
     record_end(args[0], args[1], args[2])
 
 
@@ -273,9 +273,9 @@ def _version_set(args: Args, kwargs: Kwargs, result: Any) -> dict[str, Value]:
     return {vocabulary.POLICY_VERSION: int(given)} if isinstance(given, str) and given.isdecimal() else {}
 
 
-def _sync(method: str, *, is_optional: bool) -> tuple[Hook, ...]:
+def _sync(method: str, *, is_optional: bool) -> tuple[StageHook, ...]:
     return tuple(
-        Hook(
+        StageHook(
             target=f"{at}.{method}",
             stage=vocabulary.SYNC,
             attributes=((vocabulary.SYNC_OPERATION, method),),
@@ -290,26 +290,30 @@ PROCESSOR = "vllm.v1.engine.output_processor:OutputProcessor"
 ASYNC = "vllm.v1.engine.async_llm:AsyncLLM"
 LLM = "vllm.entrypoints.llm:LLM"
 HOOKS = (
-    Hook(target=f"{PROCESSOR}.add_request", after=_taken),
-    Hook(target=f"{PROCESSOR}._update_stats_from_finished", behind=_finished),
-    Hook(target=f"{PROCESSOR}.abort_requests", after=_aborted),
-    Hook(target=f"{PROCESSOR}.propagate_error", before=_engine_failed),
-    Hook(target="vllm.v1.engine.output_processor:RequestOutputCollector.put", before=_shown),
-    Hook(target="vllm.v1.engine.llm_engine:LLMEngine.step", failed=_step_failed),
-    Hook(target="vllm.v1.engine.llm_engine:LLMEngine.add_request", failed=_refused, by_name=True),
-    Hook(target=f"{ASYNC}.add_request", failed=_refused, by_name=True),
-    Hook(target=f"{LLM}._validate_and_add_requests", before=_adding, failed=_not_added, optional=True),  # until 0.16
-    Hook(target=f"{LLM}._render_and_add_requests", before=_adding, failed=_not_added, optional=True),
-    Hook(target="vllm.v1.engine.llm_engine:LLMEngine.__init__", after=_built),
-    Hook(target=f"{ASYNC}.__init__", after=_built),
-    Hook(target="vllm.v1.worker.gpu_worker:Worker.initialize_from_config", after=_cache_made),
-    Hook(target="vllm.v1.engine.core_client:AsyncMPClient.get_output_async", after=_pulled),
-    Hook(target="vllm.v1.metrics.loggers:StatLoggerManager.record", after=_recorded, by_name=True, optional=True),
-    Hook(target=f"{ASYNC}._record_stats", after=_recorded, by_name=True, optional=True),  # until 0.9
+    CallbackHook(target=f"{PROCESSOR}.add_request", after=_taken),
+    ReturnHook(target=f"{PROCESSOR}._update_stats_from_finished", after=_finished),
+    CallbackHook(target=f"{PROCESSOR}.abort_requests", after=_aborted),
+    CallbackHook(target=f"{PROCESSOR}.propagate_error", before=_engine_failed),
+    CallbackHook(target="vllm.v1.engine.output_processor:RequestOutputCollector.put", before=_shown),
+    CallbackHook(target="vllm.v1.engine.llm_engine:LLMEngine.step", failed=_step_failed),
+    CallbackHook(target="vllm.v1.engine.llm_engine:LLMEngine.add_request", failed=_refused, by_name=True),
+    CallbackHook(target=f"{ASYNC}.add_request", failed=_refused, by_name=True),
+    CallbackHook(
+        target=f"{LLM}._validate_and_add_requests", before=_adding, failed=_not_added, optional=True
+    ),  # until 0.16
+    CallbackHook(target=f"{LLM}._render_and_add_requests", before=_adding, failed=_not_added, optional=True),
+    CallbackHook(target="vllm.v1.engine.llm_engine:LLMEngine.__init__", after=_built),
+    CallbackHook(target=f"{ASYNC}.__init__", after=_built),
+    CallbackHook(target="vllm.v1.worker.gpu_worker:Worker.initialize_from_config", after=_cache_made),
+    CallbackHook(target="vllm.v1.engine.core_client:AsyncMPClient.get_output_async", after=_pulled),
+    CallbackHook(
+        target="vllm.v1.metrics.loggers:StatLoggerManager.record", after=_recorded, by_name=True, optional=True
+    ),
+    CallbackHook(target=f"{ASYNC}._record_stats", after=_recorded, by_name=True, optional=True),  # until 0.9
     *_sync("sleep", is_optional=False),
     *_sync("wake_up", is_optional=False),
     *_sync("start_weight_update", is_optional=True),
     *_sync("update_weights", is_optional=True),
     *_sync("finish_weight_update", is_optional=True),
 )
-ATTACHMENTS = ()
+INTEGRATION = Integration(name="vllm", package=PACKAGE, supports=SUPPORTS, hooks=HOOKS)

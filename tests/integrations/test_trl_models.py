@@ -13,10 +13,9 @@ pytest.importorskip("trl")
 import otel_rl
 from otel_rl import vocabulary as v
 from otel_rl.analysis.trained import Trained
-from otel_rl.integrations.trl import hooks, model
+from otel_rl.integrations.trl import hooks, memory, models
 from otel_rl.journal.read import Run
 from otel_rl.observing.book import book
-from otel_rl.process.state import state
 from tests.analysis.test_flops import forward_flops, train_flops
 from tests.programs.launch import Trained as Program
 from tests.programs.launch import Trainings
@@ -141,8 +140,8 @@ def test_rollouts_that_follow_at_once_are_not_all_looked_at(recording: Any) -> N
     with otel_rl.step(1):
         for name, wait_ms in (("a", 0), ("b", 400), ("c", 200)):
             recording.tick(wait_ms)
-            state.training.rollouts["train"] = SimpleNamespace(id=name)
-            model.see_rollout(scored())
+            memory.rollouts.open["train"] = SimpleNamespace(id=name)
+            models.see_rollout(scored())
             assert ("" if name == "b" else name) == book.looked_at
     rows = [log.attributes for log in recording.stop().logs(v.LEDGER)]
     tokens = [row[v.LEDGER_LOGPROBS][0] for row in rows if v.LEDGER_LOGPROBS in row]
@@ -162,8 +161,8 @@ def test_logprobs_of_vllm_are_compared_with_the_old_ones(recording: Any, fault: 
     if fault == "nan":
         made["advantages"][1] = torch.nan
     with otel_rl.step(1):
-        state.training.rollouts["train"] = SimpleNamespace(id="a")
-        model.see_rollout(made)
+        memory.rollouts.open["train"] = SimpleNamespace(id="a")
+        models.see_rollout(made)
     expected = {"zeros": "logprobs padded with zeros", "nan": "values that are NaN or infinite"}
     found = [log.attributes[v.LEDGER_FAULT] for log in recording.stop().logs(v.LEDGER_MISMATCH)]
     assert ([expected[fault]] if fault in expected else []) == found

@@ -5,15 +5,15 @@ Runs in every process that imports torch. Source: torch 2.13 to 2.15, ``torch/di
 ``_single`` ones), and what DTensor redistributes goes through the functional ones by the name in their module, clipping
 by norm included. ``Work.wait`` and ``wait_tensor`` wait for what was launched: the exposed part of it.
 
-Not seen: DDP's reducer (``ddp_wait.py`` measures its wait), ``torch.ops._c10d_functional`` called directly, the
-``_autograd`` variants, ``isend`` and ``irecv`` (torch compares them by identity; their waits are seen), waits for
+Not recorded: DDP's reducer (``ddp_wait.py`` measures its wait), ``torch.ops._c10d_functional`` called directly, the
+``_autograd`` variants, ``isend`` and ``irecv`` (torch compares them by identity; their waits are recorded), waits for
 the futures of collectives, and what runs inside compiled regions.
 """
 
 from __future__ import annotations
 
 from otel_rl import vocabulary
-from otel_rl.hooks.install import Hook
+from otel_rl.hooks import CollectiveHook
 
 C10D = "torch.distributed.distributed_c10d"
 FUNCTIONAL = "torch.distributed._functional_collectives"
@@ -38,17 +38,17 @@ FUNCTIONAL_NAMES = (
     "wait_tensors",
 )  # fmt: skip
 
-HOOKS = (
+COLLECTIVES = (
     *(
-        Hook(target=f"{module}:{name}", collective=position, optional=True)
+        CollectiveHook(target=f"{module}:{name}", position=position, optional=True)
         for module in (C10D, "torch.distributed")
         for name, position in INPUT_POSITION.items()
     ),
     *(  # ``new_subgroups`` calls these, and device meshes by the names in their module
-        Hook(target=f"{module}:{name}", collective=0, optional=True)
+        CollectiveHook(target=f"{module}:{name}", optional=True)
         for module in (C10D, "torch.distributed", "torch.distributed.device_mesh")
         for name in vocabulary.MAKING_A_GROUP
     ),
-    Hook(target=f"{C10D}:Work.wait", collective=0, optional=True),
-    *(Hook(target=f"{FUNCTIONAL}:{name}", collective=0, optional=True) for name in FUNCTIONAL_NAMES),
+    CollectiveHook(target=f"{C10D}:Work.wait", optional=True),
+    *(CollectiveHook(target=f"{FUNCTIONAL}:{name}", optional=True) for name in FUNCTIONAL_NAMES),
 )

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from otel_rl import vocabulary
-from otel_rl.integrations.trl.metrics import EVALUATION, GLOBAL, RANK, Reader
+from otel_rl.integrations.trl.trainer_metrics import EVALUATION, GLOBAL, RANK, Reader
 from otel_rl.process.state import state
 from otel_rl.records import Point
 from tests.fixtures import Recording

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from otel_rl import vocabulary
+from otel_rl.integrations.trl.memory import rollouts
 from otel_rl.metrics.naming import Series, series_of
 from otel_rl.metrics.record import as_number
 from otel_rl.probes import deferred
@@ -48,20 +49,14 @@ class Reader:
 
     def __init__(self, labels: tuple[Label, ...]) -> None:
         self._labels = labels
-        self._names: Sequence[str] = ()
-        """Of the metrics in the last call; of each, in the same order,"""
-        self._order: list[Series | None] = []
-        """the series,"""
-        self._lists: Sequence[list[Any]] = ()
-        """the entries,"""
-        self._ends: Sequence[int] = ()
-        """and how many of them have been read."""
         self._series: dict[str, Series | None] = {}
+        self._read: dict[str, tuple[list[Any], int]] = {}
+        """By metric, its entries and how many of them have been read."""
 
     def points(
         self, names: Sequence[str], lists: Sequence[list[Any]], ends: Sequence[int], time_ns: int
     ) -> list[Point]:
-        """Give the mean of what was appended to each list since the last call; runs in the flusher.
+        """Return the mean of what was appended to each list since the last call; runs in the flusher.
 
         A list that was replaced is new: TRL clears by that, and sets its running token count so.
 
@@ -71,30 +66,22 @@ class Reader:
             ends: how much of each list counts: TRL may have appended since.
             time_ns: when they were complete, ns since 1970.
         """
-        if names != self._names:
-            self._align(names)
         points = []
-        for series, known, read, entries, end in zip(self._order, self._lists, self._ends, lists, ends, strict=True):
+        for name, entries, end in zip(names, lists, ends, strict=True):
+            known, read = self._read.get(name, ([], 0))
+            self._read[name] = entries, end
             start = read if known is entries and read <= end else 0
+            series = self._series[name] if name in self._series else self._name(name)
             if series is None or start == end:
                 continue
             new = entries[start:end]
             value = new[0] if len(new) == 1 and type(new[0]) is float else _mean(new)
             if value is not None:
                 points.append(Point(series[0], value, time_ns, series[1]))
-        self._lists, self._ends = lists, ends
         return points
 
-    def _align(self, names: Sequence[str]) -> None:
-        """Put what is known of each metric in the order of these names."""
-        known = dict(zip(self._names, zip(self._lists, self._ends, strict=True), strict=True))
-        aligned = [known.get(name, ([], 0)) for name in names]
-        self._lists, self._ends = [entries for entries, _ in aligned], [end for _, end in aligned]
-        self._order = [self._series[name] if name in self._series else self._name(name) for name in names]
-        self._names = names
-
     def _name(self, name: str) -> Series | None:
-        """Find the series of a metric; None where another rank reports it."""
+        """Return the series of a metric; None where another rank reports it."""
         is_global = name not in PER_RANK
         canonical, own = self._canonical(name)
         series = (canonical, (*own, *self._labels, GLOBAL if is_global else RANK))
@@ -112,7 +99,7 @@ class Reader:
 
 
 def _mean(entries: list[Any]) -> float | None:
-    """Give the mean of the numbers among the entries; None where none of them is one."""
+    """Return the mean of the numbers among the entries; None where none of them is one."""
     numbers = [number for number in map(as_number, entries) if number is not None]
     return sum(numbers) / len(numbers) if numbers else None
 
@@ -120,7 +107,7 @@ def _mean(entries: list[Any]) -> float | None:
 def step_metrics(trainer: Any) -> None:
     """Record what the trainer measured in the step that ends now."""
     _record(trainer, "train", ())
-    losses, state.training.losses = state.training.losses, []
+    losses, rollouts.losses = rollouts.losses, []
     if not losses:
         return
     time_ns = state.now()
@@ -141,17 +128,17 @@ def evaluation_metrics(trainer: Any) -> None:
 def keep_loss(loss: Any) -> None:
     """Keep a micro-batch's loss for the end of the step."""
     loop = tracing.loop
-    if loop is not None and loop.tree is not None:  # a loss that is computed outside a step is nobody's
-        state.training.losses.append(loss.detach())
+    if loop is not None and loop.tree is not None:  # a loss outside a step counts nowhere
+        rollouts.losses.append(loss.detach())
 
 
 def _record(trainer: Any, mode: str, labels: tuple[Label, ...]) -> None:
     metrics = getattr(trainer, "_metrics", None)
     if metrics is None:
         return
-    reader = state.training.readers.get((id(trainer), mode))
+    reader = rollouts.readers.get((id(trainer), mode))
     if reader is None:
-        reader = state.training.readers[id(trainer), mode] = Reader(labels)
+        reader = rollouts.readers[id(trainer), mode] = Reader(labels)
     lists = metrics[mode]
     complete = tuple(lists), tuple(lists.values()), tuple(map(len, lists.values()))
     state.add(Deferred(reader.points, (*complete, state.now())))

@@ -5,8 +5,8 @@ Source: trl 1.16, ``trainer/grpo_trainer.py`` (``_generate_and_score_completions
 tokens are compared with those of each whole pass over it, in any order of the samples. Logits are computed of responses
 alone (``add_fused_lm_head``), so FLOPs count those. Evaluations are not shown.
 
-FLOPs count every batch. The ledger looks at a rollout whenever half a second has passed since the last one that it
-looked at: at every one of a real training, and at some of a toy's, whose steps would notice
+FLOPs count every batch. The ledger reads a rollout whenever half a second has passed since the last one that it read:
+every one of a real training, and some of a toy's, whose steps would notice
 (``benchmarks/overhead_trl.py``).
 """
 
@@ -16,11 +16,14 @@ from time import monotonic_ns
 from typing import Any
 
 from otel_rl import vocabulary
+from otel_rl.integrations.trl.memory import rollouts
 from otel_rl.observing.api import show, take, take_masks
 from otel_rl.observing.book import book
 from otel_rl.observing.network import Seen
 from otel_rl.process.state import state
 
+HIDING = ("DeepSpeedEngine",)
+"""Models with hidden collectives; those of DDP, FSDP1 and FSDP2 are seen."""
 LOOK_NS = 500_000_000
 RESPONSES = -1
 """Logits of the responses' tokens alone."""
@@ -38,8 +41,24 @@ OF_ROLLOUT = {
 """TRL's names of what a rollout has become, and ours."""
 
 
+def is_reference(trainer: Any, model: Any) -> bool:
+    """Return whether a model is the reference: one of its own, or the policy with its adapter off or ``ref`` on."""
+    if trainer.ref_model is not None:
+        return model is trainer.ref_model
+    for module in model.modules() if hasattr(getattr(trainer, "model", None), "peft_config") else ():
+        is_off = getattr(module, "disable_adapters", None)
+        if isinstance(is_off, bool):
+            return is_off or "ref" in module.active_adapters
+    return False
+
+
+def hides_collectives(model: Any) -> bool:
+    """Return whether collectives may run in a model's forward that Python does not see."""
+    return state.identity.world_size > 1 and any(kind.__name__ in HIDING for kind in type(model).__mro__)
+
+
 def see(trainer: Any) -> tuple[Seen | None, Seen | None]:
-    """Read the policy and the reference once, as soon as they are made: engines that shard them come later."""
+    """Read the policy and the reference once, as soon as they are made and before engines shard them."""
     known = book.trainers
     seen = known.get(trainer)
     if seen is None:
@@ -50,7 +69,7 @@ def see(trainer: Any) -> tuple[Seen | None, Seen | None]:
 
 def see_rollout(scored: dict[str, Any]) -> None:
     """Show a rollout of training with its advantages and log-probabilities."""
-    rollout = state.training.rollouts.get("train")
+    rollout = rollouts.open.get("train")
     if rollout is None:
         return
     known, now = book, monotonic_ns()
@@ -60,7 +79,7 @@ def see_rollout(scored: dict[str, Any]) -> None:
     known.looked_ns, known.looked_at = now, rollout.id
     batch = {ours: scored[theirs] for theirs, ours in OF_ROLLOUT.items() if scored.get(theirs) is not None}
     if "tool_mask" in scored:
-        batch.pop("rollout_logprobs", None)  # tokens of tools have none, which a mask of its own says
+        batch.pop("rollout_logprobs", None)  # tokens of tools have none, and a mask of their own
     take(batch, stage=vocabulary.SAMPLE, parts=NUMBERS, group=rollout.id, lenient=UNSCORED)
 
 
@@ -80,7 +99,7 @@ def see_logprobs(trainer: Any, mask: Any, kept: Any, is_reference: bool) -> None
 
 def see_forward(trainer: Any, inputs: dict[str, Any], loss: Any) -> None:
     """Show a micro-batch of training and its loss."""
-    rollout, seen = state.training.rollouts.get("train"), see(trainer)[0]
+    rollout, seen = rollouts.open.get("train"), see(trainer)[0]
     masks = {key: inputs[key] for key in ("prompt_mask", "completion_mask")}
     if rollout is None or rollout.id != book.looked_at:
         take_masks(masks, stage=vocabulary.FORWARD, seen=seen, logits=RESPONSES)

@@ -1,0 +1,36 @@
+"""What an integration is: which package, which versions, which hooks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import ModuleType
+
+from otel_rl.hooks.hook import Hook
+from otel_rl.process.memory import Memory
+
+
+@dataclass(frozen=True)
+class Attachment:
+    """What is registered with a package by its own means, once its module is imported."""
+
+    module: str
+    attach: Callable[[ModuleType], Callable[[], object]]
+    """Registers and returns what takes it back."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Integration:
+    """The hooks of one framework, registered under ``name``."""
+
+    name: str
+    package: str
+    """The distribution whose version is checked."""
+    supports: str
+    """Its versions, as in ``>=2.1,<3``; another one is named in a log line and left alone."""
+    hooks: tuple[Hook, ...]
+    attachments: tuple[Attachment, ...] = ()
+    needs: tuple[str, ...] = ()
+    """Integrations without which this one records no whole step: who asks for it by name gets these too."""
+    memory: Memory | None = None
+    """What the functions of the hooks remember from one call to the next."""
