@@ -21,8 +21,10 @@ Masked = tuple[MaskSums | None, TokenSums | None]
 """A mask, and the tokens under it."""
 
 LOGPROB_MEAN_ABS: Final = 0.2
-"""Larger differences are faults; below are rounding, other kernels and a policy a few updates old. Healthy runs show 0.01
-to 0.04, a shift by one about 1."""
+"""Larger differences are faults; smaller ones are rounding, other kernels and a policy a few updates old.
+
+Healthy runs show 0.01 to 0.04, a shift by one about 1.
+"""
 ZERO_SHARE: Final = 0.01
 LAG_MARGIN: Final = 0.1
 """Logprobs are shifted if the correlation at another lag is higher by this."""
