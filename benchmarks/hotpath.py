@@ -84,7 +84,7 @@ def observing(rows: int, columns: int) -> dict[str, Callable[[int], None]]:
     def observe() -> None:
         otel_rl.observe(model=model, batch=batch)
         state.queue.clear()  # as if the flusher had read it: its memory serves again
-        book.done_bytes = book.taken_bytes
+        book.done_bytes = book.copied_bytes
 
     shape = f"{rows} x {columns}"
     return {

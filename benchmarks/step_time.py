@@ -73,7 +73,7 @@ def run(records: list[Stage | Collective], *, is_told: bool) -> Callable[[int], 
                 (record if type(record) is Stage else record.stage).trace = trace
             if is_told:
                 times.add(iter(records))
-            fold.take(number)
+            fold.drain(number)
 
     return handed
 

@@ -36,6 +36,7 @@ from otel_rl.sidecar import settings
 from otel_rl.trace.attempt import report_alone
 from otel_rl.trace.carried import install_carriers
 from otel_rl.trace.child_process import announce_run, join_parent, withdraw_run
+from otel_rl.trace.current import CURRENT, leave_context
 from otel_rl.trace.memory import tracing
 from otel_rl.trace.stage import Stage
 from otel_rl.trace.tree import close_phase, open_setup
@@ -58,8 +59,8 @@ FORK_LIMIT_S = 0.05
 class _Fork(threading.local):
     """The fork that is going on in this thread: two threads may fork at once."""
 
-    held: Flusher | None = None
-    """The flusher whose lock it holds."""
+    locked: Flusher | None = None
+    """The flusher whose lock it has."""
 
 
 class _Parts:
@@ -100,7 +101,6 @@ def instrument(integrations: Iterable[str] | None = None) -> None:
 
 
 def _names(asked: Any) -> tuple[str, ...]:
-    """Take in which integrations are asked for: one name, or several."""
     names = tuple(asked) if isinstance(asked, Iterable) and not isinstance(asked, str) else (asked,)
     if not all(isinstance(name, str) for name in names):
         raise TypeError(f'instrument({asked!r}): integrations are names, as in instrument(["trl"])')
@@ -183,7 +183,7 @@ def uninstrument() -> None:
         return
     _finish()
     withdraw_run()
-    state.on = False
+    state.pause()
     _parts.patches.undo()
     if _parts.providers is not None:
         _parts.providers.remove()
@@ -219,7 +219,6 @@ def flush(timeout_s: float = 2.0) -> bool:
 
 
 def _wake() -> None:
-    """Start a flusher for this process."""
     join_parent()
     flusher = Flusher(_foreign)
     _parts.flusher = flusher
@@ -252,7 +251,7 @@ def _hook_process() -> None:
 
 
 def _is_worker() -> bool:
-    """Whether multiprocessing started this process; while that imports the program again it names no parent yet."""
+    """Return whether multiprocessing started this process; while it imports the program it names no parent yet."""
     is_starting = getattr(multiprocessing.current_process(), "_inheriting", False)
     return is_starting or multiprocessing.parent_process() is not None
 
@@ -263,7 +262,6 @@ def _finish_in_worker(parts: object) -> None:
 
 
 def _finish() -> None:
-    """Close what is open and journal it."""
     if not state.on:
         return
     began = monotonic()
@@ -277,10 +275,9 @@ def _finish() -> None:
     with guard("finish"):
         loop = tracing.loop
         has_failed = loop is not None and loop.last is not None and loop.last.container.status is not None
-        if loop is not None and loop.thread != threading.get_ident():
-            state.on = False  # it begins no further step meanwhile
         elsewhere = None if loop is None else loop.open_elsewhere()
         if loop is not None and elsewhere is not None:
+            state.pause()  # it begins no further step meanwhile
             _truncate(kept=(elsewhere.root, elsewhere.container))
             elsewhere.container.set_attribute(vocabulary.TRUNCATED, True)
             loop.close(monotonic_ns(), _uncaught() or SystemExit())  # without tear-down: the loop is not over
@@ -298,7 +295,7 @@ def _finish() -> None:
 
 
 def _meet() -> None:
-    """Look for the other ranks a little longer: those of a short training may begin when it is over here."""
+    """Wait a little for the other ranks: those of a short training may begin when it is over here."""
     flusher, until = _parts.flusher, monotonic() + MEET_LIMIT_S
     while (
         flusher is not None
@@ -311,7 +308,6 @@ def _meet() -> None:
 
 
 def _truncate(kept: tuple[object, ...] = ()) -> None:
-    """End the stages of threads that still run, and those that nobody ended."""
     for left in tracing.open.copy():
         if isinstance(left, Stage) and left not in kept:
             left.set_attribute(vocabulary.TRUNCATED, True)
@@ -326,7 +322,7 @@ def _uncaught() -> BaseException | None:
 
 
 def _values(known: WeakKeyDictionary[Any, Any]) -> list[Any]:
-    """Give the values; its own ``values`` fails where another thread adds to it meanwhile."""
+    """Return the values; ``values()`` fails if another thread adds to it meanwhile."""
     keys = [key for one in known.keyrefs() if (key := one()) is not None]
     return [value for key in keys if (value := known.get(key)) is not None]
 
@@ -342,22 +338,25 @@ def _before_fork() -> None:
     """Let a cycle of the flusher end, so that the child does not inherit half of one; never wait for a slow disk."""
     flusher = _parts.flusher
     if flusher is not None and flusher.lock.acquire(timeout=FORK_LIMIT_S):
-        _parts.fork.held = flusher
+        _parts.fork.locked = flusher
 
 
 def _after_fork_in_parent() -> None:
-    held, _parts.fork.held = _parts.fork.held, None
-    if held is not None:
-        held.lock.release()
+    locked, _parts.fork.locked = _parts.fork.locked, None
+    if locked is not None:
+        locked.lock.release()
 
 
 def _after_fork_in_child() -> None:
-    _parts.fork.held = None
+    _parts.fork.locked = None
     _parts.patches.in_child()
     if _parts.flusher is not None:
         _parts.flusher.abandon()
         _parts.flusher = None
     if state.on:
+        if tracing.inherited is None:
+            CURRENT.set(None)  # what is current there has no place here
+            leave_context()
         use_memory_reader(probes.read_device)
         if _parts.providers is not None:
             _parts.providers.in_child()

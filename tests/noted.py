@@ -23,7 +23,7 @@ class Taken(NamedTuple):
     counts: list[Count]
 
 
-def parts(finished: list[Any]) -> Iterator[tuple[Callable[..., Iterable[Any]], Any, list[Any]]]:
+def parts(finished: Iterable[Any]) -> Iterator[tuple[Callable[..., Iterable[Any]], Any, list[Any]]]:
     """Give reader, parent and arguments of each."""
     pieces = iter(finished)
     for read in pieces:

@@ -414,38 +414,6 @@ def test_a_step_that_goes_on_elsewhere_is_in_no_number(
     assert 1 == report.steps.recorded
 
 
-def test_an_evaluation_behind_a_step_that_goes_on_elsewhere_cuts_the_step(recording: Recording) -> None:
-    """Its end is not the step's; the thread begins no step while the recording ends."""
-    inside, is_over = threading.Event(), threading.Event()
-
-    def train() -> None:
-        for number in (1, 2):
-            with otel_rl.step(number):
-                recording.tick(10)
-            with otel_rl.stage("evaluate"):
-                if number == 2:
-                    inside.set()
-                    assert is_over.wait(60)
-        with otel_rl.step(3):
-            pass
-
-    thread = threading.Thread(target=train)
-    stop = recording.flusher.stop
-
-    def stop_late(timeout_s: float) -> bool:
-        is_over.set()
-        thread.join()
-        return stop(timeout_s)
-
-    recording.flusher.stop = stop_late  # type: ignore[method-assign]
-    thread.start()
-    assert inside.wait(60)
-    run = recording.stop()
-    cut = {(span.name, span.attributes.get(vocabulary.ITERATION)) for span in run.spans(None) if is_cut(span)}
-    assert {("rl.rank 0", 2), ("rl.evaluate", None)} == cut
-    assert ([0.01], []) == ([point.value for point in run.points(vocabulary.STEP_TIME)], run.open_stages())
-
-
 def is_cut(span: SpanView) -> bool:
     """Whether a span is truncated."""
     return span.attributes.get(vocabulary.TRUNCATED) is True

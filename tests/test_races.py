@@ -38,13 +38,13 @@ def test_set_up_is_journaled_below_the_attempt(rank_1: Recording, monkeypatch: p
     with otel_rl.stage("load"):
         rank_1.tick(5)
     rank_1.flusher.flush(60)
-    know = Tree.know
+    identify = Tree.identify
 
     def meanwhile(tree: Tree, attempt: str) -> None:
         rank_1.flusher.flush(0.5)
-        know(tree, attempt)
+        identify(tree, attempt)
 
-    monkeypatch.setattr(Tree, "know", meanwhile)
+    monkeypatch.setattr(Tree, "identify", meanwhile)
     know_attempt("abc", "together")
     otel_rl.uninstrument()
     stage = {span.name: span for span in rank_1.run("together").spans()}

@@ -15,7 +15,7 @@ from otel_rl.records import Point
 
 
 def begin() -> None:
-    """Note how full the device is before a communicator may be made, if one is in use."""
+    """Read how full the device is before a communicator may be made, if one is in use."""
     comm.before_making = _read()
 
 
@@ -34,7 +34,7 @@ def end() -> None:
 
 
 def give_up() -> None:
-    """Forget what was noted: the communicator was not made, and what comes into use later is something else."""
+    """Forget what ``begin`` has read: the communicator was not made."""
     comm.before_making = None
 
 

@@ -1,4 +1,4 @@
-"""Collectives that Python sees: rows, all of them in metrics, the longest of each stage as spans inside it."""
+"""Collectives that Python sees: all of them in metrics, the longest of each stage as spans inside it."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Collective:
         self.goes_on = False
         """Whether it may go on when its call has ended."""
         self.is_launch = False
-        """Whether a device does it, later than the host asks for it."""
+        """Whether a device does it, after the host has asked for it."""
         stage: Stage | None = CURRENT.get()
         if stage is None or stage.ended:
             stage = innermost() or _stage_of_bare_thread()
@@ -140,16 +140,16 @@ class CollectiveTotals:
     """What one cycle of the flusher counts of collectives: metrics take many values at once for less."""
 
     def __init__(self) -> None:
-        self._rows: defaultdict[tuple[str, Group | None, bool, bool], list[Collective]] = defaultdict(list)
+        self._by_series: defaultdict[tuple[str, Group | None, bool, bool], list[Collective]] = defaultdict(list)
 
     def add(self, collectives: Iterator[Collective]) -> None:
-        rows = self._rows
+        by_series = self._by_series
         for one in collectives:
-            rows[one.operation, one.group, one.is_wait, one.is_launch].append(one)
+            by_series[one.operation, one.group, one.is_wait, one.is_launch].append(one)
 
     def fold(self, fold: Fold) -> None:
-        rows, self._rows = self._rows, defaultdict(list)
-        for some in rows.values():
+        by_series, self._by_series = self._by_series, defaultdict(list)
+        for some in by_series.values():
             labels = some[0].labels
             fold.durations(vocabulary.COMM_DURATION, [(one.ended - one.began) / 1e9 for one in some], labels)
             size = sum([one.bytes for one in some])
@@ -172,7 +172,7 @@ class StageCollectives:
         self.forgotten: list[Forgotten] = []
 
     def add_up(self) -> None:
-        """Take in those that ended; of equal length the earlier stays."""
+        """Count those that ended, and keep the longest; of equal length the earlier."""
         ended, self.ended = self.ended, []
         self.count += len(ended)
         self.total_ns += sum([one.ended - one.began for one in ended])
@@ -198,11 +198,11 @@ def _duration(collective: Collective) -> int:
 
 
 def _stage_of_bare_thread() -> Stage | None:
-    """Find the stage around a collective on a thread that no stage was opened on.
+    """Find the parent of a collective on a thread that no stage was opened on.
 
     The backward of a device runs on threads of autograd's own, which have no context: what they call belongs to the
     open backward, if there is but one. Any other thread's belongs to the asynchronous checkpoint that is open: torch
-    writes it on such a thread, with collectives that hold nobody up; else to the container of this rank.
+    writes it on such a thread, with collectives that hold no step up; else to the container of this rank.
     """
     torch = sys.modules.get("torch")
     opened = [one for one in tracing.open.copy() if isinstance(one, Stage)]

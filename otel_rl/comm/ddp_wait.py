@@ -2,7 +2,7 @@
 
 DDP's reducer waits for its reductions in a callback at the end of the backward, which it registers when the last
 gradient has come. One that is registered before, from a hook on the loss, runs right in front of it, and one that this
-one registers in turn runs right behind: between the two there is nothing but the wait. It is open meanwhile, so the
+one registers in turn runs right after it: between the two there is nothing but the wait. It is open meanwhile, so the
 journal of a run that hangs in it says so. Cost: 35 us a backward, however many parameters there are.
 
 Source: torch 2.13 to 2.15, ``nn/parallel/distributed.py`` and ``torch/csrc/distributed/c10d/reducer.cpp``.
@@ -31,14 +31,14 @@ OPERATION = vocabulary.DDP_ALL_REDUCE
 class _Backward:
     """One backward whose end is watched."""
 
-    __slots__ = ("ended", "group", "handle", "is_split", "row")
+    __slots__ = ("collective", "ended", "group", "handle", "is_split")
 
     def __init__(self, group: Any) -> None:
         self.group = group
         self.handle: Any = None
         self.is_split = False
         """A backward ran inside it: DDP may have waited in the middle."""
-        self.row: Collective | None = None
+        self.collective: Collective | None = None
         """The wait, from when the last local gradient had come: open meanwhile, so that a hang in it is journaled."""
         self.ended = 0
 
@@ -47,13 +47,13 @@ class _Backward:
             _at_the_end(self.wait)
 
     def wait(self) -> None:
-        """Note that all of this rank's own work is done, and ask for the end of the wait."""
+        """Open the wait, now that all of this rank's own work is done, and ask for its end."""
         with guard("watch the end of a backward"):
             _at_the_end(self.end)
             if not self.is_split:
                 # Without a number: whether a rank sees its wait may differ between ranks, and all that follow would be
                 # misnumbered.
-                self.row = Collective(OPERATION, 0, group_of(self.group), is_wait=True)
+                self.collective = Collective(OPERATION, 0, group_of(self.group), is_wait=True)
             comm.seen_in = None  # only what others call from now on counts
 
     def end(self) -> None:
@@ -61,7 +61,7 @@ class _Backward:
 
 
 def _at_the_end(function: Callable[[], None]) -> None:
-    """Have autograd call a function behind those that it was given before; for the backward that runs now."""
+    """Have autograd call a function after those that it was given before; for the backward that runs now."""
     sys.modules["torch"].autograd.Variable._execution_engine.queue_callback(function)
 
 
@@ -120,12 +120,12 @@ def cancel() -> None:
     backward, _open.backward = _open.backward, None
     if backward is not None:
         backward.handle.remove()
-        if backward.row is not None:
-            backward.row.forget()
+        if backward.collective is not None:
+            backward.collective.forget()
 
 
 def describe(stage: Any) -> dict[str, Value] | None:
-    """Say what the backward that ends now knows of its collectives, and record its wait for DDP as one."""
+    """Return what the backward that ends now knows of its collectives, and record its wait for DDP as one."""
     try:
         return _described(stage, _open.backward)
     finally:
@@ -140,15 +140,18 @@ def _described(stage: Any, backward: _Backward | None) -> dict[str, Value] | Non
         # where they are seen may call none: FSDP between the micro-batches of an accumulation.
         comm.in_backward |= comm.seen_in is stage
         return None if comm.wrapped or comm.in_backward else {vocabulary.COMM_HIDDEN: True}
-    if backward is None or backward.is_split or backward.row is None or not backward.ended:
+    if backward is None or backward.is_split or backward.collective is None or not backward.ended:
         return {vocabulary.COMM_HIDDEN: True}
     if comm.seen_in is stage:  # not DDP's: FSDP2 ends the backward of another model with collectives of its own
         return None
-    row, backward.row = backward.row, None  # from here on it is to be recorded
-    row.stage, row.ended = stage, backward.ended  # a thread of autograd's own may not have known the stage
-    state.add(row)  # first this: at every moment the flusher finds it in the queue or among the open ones
-    tracing.open.discard(row)
-    return {vocabulary.COMM_WAIT: (row.ended - row.began) / 1e9}
+    collective, backward.collective = backward.collective, None  # from here on it is to be recorded
+    collective.stage, collective.ended = (
+        stage,
+        backward.ended,
+    )  # a thread of autograd's own may not have known the stage
+    state.add(collective)  # first this: at every moment the flusher finds it in the queue or among the open ones
+    tracing.open.discard(collective)
+    return {vocabulary.COMM_WAIT: (collective.ended - collective.began) / 1e9}
 
 
 def _is_compiled_backward() -> bool:

@@ -22,7 +22,7 @@ class Group:
     ``sequence`` counts the collectives that this rank has begun in the group since it was first seen. All ranks of a
     group begin its collectives in the same order, so equal numbers are the same collective, without any clock. It does
     not hold where ranks are instrumented at different points of their run, where several threads use one group at
-    once, and inside compiled regions, whose collectives nobody counts.
+    once, and inside compiled regions, whose collectives are not counted.
     """
 
     __slots__ = ("kind", "name", "sequence", "size")
@@ -52,7 +52,7 @@ def group_of(value: Any) -> Group | None:
     if known is None and (isinstance(value, (str, tuple)) or hasattr(value, "get_group")):
         value = _resolve(value)
         known = groups.get(id(value))
-    return known[1] if known is not None else _meet(value)
+    return known[1] if known is not None else _describe(value)
 
 
 def _resolve(value: Any) -> Any:
@@ -62,7 +62,7 @@ def _resolve(value: Any) -> Any:
     return mesh.get_group(*dimension)
 
 
-def _meet(process_group: Any) -> Group | None:
+def _describe(process_group: Any) -> Group | None:
     """Describe a group that was not seen before; it is not kept alive, since it holds communicators and buffers."""
     own = getattr(process_group, "group_name", None)
     if not isinstance(own, str):

@@ -10,10 +10,11 @@ from otel_rl import vocabulary
 from otel_rl.analysis.memory import PeakBounds, activation_peak, stage_peak
 from otel_rl.comm.collectives import Collective, Forgotten, StageCollectives
 from otel_rl.guard import attempt
-from otel_rl.probes.attributes import memory_attributes
+from otel_rl.metrics.record import Fold
 from otel_rl.probes.device_time import ASYNCHRONOUS
+from otel_rl.probes.memory_numbers import memory_attributes
 from otel_rl.process.state import Trace
-from otel_rl.records import Point, Span, Value
+from otel_rl.records import Attributes, Labels, Point, Span, Value
 from otel_rl.requests.histograms import RequestFold
 from otel_rl.requests.parents import ROLLOUTS
 from otel_rl.trace.stage import Stage
@@ -23,6 +24,13 @@ NOTHING: Final[Mapping[str, Value]] = {}
 PASSES: Final = (vocabulary.FORWARD, vocabulary.BACKWARD)
 CLOSING: Final = (CONTAINER, *ROLLOUTS)
 """How the names of stages begin that may have been a rollout or a step."""
+
+
+DEVICE_TIMES: Final = (
+    (vocabulary.DEVICE_DURATION, vocabulary.DEVICE_TIME),
+    (vocabulary.COMM_EXPOSED_TIME, vocabulary.COMM_EXPOSED),
+)
+"""Histograms, and the attributes of stages that they count."""
 
 
 class Completer(Protocol):
@@ -53,7 +61,7 @@ class MemoryCompleter:
 
 
 class ClockCompleter:
-    """Marks stages whose duration is the host's, since their work is done later on a device."""
+    """Marks stages whose duration is the host's, since a device does their work afterwards."""
 
     def concerns(self, name: str) -> bool:
         return name in ASYNCHRONOUS
@@ -139,7 +147,7 @@ class ActivationCompleter:
     def __init__(self, emit: Callable[[Point], object]) -> None:
         self._emit = emit
         self._steps: dict[Trace | None, _MicroBatches] = {}
-        """Open steps: stages of several come by turns if the device is late."""
+        """Open steps: stages of several come by turns if the device is slow."""
 
     def concerns(self, name: str) -> bool:
         return name in PASSES
@@ -199,3 +207,11 @@ def _within(stage: Stage) -> PeakBounds | None:
     if start is None or end is None:
         return None
     return stage_peak(start.allocated_peak, end.allocated_peak, start.allocated, end.allocated)
+
+
+def fold_device_time(fold: Fold, attributes: Attributes, labels: Labels) -> None:
+    """Count the time that the device took for a stage, and what of it was exposed communication, as far as known."""
+    for metric, key in DEVICE_TIMES:
+        seconds = attributes.get(key)
+        if isinstance(seconds, float):
+            fold.durations(metric, (seconds,), labels)

@@ -15,6 +15,7 @@ from otel_rl.flusher.completers import (
     Completer,
     MemoryCompleter,
     RequestCompleter,
+    fold_device_time,
 )
 from otel_rl.flusher.open_stages import OpenStages
 from otel_rl.flusher.stage_metrics import StageMetrics
@@ -22,7 +23,6 @@ from otel_rl.flusher.step_time import StepTime
 from otel_rl.guard import guard
 from otel_rl.metrics.record import Fold
 from otel_rl.observing.book import book
-from otel_rl.probes.attributes import device_duration
 from otel_rl.records import Count, Deferred, FinishedRequests, Log, PendingAttributes, Point, Span
 from otel_rl.requests.histograms import RequestFold
 from otel_rl.requests.parents import TRAINING
@@ -81,7 +81,7 @@ class Dispatcher:
     ) -> Dispatched:
         """Handle the records of one cycle; one that fails takes no other with it.
 
-        Cost: 1.5 us a span of 15 attributes (``benchmarks/intake.py``).
+        Cost: 1.5 us a span of 15 attributes (``benchmarks/dispatch.py``).
 
         Args:
             opened: stages and collectives that are open.
@@ -92,7 +92,7 @@ class Dispatcher:
         """
         self._is_asked = is_asked
         result = Dispatched()
-        with guard("look at stages"):
+        with guard("remember stages"):
             self.requests.look(opened, records)
         pending, self._pending = self._pending, []
         self._dispatch_chunk(pending, [], result)
@@ -139,9 +139,9 @@ class Dispatcher:
         for record in records:
             trace = record.trace if record.__class__ is Stage else None
             if trace is not None and trace.work is not None and record.name in WORKING:
-                purpose, around = self.requests.stages.around(record)
+                purpose, parents = self.requests.stages.around(record)
                 if purpose == TRAINING:
-                    trace.work.add(record, around)
+                    trace.work.add(record, parents)
 
     def _dispatch(self, records: Iterable[Any], result: Dispatched) -> None:
         point = self._fold.point
@@ -181,7 +181,7 @@ class Dispatcher:
 
     def _complete(self, stage: Stage, spans: list[Span]) -> None:
         if stage.attributes.__class__ is PendingAttributes:
-            device_duration(self._fold, stage.attributes or {}, self._metrics.labels(stage))
+            fold_device_time(self._fold, stage.attributes or {}, self._metrics.labels(stage))
         found: Any = None
         for complete in self._by_name.get(stage.name) or self._completers_of(stage.name):
             more = complete(stage, spans)

@@ -60,7 +60,7 @@ class Spool:
             elif is_due:
                 self._write_spans(writer, resource)
         with guard("spool metrics"):
-            if not self._fold.is_waiting:
+            if not self._fold.is_pending:
                 writer.unspool("metrics")
                 self._spooled_metrics = []
             elif is_due:

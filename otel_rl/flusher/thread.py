@@ -8,13 +8,13 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import Any
 
 from otel_rl import vocabulary
 from otel_rl.flusher.dispatch import Dispatcher
 from otel_rl.flusher.spool import Spool
-from otel_rl.flusher.wake import Wake
 from otel_rl.guard import errors, guard, say
 from otel_rl.journal.frame import Signal
 from otel_rl.journal.identity import WriterIdentity
@@ -40,8 +40,6 @@ MEET_S = 0.1
 """The same while the attempt is to be found: what it tells waits for it."""
 SLICE = 5_000
 """Records that one cycle takes at most: what was recorded first is on disk soon, however much waits."""
-LOOKS = 20
-"""In so many parts an exit waits: a machine that stands still for seconds costs one of them."""
 HEARTBEAT_S = 5.0
 FREEZE_S = 10.0
 """So long after the first span the resource is final even without a step. Set-up itself may take longer: importing
@@ -63,6 +61,29 @@ class Trouble(Memory):
 trouble = Trouble.keep("trouble")
 
 
+class _Wake:
+    """Wakes the one thread that waits for it.
+
+    The lock of a ``threading.Event`` is not re-entrant: a signal handler that flushes would wait for its own thread.
+    """
+
+    def __init__(self) -> None:
+        self._calls: SimpleQueue[None] = SimpleQueue()
+
+    def set(self) -> None:
+        self._calls.put(None)
+
+    def wait(self, timeout_s: float) -> bool:
+        """Sleep until it is set, at most so long; return whether it was set, and forget it."""
+        try:
+            self._calls.get(timeout=timeout_s)
+        except Empty:
+            return False
+        while not self._calls.empty():
+            self._calls.get()
+        return True
+
+
 class _Answer(threading.Event):
     """Set when a cycle that somebody asked for is over."""
 
@@ -70,14 +91,12 @@ class _Answer(threading.Event):
         super().__init__()
         self.is_last = is_last
         self.written = False
-        """Whether everything is on disk."""
 
 
 class Flusher:
     """Owns the journal of this process; a forked child makes a new one."""
 
     def __init__(self, foreign: Callable[[Any, Any], list[OtlpRequest]]) -> None:
-        """Prepare; nothing is opened before ``start``."""
         self.pid = os.getpid()
         self.lock = threading.Lock()
         """Held during a cycle; a fork waits for it a moment, so that a child never sees a half-done one."""
@@ -92,11 +111,11 @@ class Flusher:
         self._resource: dict[str, Value] = {}
         """What is known of the process, as every request says it."""
         self._stopping = self._given_up = self._is_over = False
-        self._wake = Wake()
+        self._wake = _Wake()
         self._asked: deque[_Answer] = deque()
         self._spool = Spool(self.fold)
         self._is_asked = False
-        """Somebody waits for this cycle: what was recorded must be on disk behind it."""
+        """Somebody waits for this cycle: what was recorded must be on disk after it."""
         self.dispatcher = Dispatcher(self.fold)
         self._keeper = make_keeper(is_forbidden=not state.config.sidecar)
         """Keeps the process alive that sends the records; None where nothing is to be sent."""
@@ -119,11 +138,7 @@ class Flusher:
 
     def stop(self, timeout_s: float) -> bool:
         """Journal everything and close the journal, in so many seconds at most; what cannot be written is said."""
-        answer = self._ask(_Answer(is_last=True), 0.0)
-        looks = LOOKS
-        while looks and not answer.is_set():
-            answer.wait(timeout_s / LOOKS)
-            looks -= 1
+        answer = self._ask(_Answer(is_last=True), timeout_s)
         self._given_up = not answer.is_set()
         if self._given_up:
             say("otel_rl: the journal was not done in time; what was recorded last may be lost")
@@ -172,7 +187,7 @@ class Flusher:
                 meet(is_asked=self._is_asked, is_last=is_last)
                 self._cycles()
                 written = self._writer is not None and not self._writer.pending_bytes
-                written = written and not self._spool.spans and not self.fold.is_waiting
+                written = written and not self._spool.spans and not self.fold.is_pending
             if is_last:
                 with guard("close the journal"):
                     written = self._close()
@@ -210,7 +225,7 @@ class Flusher:
             requests = self._foreign(result.foreign, self._resource)  # their metrics it collects itself
             self.recorded["metrics"] += sum(request.count for request in requests if request.signal == "metrics")
             self._write(writer, requests)
-        if is_due and (self.fold.is_waiting or self._counts(writer, encoder) != self._told):
+        if is_due and (self.fold.is_pending or self._counts(writer, encoder) != self._told):
             self._journal_metrics(writer, encoder)
         self._spool.update(writer, self._resource)
         self._care_for(writer)
@@ -275,21 +290,21 @@ class Flusher:
         """Journal the metrics that have changed, with our own counts as they are before that."""
         with guard("journal metrics"):
             self._count_self(writer, encoder)
-            metrics = self.fold.take(state.now())
+            metrics = self.fold.drain(state.now())
             self.recorded["metrics"] += sum(len(metric.points) for metric in metrics)
             self._write(writer, encoder.encode_metrics(metrics))
             self._told = self._counts(writer, encoder)
 
     def _metrics_due(self) -> bool:
-        """Points wait for the final resource, so that a series keeps its labels when the framework becomes known.
+        """Return whether to journal metrics: they wait for the resource, so that a series keeps its labels.
 
-        Not for ever: nobody sees what waits while the process lives. Then they are journaled under what is known, and
-        the resource stays open: a rank counts its first collectives long before the framework and the layout are known.
+        Not for ever, since what waits is not seen. After a while they are journaled under what is known, and the
+        resource stays open: a rank counts its first collectives long before the framework and the layout are known.
         """
         now = monotonic()
         if not self._first and self.encoded["traces"]:
             self._first = now
-        if not self._waiting and self.fold.is_waiting:
+        if not self._waiting and self.fold.is_pending:
             self._waiting = now
         if self._stopping or (self._first and now - self._first > FREEZE_S):
             if not identifying.frozen:

@@ -19,7 +19,7 @@ from otel_rl.process.state import state
 from otel_rl.records import Count, Labels
 
 MOST_NAMES: Final = 10_000
-"""Names that are known again; clashes of later ones are not told."""
+"""Names that are known again; clashes of further ones are not logged."""
 LABEL: Final = vocabulary.METRIC_NAME.replace(".", "_")
 LONGEST: Final = 255
 """Characters of a metric's name, as OpenTelemetry limits them; the end of a longer one becomes a checksum."""

@@ -77,7 +77,7 @@ def record(name: str, value: Any) -> None:
 
 def _refuse_name(name: str) -> None:
     """Count a number under a name of ours, and say so the first time that the name comes."""
-    state.dropped["metrics", "name_taken"] += 1
+    state.drop("metrics", "name_taken")
     if name not in names.refused and len(names.refused) < MOST_REFUSED:
         names.refused.add(name)
         why = "is measured by otel_rl itself" if _is_ours(name) else "begins as names of otel_rl and OpenTelemetry do"
@@ -95,7 +95,7 @@ def refuse(reason: str, message: str, *values: object) -> None:
     """Count a number or a batch that is not recorded, and say so the first time."""
     if not state.dropped["metrics", reason]:
         say(message, *values)
-    state.dropped["metrics", reason] += 1
+    state.drop("metrics", reason)
 
 
 def as_number(value: Any) -> int | float | None:
@@ -131,7 +131,7 @@ class _Metric:
 
 
 class Fold:
-    """Cumulative counters and histograms and waiting gauge points of this process; used by the flusher only."""
+    """Cumulative counters and histograms and gauge points of this process; used by the flusher only."""
 
     def __init__(self, start_ns: int, *, is_exponential: bool = True) -> None:
         self.start_ns = start_ns
@@ -146,7 +146,7 @@ class Fold:
         return sum(map(len, self._points.values()))
 
     @property
-    def is_waiting(self) -> bool:
+    def is_pending(self) -> bool:
         return bool(self._points) or any(metric.changed for metric in self._metrics.values())
 
     def count(self, name: str, value: int | float, labels: Labels = ()) -> None:
@@ -177,7 +177,6 @@ class Fold:
             histogram.min, histogram.max = min(histogram.min, low), max(histogram.max, high)
 
     def merge(self, name: str, labels: Labels, counts: Sequence[int], summary: tuple[float, float, float]) -> None:
-        """Add values to a histogram that have been sorted into its buckets."""
         histogram = self._histogram(self._metrics.get(name) or self._metric(name, "histogram"), labels, sum(counts))
         if histogram is not None:
             total, low, high = summary
@@ -218,9 +217,9 @@ class Fold:
             else:
                 yield record
 
-    def take(self, now_ns: int) -> list[MetricPoints]:
+    def drain(self, now_ns: int) -> list[MetricPoints]:
         """Return what has changed since the last call, as points at ``now_ns`` (gauges: at their own times)."""
-        taken = self.peek(now_ns)
+        drained = self.peek(now_ns)
         self._points = defaultdict(list)
         for metric in self._metrics.values():
             for labels in metric.changed:
@@ -228,7 +227,7 @@ class Fold:
                 if isinstance(value, _Histogram):
                     value.exemplars.clear()
             metric.changed = set()
-        return taken
+        return drained
 
     def peek(self, now_ns: int) -> list[MetricPoints]:
         """Return what ``take`` would, and leave it waiting."""

@@ -1,7 +1,7 @@
-"""observe(): without a framework, what MFU and the correctness ledger need to see. This is a hot path.
+"""What ``observe()`` shows to MFU and to the correctness ledger, without a framework. This is a hot path.
 
 What is shown is copied, since its owner may go on to change it: on the host at once, on a device by its stream, which
-nobody waits for. Everything else is done by the flusher.
+nothing waits for. Everything else is done by the flusher.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from otel_rl.guard import guard
 from otel_rl.metrics.record import refuse
 from otel_rl.observing import network
 from otel_rl.observing.batch import KEYS
-from otel_rl.observing.book import Book, Shown, book
+from otel_rl.observing.book import Book, ShownBatch, book
 from otel_rl.probes import deferred
 from otel_rl.probes.deferred import deferral
 from otel_rl.probes.host_arrays import of_own
@@ -26,8 +26,7 @@ from otel_rl.trace.memory import tracing
 from otel_rl.trace.stage import Stage, current_stage
 
 LIMIT_BYTES: Final = 256 << 20
-"""Copies that may wait for the flusher; a batch beyond that is not taken."""
-LIMIT_ROWS: Final = 65_536
+"""Copies that may wait for the flusher; a batch beyond that is ignored."""
 LIMIT_CONFIGURATIONS: Final = 32
 HOST: Final = ("cpu", "meta")
 NOTHING: Final[frozenset[str]] = frozenset()
@@ -72,9 +71,9 @@ def observe(*, model: Any = None, batch: Mapping[str, Any] | None = None) -> Non
                 take(batch, stage=_stage_of_ours(names), seen=seen, boundary=names[0])
 
 
-def show(model: Any) -> network.Seen | None:
+def show(model: Any) -> network.Network | None:
     known, book.is_open = book, True
-    seen: network.Seen | None
+    seen: network.Network | None
     if isinstance(model, Mapping):
         seen = _of_configuration(known, dict(model))
     elif not hasattr(model, "named_parameters"):
@@ -87,7 +86,7 @@ def show(model: Any) -> network.Seen | None:
     return seen
 
 
-def _of_configuration(known: Book, config: dict[str, Any]) -> network.Seen:
+def _of_configuration(known: Book, config: dict[str, Any]) -> network.Network:
     """Find the model of a configuration: many programs make a mapping for each call, so what is in it decides."""
     for seen in known.configurations:
         try:
@@ -100,8 +99,8 @@ def _of_configuration(known: Book, config: dict[str, Any]) -> network.Seen:
     return seen
 
 
-def take(batch: Any, *, stage: str, seen: network.Seen | None = None, **how: Any) -> None:
-    """Take a batch in that is not one of an evaluation."""
+def take(batch: Any, *, stage: str, seen: network.Network | None = None, **how: Any) -> None:
+    """Observe a batch that is not one of an evaluation."""
     shown = _shown(stage, seen, how)
     if shown is None:
         return
@@ -121,22 +120,20 @@ def take(batch: Any, *, stage: str, seen: network.Seen | None = None, **how: Any
     size = sum(map(_size, (*values.values(), *remote.values())))
     if not _fits(known, size):  # lists have become arrays
         return
-    known.taken_bytes += size
-    is_taken = False
+    known.copied_bytes += size
+    is_sent = False
     try:
-        if remote:
-            is_taken = _from_device(known, shown, values, remote, size)
-        else:
-            is_taken = _from_host(known, shown, values, size)
+        send = _from_device if remote else _from_host
+        is_sent = send(known, shown, values, remote, size)
     finally:
-        if not is_taken:
-            known.taken_bytes -= size
+        if not is_sent:
+            known.copied_bytes -= size
 
 
 def take_masks(
-    masks: Mapping[str, Any], *, stage: str, seen: network.Seen | None, kept: int | None = None, **how: Any
+    masks: Mapping[str, Any], *, stage: str, seen: network.Network | None, kept: int | None = None, **how: Any
 ) -> None:
-    """Take in the masks of a batch, which FLOPs are counted from; on the host they are not copied."""
+    """Observe masks alone, which FLOPs are counted from; on the host they are not copied."""
     for mask in masks.values():
         if mask.device.type not in HOST or hasattr(mask, "placements"):
             if kept is not None:
@@ -149,8 +146,7 @@ def take_masks(
         state.add(Deferred(book.take_masks, (shown, masks, kept)))
 
 
-def _shown(stage: str, seen: network.Seen | None, how: Mapping[str, Any]) -> Shown | None:
-    """Say where a batch is shown; None outside of a step."""
+def _shown(stage: str, seen: network.Network | None, how: Mapping[str, Any]) -> ShownBatch | None:
     container = tracing.container
     attributes = container.attributes if container is not None else None
     if container is None or not attributes or vocabulary.ITERATION not in attributes or container.trace is None:
@@ -158,7 +154,7 @@ def _shown(stage: str, seen: network.Seen | None, how: Mapping[str, Any]) -> Sho
         return None
     book.is_open = True
     loop, _, number = container.trace.step.rpartition(" ")
-    return Shown(
+    return ShownBatch(
         stage=stage,
         trace=container.trace,
         step=int(number),
@@ -169,7 +165,7 @@ def _shown(stage: str, seen: network.Seen | None, how: Mapping[str, Any]) -> Sho
 
 
 def _fits(known: Book, size: int) -> bool:
-    if known.taken_bytes - known.done_bytes + size <= LIMIT_BYTES:
+    if known.copied_bytes - known.done_bytes + size <= LIMIT_BYTES:
         return True
     refuse("too_many_bytes", "otel_rl.observe: %d bytes would wait at once; a batch is left out", LIMIT_BYTES)
     return False
@@ -189,18 +185,18 @@ def _is_evaluation(stage: Stage) -> bool:
 
 
 def _names(stages: list[Stage]) -> list[str]:
-    """Name them, the step last; not the stage of an optimizer, which puts itself around what a closure calls."""
+    """Name them, the step last; not the stage of an optimizer, which contains what a closure calls."""
     within = [stage.name for stage in stages if stage is not tracing.container]
     return [*(name for name in within if name != vocabulary.OPTIMIZER), vocabulary.LOOP]
 
 
 def _stage_of_ours(names: list[str]) -> str:
-    """Give the nearest stage of the vocabulary, of which the user's own are parts; directly in a step, the step."""
+    """Return the nearest stage of the vocabulary, of which the user's own are parts; directly in a step, the step."""
     return next(name for name in (name.partition(" ")[0] for name in names) if name in vocabulary.STAGES)
 
 
 def _is_here(key: str, value: Any) -> bool:
-    """Say whether an entry can be read without another rank or another device."""
+    """Return whether an entry can be read without another rank or another device."""
     if hasattr(value, "placements"):
         refuse("distributed_tensor", "otel_rl.observe: %s is a DTensor, and to read one is a collective", key)
         return False
@@ -211,15 +207,7 @@ def _is_here(key: str, value: Any) -> bool:
     if kind and value.device.index not in (None, getattr(sys.modules["torch"], kind).current_device()):
         refuse("other_device", "otel_rl.observe: %s lies on another device than the current one", key)
         return False
-    if kind and not _is_dense(value):  # no copy of it can be launched, and the rest of its batch can be used
-        refuse("unreadable_batch", "otel_rl.observe: %s cannot be read: %s", key, type(value).__name__)
-        return False
     return True
-
-
-def _is_dense(value: Any) -> bool:
-    is_other = getattr(value, "is_nested", False) or getattr(value, "is_quantized", False)
-    return not is_other and str(getattr(value, "layout", "torch.strided")) == "torch.strided"
 
 
 def _device_of(value: Any) -> str:
@@ -236,23 +224,22 @@ def _capture(key: str, value: Any) -> Any:
 
 
 def _copy(value: Any, depth: int = 1) -> Any:
-    numpy = sys.modules.get("numpy")
-    if numpy is None:
-        raise RuntimeError("numpy is not loaded")
+    import numpy as np
+
     if hasattr(value, "detach"):
         if _device_of(value):
             raise TypeError  # a row of a list: nothing is launched for it
         return of_own(value.detach().clone())
-    if isinstance(value, numpy.ndarray):
+    if isinstance(value, np.ndarray):
         return value.copy()
     if isinstance(value, (list, tuple)):
         if not value or not hasattr(value[0], "__len__"):
-            return numpy.array(value)
-        if not depth or len(value) > LIMIT_ROWS:
+            return np.array(value)
+        if not depth:
             raise ValueError
         return tuple(_copy(one, depth - 1) for one in value)
-    if isinstance(value, (int, float, numpy.generic)):
-        return numpy.array(value)
+    if isinstance(value, (int, float, np.generic)):
+        return np.array(value)
     raise TypeError
 
 
@@ -264,8 +251,8 @@ def _size(value: Any) -> int:
     return int(getattr(value, "nbytes", 0))
 
 
-def _from_host(known: Book, shown: Shown, values: dict[str, Any], size: int) -> bool:
-    """Hand over copies of the host's, behind what is on its way from a device: the ledger compares in that order."""
+def _from_host(known: Book, shown: ShownBatch, values: dict[str, Any], _: object, size: int) -> bool:
+    """Hand over copies of the host's, after what is on its way from a device: the ledger compares in that order."""
     if deferral.pending:
         deferred.resolve()
     if not deferral.pending:
@@ -279,7 +266,7 @@ def _from_host(known: Book, shown: Shown, values: dict[str, Any], size: int) -> 
     return True
 
 
-def _from_device(known: Book, shown: Shown, values: dict[str, Any], remote: dict[str, Any], size: int) -> bool:
+def _from_device(known: Book, shown: ShownBatch, values: dict[str, Any], remote: dict[str, Any], size: int) -> bool:
     names, tensors = tuple(remote), [one.detach() for one in remote.values()]
     if not known.device:
         known.device = network.device_name(tensors[0])

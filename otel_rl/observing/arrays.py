@@ -19,7 +19,6 @@ def kind_of(array: Array) -> str:
 
 
 def token_sums(ids_BT: Array, mask_BT: Array, numbers_B: Array | None = None) -> TokenSums:
-    """Add up token ids; sums wrap as int64 does."""
     import numpy as np
 
     rows, columns = ids_BT.shape
@@ -67,7 +66,6 @@ def mask_sums(mask_BT: Array) -> MaskSums:
 
 
 def nonfinite(values: Array, mask_BT: Array | None = None) -> int:
-    """Count what is NaN or infinite, where the mask is true."""
     import numpy as np
 
     bad = ~np.isfinite(values)

@@ -16,9 +16,9 @@ from otel_rl.analysis.flops import FORMULA
 from otel_rl.metrics.record import refuse
 from otel_rl.observing import ledger, rates
 from otel_rl.observing.batch import lengths_of, read
-from otel_rl.observing.network import Formula, Seen, formula_of
-from otel_rl.observing.passes import Group
-from otel_rl.observing.rates import FORWARD_ONLY, TRAINING, Work
+from otel_rl.observing.network import Formula, Network, formula_of
+from otel_rl.observing.passes import SharedBatch
+from otel_rl.observing.rates import FORWARD_ONLY, TRAINING, StepFlops
 from otel_rl.probes.host_arrays import of_host, of_own
 from otel_rl.process.memory import Memory
 from otel_rl.process.state import Trace, state
@@ -34,18 +34,18 @@ MOST_GROUPS: Final = 4
 """Batches beside those of a step that may wait for the rest of them."""
 COUNTED: Final = TRAINING | FORWARD_ONLY
 PASSLESS: Final = frozenset({v.SAMPLE, v.SAMPLE_PROCESS, v.REWARD, v.ADVANTAGE})
-"""Stages that handle batches, of which nobody expects FLOPs: an engine's, and what is no pass of a model."""
+"""Stages that handle batches, for which FLOPs are not expected: an engine's, and what is no pass of a model."""
 Made = Iterator[Count | Point | Log]
 
 
-class Shown(NamedTuple):
+class ShownBatch(NamedTuple):
     """One batch that was shown, and where."""
 
     stage: str
     trace: Trace
     step: int
     loop: str
-    seen: Seen | None
+    seen: Network | None
     boundary: str = ""
     """Name of the stage itself, where that is a user's own: what the ledger calls the place on every rank."""
     kind: str = ""
@@ -66,10 +66,10 @@ class Shown(NamedTuple):
 class StepBook:
     """What was observed of one step."""
 
-    group: Group
-    work: Work = field(default_factory=Work)
+    group: SharedBatch
+    work: StepFlops = field(default_factory=StepFlops)
     container: Stage | None = None
-    waiting: int = 0
+    pending: int = 0
 
 
 @dataclass(eq=False)
@@ -78,41 +78,41 @@ class Book(Memory):
 
     is_open: bool = False
     """Whether anything was observed."""
-    models: WeakKeyDictionary[Any, Seen] = field(default_factory=WeakKeyDictionary)
+    models: WeakKeyDictionary[Any, Network] = field(default_factory=WeakKeyDictionary)
     """By module. The training thread owns this field and the next ones."""
-    trainers: WeakKeyDictionary[Any, tuple[Seen | None, Seen | None]] = field(default_factory=WeakKeyDictionary)
-    looked_ns: int = 0
+    trainers: WeakKeyDictionary[Any, tuple[Network | None, Network | None]] = field(default_factory=WeakKeyDictionary)
+    ledger_ns: int = 0
     """When the ledger read a trainer's last rollout, monotonic."""
-    looked_at: str = ""
+    ledger_rollout: str = ""
     """The rollout that is being consumed, if the ledger reads it."""
-    configurations: list[Seen] = field(default_factory=list)
+    configurations: list[Network] = field(default_factory=list)
     """Models that were shown as mappings, the newest first."""
-    last: Seen | None = None
+    last: Network | None = None
     """The model that was shown last: it handles the batches that come without one."""
     device: str = ""
-    taken_bytes: int = 0
+    copied_bytes: int = 0
     """Bytes that the training thread has copied."""
     done_bytes: int = 0
     """Bytes of these that the flusher has read."""
     steps: dict[Trace, StepBook] = field(default_factory=dict)
-    groups: dict[str, Group] = field(default_factory=dict)
+    groups: dict[str, SharedBatch] = field(default_factory=dict)
     logged: set[str] = field(default_factory=set)
 
     # --- what comes in ------------------------------------------------------------------------------------------------
 
-    def expect(self, shown: Shown, batches: int) -> tuple[()]:
-        """Know of a batch that is on its way from a device; -1: it will not come."""
-        self._step(shown).waiting += batches
+    def expect(self, shown: ShownBatch, batches: int) -> tuple[()]:
+        """Count a batch that is on its way from a device; -1: it will not come."""
+        self._step(shown).pending += batches
         return ()
 
-    def arrived(self, shown: Shown, values: dict[str, Any], tensors: dict[str, Any], size: int) -> Made:
-        """Take a batch that has come from a device: whatever it is, its step waits for it no longer."""
-        self._step(shown).waiting -= 1
+    def arrived(self, shown: ShownBatch, values: dict[str, Any], tensors: dict[str, Any], size: int) -> Made:
+        """Add a batch that has come from a device; its step waits for it no longer, whatever it is."""
+        self._step(shown).pending -= 1
         self.done_bytes += size
         yield from self.take(shown, {**values, **{key: of_own(one) for key, one in tensors.items()}}, 0)
 
-    def take(self, shown: Shown, values: dict[str, Any], size: int) -> Made:
-        """Take a batch: count its FLOPs, note its sums."""
+    def take(self, shown: ShownBatch, values: dict[str, Any], size: int) -> Made:
+        """Count the FLOPs of a batch, and keep its sums."""
         self.done_bytes += size
         step = self._step(shown)
         part = read(values)
@@ -121,20 +121,20 @@ class Book(Memory):
         if shown.parts:
             where, seen = shown.boundary or shown.stage, shown.seen
             call = ledger.call(part, where, shown.parts, model=seen, lenient=shown.lenient, stage=shown.stage)
-            step.group.take(call)
+            step.group.add(call)
         if shown.group:
             call = ledger.call(part, shown.stage, frozenset({"tokens"}), model=shown.seen, numbering="none")
-            self._group(shown).take(call)
+            self._group(shown).add(call)
         for key in part.misfit:
             refuse("misfit", "otel_rl.observe: %s has another shape or type than the rest of its batch", key)
 
-    def take_masks(self, shown: Shown, masks: Mapping[str, Any], kept: int | None) -> Made:
-        """Take in the masks of a batch as they lie on the host, where nobody changes them."""
+    def take_masks(self, shown: ShownBatch, masks: Mapping[str, Any], kept: int | None) -> Made:
+        """Count FLOPs from masks of the host, which do not change."""
         lengths, responses = lengths_of({key: of_host(mask) for key, mask in masks.items()}, kept)
         return self._count(self._step(shown).work, shown, lengths, responses)
 
     def ended(self, stages: Iterator[Stage]) -> None:
-        """See stages that have ended; a container of a rank is the end of its step."""
+        """Add stages that have ended; the container of a rank ends its step."""
         for stage in stages:
             trace = stage.trace
             if trace is None or not trace.step or trace.is_carried:
@@ -151,12 +151,12 @@ class Book(Memory):
 
     # --- what goes out ------------------------------------------------------------------------------------------------
 
-    def due(self, late: Collection[Trace | None], stages: Stages, *, is_last: bool) -> Made:
-        """Give the numbers and rows of the steps that are over."""
+    def due(self, pending: Collection[Trace | None], stages: Stages, *, is_last: bool) -> Made:
+        """Return the numbers and rows of the steps that are over."""
         over = [
             trace
             for trace, step in self.steps.items()
-            if is_last or (step.container is not None and not step.waiting and trace not in late)
+            if is_last or (step.container is not None and not step.pending and trace not in pending)
         ]
         if over:
             stages.remember(tracing.open.copy())
@@ -177,7 +177,7 @@ class Book(Memory):
     def _device(self) -> str:
         return self.device or (self.last.device if self.last is not None else "")
 
-    def _step(self, shown: Shown) -> StepBook:
+    def _step(self, shown: ShownBatch) -> StepBook:
         step = self.steps.get(shown.trace)
         if step is None:
             step = self._make(shown.trace, shown.step, shown.loop)
@@ -186,16 +186,16 @@ class Book(Memory):
         return step
 
     def _make(self, trace: Trace, number: int, loop: str) -> StepBook:
-        step = self.steps[trace] = StepBook(Group(number, loop))
+        step = self.steps[trace] = StepBook(SharedBatch(number, loop))
         return step
 
-    def _group(self, shown: Shown) -> Group:
+    def _group(self, shown: ShownBatch) -> SharedBatch:
         group = self.groups.get(shown.group)
         if group is None:
-            group = self.groups[shown.group] = Group(shown.step, shown.loop)
+            group = self.groups[shown.group] = SharedBatch(shown.step, shown.loop)
         return group
 
-    def _count(self, work: Work, shown: Shown, lengths: list[int], responses: int | None) -> Made:
+    def _count(self, work: StepFlops, shown: ShownBatch, lengths: list[int], responses: int | None) -> Made:
         """Count the FLOPs of a batch, of this device's share."""
         if shown.seen is None or shown.stage in PASSLESS:
             return
@@ -219,13 +219,13 @@ class Book(Memory):
         labels: Labels = ((v.FLOPS_STAGE, shown.stage), (v.FLOPS_FORMULA, FORMULA))
         yield Count(v.FLOPS, count, (*labels, (v.LOGPROB_KIND, shown.kind)) if shown.kind else labels)
 
-    def _note(self, seen: Seen, formula: Formula) -> Iterator[Log]:
-        """Say once for each kind of model why nothing can be said of it, or what was taken for granted."""
+    def _note(self, seen: Network, formula: Formula) -> Iterator[Log]:
+        """Log once for each kind of model why its FLOPs are unknown, or what is assumed."""
         name = seen.config.get("model_type")
         if formula.architecture is None:
             text, severity = f"the FLOPs of this model cannot be known: {formula.reason}", 13
         elif not seen.shared_by and state.identity.world_size > 1:
-            text, severity = f"each rank is taken to compute the whole model ({name}) for tokens of its own", 9
+            text, severity = f"each rank is assumed to compute the whole model ({name}) for tokens of its own", 9
         elif seen.shared_by > 1:
             text, severity = f"{seen.shared_by} ranks compute the model ({name}) together; each counts its share", 9
         else:
@@ -233,7 +233,7 @@ class Book(Memory):
         yield from self._tell(text, severity)
 
     def _tell(self, text: str, severity: int, about: str = "") -> Iterator[Log]:
-        """Say something once, or the first thing `about` something."""
+        """Log a text once, or the first one `about` something."""
         key = about or text
         if key not in self.logged and len(self.logged) < MOST_STEPS:
             self.logged.add(key)

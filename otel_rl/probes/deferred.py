@@ -46,9 +46,9 @@ deferral = Deferral.keep("deferral")
 
 
 def read(tensors: Sequence[Any], use: Use) -> bool:
-    """Record what ``use`` makes of the sums of some tensors, as soon as they can be had without waiting.
+    """Record what ``use`` makes of the sums of some tensors, as soon as they can be had without pending.
 
-    Tensors of the host are read by the flusher: nobody may change them meanwhile. On a device they are summed and
+    Tensors of the host are read by the flusher: they must not change meanwhile. On a device they are summed and
     copied into pinned memory on the current stream, an event marks the end of the copy, and ``resolve`` hands the
     numbers over once the event has passed; so this must run on the thread that launches the work.
 
@@ -78,13 +78,13 @@ def follow(use: Use) -> None:
 
     Cost: 1 us at most.
     """
-    waiting = deferral.pending
+    pending = deferral.pending
     try:
-        device, event, _, _ = waiting[-1]
+        device, event, _, _ = pending[-1]
     except IndexError:
         state.add(Deferred(use, ([],)))
     else:
-        waiting.append((device, event, [], use))
+        pending.append((device, event, [], use))
 
 
 def gauge(name: str, value: Any, labels: Labels) -> None:
@@ -107,7 +107,7 @@ def send(kind: str, make: Callable[[], Any], use: Callable[[Any], Iterable[Any]]
         Whether the numbers will come.
     """
     if _is_full():
-        state.dropped["metrics", "device_too_late"] += 1
+        state.drop("metrics", "device_too_late")
         return False
     return _send(kind, lambda: [make()], lambda hosts: use(hosts[0].tolist()))
 
@@ -124,7 +124,7 @@ def copy(kind: str, tensors: Sequence[Any], use: Callable[[Any], Iterable[Any]])
 
 
 def _is_full() -> bool:
-    """Hand over what has come, for which a loop without a framework has nobody else; say whether no more may wait."""
+    """Hand over what has come, since a loop without a framework does not; return whether no more may be pending."""
     _hand_over_if_mine()
     return len(deferral.pending) >= LIMIT
 
@@ -151,7 +151,7 @@ def resolve() -> None:
     While one thread does, another leaves it to that: it could take numbers that only the one before them had asked for.
     What a thread has timed on the device it completes itself. Once there are steps only their thread asks, since
     another one's query could break the capture of a graph that it has begun, and never while it captures. Nothing is
-    handed over while the queue is full: who asked has accounts to settle with what comes.
+    handed over while the queue is full: who asked counts on what comes.
     """
     if probes.device is not None:
         probes.device.clock.resolve()
@@ -164,15 +164,15 @@ def _hand_over_if_mine() -> None:
 
 
 def _hand_over() -> None:
-    waiting, alone = deferral.pending, deferral.alone
-    if not waiting or not alone.acquire(blocking=False):
+    pending, alone = deferral.pending, deferral.alone
+    if not pending or not alone.acquire(blocking=False):
         return
     try:
-        while waiting and len(state.queue) < QUEUE_LIMIT and not is_capturing(waiting[0][0]) and waiting[0][1].query():
-            _, _, hosts, use = waiting[0]
+        while pending and len(state.queue) < QUEUE_LIMIT and not is_capturing(pending[0][0]) and pending[0][1].query():
+            _, _, hosts, use = pending[0]
             if not state.add(Deferred(use, (hosts,))):
                 break  # another thread has filled it
-            waiting.popleft()
+            pending.popleft()
     finally:
         alone.release()
 
@@ -184,13 +184,13 @@ def drain(timeout_s: float = DRAIN_S) -> None:
         if probes.device is not None:
             probes.device.clock.resolve()
         _hand_over()
-        if not _is_waiting() or monotonic() >= deadline:
+        if not _is_pending() or monotonic() >= deadline:
             return
         sleep(0.001)
 
 
-def _is_waiting() -> bool:
-    return bool(deferral.pending) or (probes.device is not None and probes.device.clock.is_waiting)
+def _is_pending() -> bool:
+    return bool(deferral.pending) or (probes.device is not None and probes.device.clock.is_pending)
 
 
 def _use_host(tensors: Sequence[Any], use: Use) -> Iterable[Count | Point]:

@@ -10,9 +10,9 @@ from otel_rl.probes.device_time import DeviceClock, is_used, may_record
 from otel_rl.probes.memory import Device, probes
 
 OWN_EVERY_NS: Final = 4_000_000
-"""Of a user's own stages, which may be many and short, the memory is read for one in this time on average, ..."""
+"""Memory is read for one of a user's own stages in this time on average, since these may be many and short."""
 OWN_AT_ONCE: Final = 512
-"""... and for so many of them, however short, where there have been fewer before."""
+"""So many of them are read at once, however short, if there were fewer before."""
 UNUSED: Final = Device(0, 0, 0, 0)
 USAGE_NS: Final = 1_000_000_000
 """The driver is asked at most so often what of the device is in use: its cost is not known, and it changes seldom."""
@@ -30,13 +30,13 @@ class DeviceInUse:
         self._unread: set[Any] = set()
         """Open stages whose memory was not read at their begin, and is not at their end: one tells nothing."""
         self._unused_ns = probes.read_ns
-        """When the device was last seen not to be in use, monotonic: the reading before the one that met it."""
+        """When the device was last seen not to be in use, monotonic: the reading before the one that found it."""
         self._due_ns = 0
         """From when on the next of a user's own stages is read."""
         self._asked_ns = 0
 
     def begin(self, stage: Any) -> None:
-        """Do what is to be done at the begin of a stage: read its memory, and the clock begins last.
+        """Read memory at the begin of a stage; its clock begins last.
 
         No reading serves twice: to allocate takes no time, since the device works later, so what a program allocates
         between two stages, or in a short one, would be another stage's.
@@ -49,7 +49,6 @@ class DeviceInUse:
         self.clock.begin(stage)
 
     def end(self, stage: Any) -> None:
-        """Do what is to be done at the end of a stage: the clock ends first, and its memory is read."""
         self.clock.end(stage)
         if stage in self._unread:
             self._unread.discard(stage)
@@ -65,7 +64,7 @@ class DeviceInUse:
         self.clock.forget(stage)
 
     def usage(self) -> tuple[int, int] | None:
-        """Say how many bytes of the device are free, and how many it has; None where that cannot be asked.
+        """Return how many bytes of the device are free, and how many it has; None where that cannot be asked.
 
         Other processes' use counts. Never asked while a graph is captured. Cost: a call of the driver.
         """

@@ -12,7 +12,7 @@ from otel_rl.process.state import state
 
 
 def nvidia_id(cuda: Any) -> str | None:
-    """Return the id of the device that this process uses; None where it uses none, or it cannot be told which.
+    """Return the id of the device that this process uses; None where it uses none, or if it cannot know which.
 
     Nothing is initialised and nothing waited for: torch keeps what the driver says of a device. Of several devices the
     one counts that is current on the thread of the steps; a thread of ours begins on device 0, whichever is used.

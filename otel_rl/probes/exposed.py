@@ -3,7 +3,7 @@
 Around each call that waits (a synchronous collective, ``Work.wait``, ``wait_tensor``) two timing events are recorded on
 the stream that the stage began on. Between them that stream has nothing to do but what the call gave it: it waits for
 the transfer and for slower ranks, and, where it had run dry before, for the host's way through the call, tens of
-microseconds. They lie between the two events of the stage itself, and are read when those are: nobody asks for them.
+microseconds. They lie between the two events of the stage itself, and are read when those are: they need no query.
 
 A stage has a sum only if every wait that Python saw in it was of this kind. FSDP calls its collectives on streams of
 its own and lets the stage's stream wait by events: such a stage has none, nor one that did not wait for all that it
@@ -36,7 +36,7 @@ class Waits:
         self.calls = 0
         self.pairs: list[Pair] = []
         self.launched: set[Any] = set()
-        """Collectives that go on, and that nobody has waited for yet."""
+        """Collectives that go on, and for which no call has waited yet."""
         self.is_lost = False
         """Whether one of them could not be timed: no more are."""
 
@@ -45,7 +45,6 @@ class Exposed:
     """Times the waits of the open stages of one device. Cost of a wait: two events, and asking for the stream."""
 
     def __init__(self, device: Any, mark: Callable[[Any], Any]) -> None:
-        """Begin without stages."""
         self._device, self._mark = device, mark
         self._open: dict[Any, Waits] = {}
         self._untimed: dict[str, int] = {}
@@ -62,14 +61,14 @@ class Exposed:
             self._open[stage] = Waits(stream)
 
     def close(self, stage: Any) -> tuple[Pair, ...]:
-        """Give the waits of a stage that ends; none where it had none, or where not all of them are known."""
+        """Return the waits of a stage that ends; none where it had none, or where not all of them are known."""
         waits = self._open.pop(stage, None)
         if waits is None:
             return ()
         if waits.calls > FEW:
             self._untimed[stage.name] = EVERY - 1
         is_known = not waits.launched and len(waits.pairs) == waits.calls
-        return tuple(waits.pairs) if is_known else ()  # a copy: another thread may have begun a wait behind it
+        return tuple(waits.pairs) if is_known else ()  # a copy: another thread may begin another wait
 
     def forget(self) -> None:
         self._open.clear()
@@ -82,7 +81,6 @@ class Exposed:
             waits.launched.add(collective)
 
     def awaited(self, collective: Any) -> None:
-        """Note that somebody waits now for one that was launched."""
         waits = self._open.get(collective.stage)
         if waits is not None:
             waits.launched.discard(collective)

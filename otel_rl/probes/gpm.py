@@ -30,7 +30,7 @@ class GpmActivity:
         self._nvml = nvml
         self._samples: list[Any] = []
         """The snapshot of the reading before, and the place for the next one."""
-        self._taken_s = -math.inf
+        self._sampled_s = -math.inf
         self._request = nvml.c_nvmlGpmMetricsGet_t()  # 19 kB
         self._request.version = nvml.NVML_GPM_METRICS_GET_VERSION
         self._request.numMetrics = len(METRICS)
@@ -46,13 +46,13 @@ class GpmActivity:
             self._samples = [nvml.nvmlGpmSampleAlloc(), nvml.nvmlGpmSampleAlloc()]
         before, now = self._samples
         now_s = monotonic()
-        if now_s - self._taken_s < APART_S:  # the last reading may follow at once
+        if now_s - self._sampled_s < APART_S:  # a closing process reads twice
             return []
         if device.whole is None:
             nvml.nvmlGpmSampleGet(whole, now)
         else:
             nvml.nvmlGpmMigSampleGet(whole, device.instance, now)
-        had_before, self._taken_s = self._taken_s > -math.inf, now_s
+        had_before, self._sampled_s = self._sampled_s > -math.inf, now_s
         self._samples = [now, before]
         return self._between(before, now, device) if had_before else []
 

@@ -1,4 +1,4 @@
-"""Memory of this process at one moment, as cheaply as it can be had: raw readings now, numbers later in the flusher."""
+"""Memory of this process at one moment, read cheaply: raw readings now, numbers in the flusher."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def host(statm: bytes) -> tuple[int, int]:
 
 
 class MemoryReader:
-    """Keeps ``/proc/self/statm`` open, and ``read``, the function that reads it, and meets a device once it is in use.
+    """Keeps ``/proc/self/statm`` open, and ``read``, the function that reads it, and finds a device once it is in use.
 
     The file names the process that opened it, so a forked child needs a reader of its own. Cost of ``read``: 1.3 us
     without a device (``benchmarks/hotpath.py``); psutil's ``memory_info`` costs 10.
@@ -113,7 +113,7 @@ class MemoryReader:
         self.read = self._reader(self._statm, device)
 
     def is_own(self) -> bool:
-        """Say whether the descriptor still is our file: a host that daemonizes closes and reuses them. Cost: 1 us."""
+        """Return whether the descriptor is still our file: a host that daemonizes closes and reuses them."""
         return self._statm < 0 or (self._file is not None and self._identity() == self._file)
 
     def close(self) -> None:
@@ -141,14 +141,14 @@ class MemoryReader:
 
         if device is None:
             return read
-        meet = device
+        find = device
 
-        def read_and_meet() -> Reading:
+        def read_and_find() -> Reading:
             if probes.device is None:
-                attempt("meet", "the device", meet, None)
+                attempt("find", "the device", find, None)
             return read()
 
-        return read_and_meet
+        return read_and_find
 
 
 def use_memory_reader(device: ReadDevice | None = None) -> None:

@@ -15,7 +15,7 @@ from otel_rl.probes.nvidia_readings import SIMPLE, NvidiaDevice, Question, Traff
 from otel_rl.probes.sample import Sample, SampleLabels, Totals
 
 AGAIN: Final = 12
-"""So many readings later a driver or a device that did not answer is looked for again: a minute for the sidecar."""
+"""After so many readings a driver or a device that did not answer is tried again: a minute for the sidecar."""
 
 
 class NvidiaProbe:
@@ -97,16 +97,15 @@ class NvidiaSession:
             self._xids = Xids(nvml, xids)
         for index in range(nvml.nvmlDeviceGetCount()):
             try:
-                self._meet(nvml.nvmlDeviceGetHandleByIndex(index))
+                self._add_whole(nvml.nvmlDeviceGetHandleByIndex(index))
             except self._never:  # one that is not for us
                 continue
             except self.ended:
                 raise
-            except nvml.NVMLError:  # one that is lost, or whose error may pass: it is looked for again
+            except nvml.NVMLError:  # one that is lost, or whose error may pass: it is tried again
                 self.has_lost = True
 
     def read(self) -> Iterator[Sample]:
-        """Ask every device; raises ``ended``."""
         if self._xids is not None:
             yield from self._xids.read()
         for device, readings in tuple(self._questions):
@@ -136,7 +135,7 @@ class NvidiaSession:
         with suppress(self._nvml.NVMLError):
             self._nvml.nvmlShutdown()
 
-    def _meet(self, handle: Any) -> None:
+    def _add_whole(self, handle: Any) -> None:
         labels = self._labels(handle)
         self.there.add(labels)
         traffic = Traffic()
@@ -150,9 +149,9 @@ class NvidiaSession:
             is_cut, _ = self._nvml.nvmlDeviceGetMigMode(handle)
             for place in range(self._nvml.nvmlDeviceGetMaxMigDeviceCount(handle) if is_cut else 0):
                 with suppress(self._nvml.NVMLError_NotFound, *self._never):  # no part, or one that is not for us
-                    self._meet_part(handle, self._nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, place))
+                    self._add_part(handle, self._nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, place))
 
-    def _meet_part(self, whole: Any, handle: Any) -> None:
+    def _add_part(self, whole: Any, handle: Any) -> None:
         """A part has memory and activity of its own; the other questions are the whole device's."""
         parent = (vocabulary.HW_PARENT, self._nvml.nvmlDeviceGetUUID(whole))
         instance = self._nvml.nvmlDeviceGetGpuInstanceId(handle)
@@ -165,7 +164,6 @@ class NvidiaSession:
         self._questions.append((device, [*readings, gpm]))
 
     def _lose(self, lost: NvidiaDevice) -> None:
-        """Ask a device and its parts no more."""
         whole = lost.handle if lost.whole is None else lost.whole
         self.there -= {device.labels for device, _ in self._questions if device.handle is whole}
         self._questions = [row for row in self._questions if whole is not row[0].handle and whole is not row[0].whole]
@@ -200,7 +198,7 @@ def open_session(totals: Totals, xids: XidCounts) -> NvidiaSession | None:
 # --- critical errors (XID) --------------------------------------------------------------------------------------------
 
 MOST_EVENTS: Final = 256
-"""Events that are taken at once; the others wait for the next time."""
+"""Events that are read at once; the next reading gets the others."""
 MOST_CODES: Final = 64
 """Numbers of errors that become labels."""
 

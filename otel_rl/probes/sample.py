@@ -25,7 +25,7 @@ class Probe(Protocol):
         """Sample everything that is there now; nothing where there is no such hardware, or it does not answer."""
 
     def close(self) -> None:
-        """Give back what was opened; ``read`` opens it again."""
+        """Return back what was opened; ``read`` opens it again."""
 
 
 class Totals:
@@ -35,7 +35,7 @@ class Totals:
         self._known: dict[tuple[str, SampleLabels], tuple[float, float]] = {}
 
     def sample(self, name: str, value: float, labels: SampleLabels) -> Sample:
-        """Take in what a counter of the hardware says; one that fell has begun anew (a driver was loaded again)."""
+        """Add what a counter of the hardware shows; one that fell has begun anew, as after a driver's restart."""
         before, total = self._known.get((name, labels), (value, 0))
         total += value - before if value >= before else value
         self._known[name, labels] = value, total

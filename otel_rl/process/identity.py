@@ -142,7 +142,6 @@ def from_launcher(config: Config, environ: Mapping[str, str] = os.environ) -> Id
 
 
 def _kind(config: Config, *, is_rank: bool) -> ProcessKind:
-    """Return the kind that the environment names; what Ray or a rank started is a worker until it begins steps."""
     if config.process_kind:
         return config.process_kind
     if is_ray_worker() or (config.attempt_id and is_started_by_rank()):
@@ -199,7 +198,7 @@ def _open_files(pid: int) -> Iterator[str]:
 
 
 def make_attempt(identity: Identity) -> Identity:
-    """Make the attempt id, and the run's name where the user gave none."""
+    """Make the attempt id, and the run's name if it has none."""
     attempt = ids.attempt_id()
     return replace(identity, attempt_id=attempt, run_id=identity.run_id or new_run_id(attempt))
 
@@ -224,7 +223,7 @@ def new_run_id(attempt: str) -> str:
 
 
 def is_made_of(run_id: str, attempt: str) -> bool:
-    """Whether a run's name was made for an attempt, since its user gave none."""
+    """Return whether a run's name was made for an attempt, since its user gave none."""
     return run_id.endswith(f"-{attempt[:6]}")
 
 

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from threading import get_ident
 from time import monotonic_ns
 from typing import Any
 
@@ -79,7 +80,7 @@ class Runtime:
     config: Config = field(default_factory=Config)
     clock: Clock = field(default_factory=Clock)
     started_ns: int = field(default_factory=process_start_ns)
-    """When the process began, monotonic; behind a recording that was stopped: when the next one was asked for."""
+    """When the process began, monotonic; after a recording that was stopped: when the next one was asked for."""
     first_ns: int = field(default_factory=first_start_ns)
     """When it began, or the first of those that it was forked or started from: no request was submitted before (it may
     have been queued there), monotonic."""
@@ -98,9 +99,6 @@ class Runtime:
     wake_again_ns: int = 0
     """Not before this (monotonic) is another attempt made to start the flusher."""
 
-    provider: Any = None
-    """What OpenTelemetry's API must have for a tracer provider if stages are to be current for other libraries, too:
-    none; something else once the program has made a provider of its own."""
     step_thread: int = 0
     """The thread that has the steps; 0 while none has."""
 
@@ -111,7 +109,7 @@ class Runtime:
     def start(self, config: Config, wake: Callable[[], None]) -> None:
         """Begin to record."""
         self.config = config
-        # A thread that was late for the end of the last recording has woken nobody, and its record is not of this one.
+        # A record of the last recording may have been queued after its end, without a flusher.
         self.awake, self.wake_again_ns, self.queue = False, 0, RecordQueue()
         self.identify_anew()
         self.wake = wake
@@ -127,6 +125,19 @@ class Runtime:
         if not self.awake:
             self.ensure_awake()
         return True
+
+    def drop(self, signal: str, reason: str, count: int = 1) -> None:
+        """Count records that are given up before the journal."""
+        self.dropped[signal, reason] += count
+
+    def hold_step(self) -> int:
+        """Hold the steps of this process on this thread; returns which it is."""
+        self.step_thread = get_ident()
+        return self.step_thread
+
+    def pause(self) -> None:
+        """Record nothing more; what has been recorded stays."""
+        self.on = False
 
     def ensure_awake(self) -> None:
         """Start the flusher of this process if it does not run."""

@@ -5,6 +5,7 @@ It is imported by the flusher with the first requests: ``import otel_rl`` does w
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, lru_cache
@@ -24,6 +25,7 @@ from otel_rl.requests.fields import (
     SLACK_NS,
     TIMES,
     TYPES,
+    WHOLE,
     RequestNumbers,
     cleaned,
     indices,
@@ -36,7 +38,9 @@ Column = Any
 MOST_TOKENS: Final = 1 << 40
 FACTORS: Final = 0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53
 """Of MurmurHash3's finalizer (public domain), which spreads what ids that follow each other leave close together."""
-NUMBERS: Final = indices(*TIMES, *COUNTS)
+NUMBERS: Final = indices(*WHOLE)
+TEXTS: Final = indices(*(name for name in Request._fields if name not in WHOLE))
+"""These, and whether it is streamed."""
 SUBMITTED, ENDED, SCHEDULED, FIRST, LAST = range(len(TIMES))
 BEGINS: Final = [SUBMITTED, SUBMITTED, SUBMITTED, SCHEDULED, FIRST, LAST]
 """Of the durations up to ``decode`` in ``RequestNumbers``, and of the time from the last token to the end."""
@@ -78,7 +82,7 @@ class RequestBatch:
             values: the requests.
             parents: the span that each belongs to.
             fields: the same values, field by field.
-            numbers: times and counts, one row for each.
+            numbers: the fields that are whole numbers, one row for each, in the order of ``WHOLE``.
         """
         self.values = values
         self.parents = parents
@@ -129,7 +133,7 @@ class RequestBatch:
             begun: the begin of the process, monotonic ns: no time can be earlier, but 0, which is not known.
             now: the present, monotonic ns: no time can be later.
         """
-        given, counts = self.numbers[: len(TIMES)], self.numbers[len(TIMES) :]
+        given, counts = self.numbers[: len(TIMES)], self.numbers[len(TIMES) : len(TIMES) + len(COUNTS)]
         times = np.where((given < begun) | (given > now), 0, given)
         begins, ends = times[BEGINS], times[ENDS]
         durations = ends - begins
@@ -185,36 +189,34 @@ def make_batch(values: list[Values], parents: list[Any], problems: Counter[str])
         parents: the span that each belongs to.
         problems: counts what had to be changed: ``no_request``, ``not_a_number``.
     """
-    fields = _fields(values)
-    if fields is None:
+    found = _split(values)
+    if found is None:
         kept = [(one, parent) for one, parent in zip(values, parents, strict=True) if _is_request(one)]
         problems["no_request"] += len(values) - len(kept)
+        if not kept:
+            return None
         values, parents = [cleaned(one, problems) for one, _ in kept], [parent for _, parent in kept]
         fields = list(zip(*values, strict=True))
-    if not values:
-        return None
-    numbers = [fields[field] for field in NUMBERS]
-    try:
-        matrix = np.array(numbers, np.int64)
-    except OverflowError:  # impossible, as what is out of range is
-        matrix = np.array(numbers, object).clip(-LARGEST, LARGEST).astype(np.int64)
-    return RequestBatch(values, parents, fields, matrix)
+        numbers = np.array([fields[place] for place in NUMBERS], object)
+        found = fields, numbers.clip(-LARGEST, LARGEST).astype(np.int64)  # impossible, as what is out of range is
+    return RequestBatch(values, parents, *found)
 
 
 def _is_request(one: Any) -> bool:
     return type(one) is Request or (type(one) is tuple and len(one) == len(TYPES))
 
 
-def _fields(values: list[Any]) -> list[tuple[Any, ...]] | None:
-    """Return the values field by field if each is as good as what it should be; times and counts may be numpy's."""
+def _split(values: list[Any]) -> tuple[list[tuple[Any, ...]], Any] | None:
+    """Return the values field by field, and the whole numbers among them; None unless each is what it should be."""
     if not set(map(type, values)) <= {Request, tuple} or set(map(len, values)) != {len(TYPES)}:
         return None
     fields = list(zip(*values, strict=True))
-    for place, (field, kind) in enumerate(zip(fields, TYPES, strict=True)):
-        kinds = set(map(type, field)) - {kind}
-        if kinds and not (place in NUMBERS and all(issubclass(one, (int, np.integer)) for one in kinds)):
-            return None
-    return fields
+    if any(set(map(type, fields[place])) != {TYPES[place]} for place in TEXTS):
+        return None
+    try:  # it takes whole numbers of any type, and nothing else
+        return fields, np.array([array("q", fields[place]) for place in NUMBERS])
+    except (OverflowError, TypeError, ValueError):
+        return None
 
 
 def joined(derived: Iterable[Derived]) -> Any:
@@ -224,11 +226,11 @@ def joined(derived: Iterable[Derived]) -> Any:
 
 def bins(column: Column, bounds: tuple[int, ...]) -> Bins | None:
     """Sort the known values of a column into buckets; None where no value is known."""
-    known = column[column >= 0]
+    known = np.sort(column[column >= 0])
     if not known.size:
         return None
-    counts = np.bincount(np.searchsorted(_bounds(bounds), known), minlength=len(bounds) + 1)
-    return Bins(counts.tolist(), int(known.sum()), int(known.min()), int(known.max()))
+    counts = np.diff(np.searchsorted(known, _bounds(bounds), side="right"), prepend=0, append=known.size)
+    return Bins(counts.tolist(), int(known.sum()), int(known[0]), int(known[-1]))
 
 
 @lru_cache(maxsize=64)

@@ -28,7 +28,7 @@ def indices(*names: str) -> tuple[int, ...]:
 
 KIND: Final = indices("operation", "engine", "model", "replica", "streamed")
 """What tells the series of requests apart."""
-FINISH, ERROR, TURN, ID = indices("finish", "error", "turn", "id")
+FINISH, ERROR, ID = indices("finish", "error", "id")
 
 
 class RequestNumbers(NamedTuple):

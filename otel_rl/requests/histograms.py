@@ -14,7 +14,7 @@ from otel_rl.metrics.record import Fold
 from otel_rl.process.state import state
 from otel_rl.records import Exemplar, FinishedRequests, Labels, Point, Span, Value
 from otel_rl.requests.engine_load import Engines
-from otel_rl.requests.fields import ERROR, TURN, RequestNumbers, has_error, is_failed
+from otel_rl.requests.fields import ERROR, WHOLE, RequestNumbers, has_error, is_failed
 from otel_rl.requests.labels import Words
 from otel_rl.requests.measures import EXPONENTIAL, HISTOGRAMS, NS, OUTCOMES, SHARES
 from otel_rl.requests.parents import PURPOSES, ROLLOUTS, TRAINING, Purpose, Stages, Uncounted, split_after
@@ -326,10 +326,10 @@ class RequestFold:
 def _add_work(work: Any, key: Any, batch: RequestBatch, derived: Derived) -> None:
     """Add tokens to a step without a framework; what resumes a request that failed has its tokens in the prompt."""
     rollout = key.span_id if isinstance(key, Stage) and key.name in ROLLOUTS else 0
-    prompts, responses = derived.columns.input.tolist(), derived.columns.output.tolist()
-    for one, prompt, response in zip(batch.values, prompts, responses, strict=True):
+    numbers = batch.numbers[WHOLE.index("turn")], derived.columns.input, derived.columns.output
+    for one, *counts in zip(batch.values, *(column.tolist() for column in numbers), strict=True):
         if not is_failed(one):
-            work.add_request(rollout, one[TURN], prompt, response)
+            work.add_request(rollout, *counts)
 
 
 def _is_over(key: Any, rollout: RolloutRequests, now: int) -> bool:

@@ -99,11 +99,11 @@ def record_requests(read: Callable[..., Iterable[Values]], *arguments: Any, pare
         parent: the span they belong to, or its ``SpanContext``; None is that of ``find_parent``.
     """
     if state.on:
-        add_finished(read, parent or find_parent(), len(arguments), *arguments)
+        add_finished((read, parent or find_parent(), len(arguments), *arguments))
 
 
-def add_finished(*finished: Any) -> None:
-    """Add the reader, the parent, the number of arguments and the arguments of finished requests to the queue."""
+def add_finished(finished: tuple[Any, ...]) -> None:
+    """Add finished requests to the queue: their reader, parent, number of arguments, and the arguments."""
     waiting = state.queue.finished
     if not waiting:  # or so it was a moment ago: queued twice it does no harm
         if not state.add(waiting):
@@ -133,8 +133,8 @@ def record_load(
         time_ns: when that was so, monotonic.
         running: requests that it works on.
         waiting: requests that wait in it.
-        kv_usage: share of the KV cache in use, 0..1; None where the engine does not tell.
-        preemptions: since the last call; left out where the engine does not tell.
+        kv_usage: share of the KV cache in use, 0..1; None is not known.
+        preemptions: since the last call.
 
     Emits: ``rl.engine.*`` (gauges: the last value of each half second, and the KV cache's peak of each step).
     """
@@ -143,14 +143,13 @@ def record_load(
 
 
 def record_kv_cache(engine: str, replica: str, size: int | None, used: int | None) -> None:
-    """Record how many bytes the KV cache of an engine takes; from any thread. Cost: 0.5 us.
+    """Record how many bytes the KV cache of an engine takes, None where unknown; from any thread. Cost: 0.5 us.
 
     Args:
         engine: as in ``Request``.
         replica: which of several equal engines; empty where there is one.
-        size: of the memory taken ahead of time for keys and values, bytes of this process; None where none is, or
-            where it is not known.
-        used: of the keys and values in it, bytes; None where that is not known.
+        size: of the memory taken ahead of time for keys and values.
+        used: of the keys and values in it.
 
     Emits: ``rl.memory.kv_cache.size`` and ``.peak`` (gauges of each step).
     """

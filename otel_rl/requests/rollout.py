@@ -11,7 +11,7 @@ from otel_rl import vocabulary as v
 from otel_rl.analysis.bubbles import PERCENTS, bubble, tail
 from otel_rl.process.state import Trace
 from otel_rl.records import Labels
-from otel_rl.requests.fields import indices
+from otel_rl.requests.fields import WHOLE, indices
 from otel_rl.requests.sampling import Candidates, Kept, Policy
 
 if TYPE_CHECKING:
@@ -22,8 +22,9 @@ MOST_ENDS: Final = 1_000_000
 """Requests of one rollout whose ends are kept for the tail, 8 bytes each."""
 MOST_KEYS: Final = 1_000_000
 """Requests of one rollout among which a repeated id is found, about 150 bytes each."""
-KEY: Final = indices("id", "turn", "engine", "replica")
-"""What tells requests of one rollout apart."""
+KEY: Final = indices("id", "engine", "replica")
+"""What tells requests of one rollout apart, beside the turn."""
+TIMES_AND_TURN: Final = [WHOLE.index(name) for name in ("submitted", "ended", "turn")]
 TAILS: Final = {1: v.TAIL_1, 5: v.TAIL_5, 10: v.TAIL_10}
 
 
@@ -74,8 +75,8 @@ class RolloutRequests:
         """
         known = self._attempts
         scopes = repeat(0) if self.trace.step else [parent.trace.trace_id for parent in batch.parents]
-        keys = list(map(hash, zip(*(batch.fields[field] for field in KEY), scopes, strict=False)))
-        submitted, ended = batch.numbers[:2].tolist()
+        submitted, ended, turns = batch.numbers[TIMES_AND_TURN].tolist()
+        keys = list(map(hash, zip(*(batch.fields[field] for field in KEY), turns, scopes, strict=False)))
         attempts = [begin or -end for begin, end in zip(submitted, ended, strict=True)]
         new = dict(zip(keys, attempts, strict=True))
         if len(new) == len(keys) and all(batch.ids) and new.keys().isdisjoint(known.keys()):  # nearly always

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import heapq
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from itertools import islice
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
@@ -52,23 +54,6 @@ class Policy:
     """Of a step on one process."""
 
 
-class Offered(dict[int, Kept]):
-    """The candidates among the requests of one batch, by place; each is made when it is first looked up."""
-
-    def __init__(self, batch: RequestBatch, derived: Derived, first: int, labels: Labels) -> None:
-        self._batch = batch
-        self._derived = derived
-        self.first = first
-        """The number of the first request within the rollout."""
-        self._labels = labels
-
-    def __missing__(self, place: int) -> Kept:
-        batch, numbers = self._batch, self._derived.of(place)
-        made = Kept(self.first + place, batch.values[place], batch.parents[place], numbers, self._labels)
-        self[place] = made
-        return made
-
-
 class Best:
     """The requests with the largest values; of equal ones the earliest."""
 
@@ -78,8 +63,8 @@ class Best:
         self._size = size
         self._heap: list[tuple[int, int, Kept]] = []
 
-    def offer(self, column: Column, offered: Offered) -> None:
-        """Take what belongs to the largest."""
+    def offer(self, column: Column, first: int, make: Callable[[int], Kept]) -> None:
+        """Take what belongs to the largest; ``first`` is the number of the column's first request in the rollout."""
         heap, size = self._heap, self._size
         if not size:
             return
@@ -90,11 +75,11 @@ class Best:
             largest.partition(len(largest) - size)
             places = places[column[places] >= largest[-size]]  # of ties all
         for place, value in zip(places.tolist(), column[places].tolist(), strict=True):
-            order = -offered.first - place
+            order = -first - place
             if len(heap) < size:
-                heapq.heappush(heap, (value, order, offered[place]))
+                heapq.heappush(heap, (value, order, make(place)))
             elif (value, order) > heap[0][:2]:
-                heapq.heapreplace(heap, (value, order, offered[place]))
+                heapq.heapreplace(heap, (value, order, make(place)))
 
     def largest(self) -> list[Kept]:
         """Return them, the largest first."""
@@ -124,15 +109,19 @@ class Candidates:
             first: how many requests the rollout had before.
             labels: of their metrics.
         """
-        offered = Offered(batch, derived, first, labels)
+
+        @cache
+        def make(place: int) -> Kept:
+            return Kept(first + place, batch.values[place], batch.parents[place], derived.of(place), labels)
+
         room = self._policy.failed - len(self._failed)
         if room > 0 and batch.has_failed:
             ends = derived.columns.ended.tolist()
             places = (place for place, one in enumerate(batch.values) if ends[place] and is_failed(one))
-            self._failed += [offered[place] for place in islice(places, room)]
+            self._failed += map(make, islice(places, room))
         columns = (derived.columns.duration, derived.columns.ttft, derived.columns.output, scores)
         for best, column in zip(self._kinds.values(), columns, strict=True):
-            best.offer(column, offered)
+            best.offer(column, first, make)
 
     def chosen(self, room: int) -> list[Kept]:
         """Return at most ``room`` requests, the failed first, then kind by kind; in the order they came."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from operator import attrgetter
 from typing import Final
 
 from otel_rl import vocabulary as v
@@ -21,29 +20,26 @@ INTERNAL: Final = 1
 ERROR: Final = 2
 """OTLP's status code."""
 
-TEXTS: Final = {
+OF_REQUEST: Final = {
     v.REQUEST_MODEL: "model",
     v.RESPONSE_ID: "id",
     v.REPLICA: "replica",
     v.SAMPLE_ID: "sample",
     v.GROUP_ID: "group",
     v.ERROR_TYPE: "error",
-}
-"""Attributes by the field of the request that they come from; empty ones are left out."""
-LIMITS: Final = {
     v.MAX_TOKENS: "limit",
     v.TURN: "turn",
     v.POLICY_VERSION: "policy_start",
     v.POLICY_VERSION_END: "policy_end",
 }
-"""The same of counts, which are left out where they are not known;"""
+"""Attributes by the field of the request that they come from; what is empty or not known is left out."""
 COUNTS: Final = {
     v.INPUT_TOKENS: "input",
     v.OUTPUT_TOKENS: "output",
     v.CACHED_TOKENS: "cached",
     v.REQUEST_PREEMPTED: "preemptions",
 }
-"""of derived numbers,"""
+"""The same of derived counts."""
 TIMES: Final = {
     v.REQUEST_TTFT: "ttft",
     v.REQUEST_QUEUE: "queue",
@@ -51,12 +47,7 @@ TIMES: Final = {
     v.REQUEST_DECODE: "decode",
     v.REQUEST_TPOT: "tpot",
 }
-"""and of derived times."""
-_texts = attrgetter(*TEXTS.values())
-_limits = attrgetter(*LIMITS.values())
-_counts = attrgetter(*COUNTS.values())
-_COUNT_KEYS: Final = (*COUNTS, *LIMITS)
-_times = attrgetter(*TIMES.values())
+"""The same of derived times."""
 
 
 def request_span(kept: Kept) -> Stage:
@@ -93,13 +84,16 @@ def _attributes(kept: Kept) -> dict[str, Value]:
     }
     if finish:
         attributes[v.FINISH_REASONS] = (finish,)
-    for key, text in zip(TEXTS, _texts(request), strict=True):
-        if text:
-            attributes[key] = text
-    for key, count in zip(_COUNT_KEYS, _counts(numbers) + _limits(request), strict=True):
+    for key, name in OF_REQUEST.items():
+        value = getattr(request, name)
+        if value >= 0 if isinstance(value, int) else value:
+            attributes[key] = value
+    for key, name in COUNTS.items():
+        count = getattr(numbers, name)
         if count >= 0:
             attributes[key] = count
-    for key, time in zip(TIMES, _times(numbers), strict=True):
+    for key, name in TIMES.items():
+        time = getattr(numbers, name)
         if time >= 0:
             attributes[key] = time / 1e9
     if 0 <= first <= last:

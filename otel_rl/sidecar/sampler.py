@@ -8,7 +8,7 @@ from time import monotonic
 from typing import Final
 
 from otel_rl.guard import guard, say
-from otel_rl.probes.node import NodeProbe
+from otel_rl.probes.hardware import NodeProbe
 from otel_rl.probes.sample import Sample
 
 ANSWER_S: Final = 1.0

@@ -42,7 +42,6 @@ class Start:
 
 
 def _values() -> dict[str, Any]:
-    """Return what names the open step, or the one that was left last, and the rest of what a worker has in common."""
     last = None if tracing.loop is None else tracing.loop.last
     container = tracing.container or (None if last is None else last.container)
     carrier = None if container is None or not state.on else carrier_of(container)
@@ -54,7 +53,7 @@ def _values() -> dict[str, Any]:
 
 
 def announce_run() -> None:
-    """Let the workers that this process starts from now on know whose they are."""
+    """Name our run to the workers that this process starts from now on."""
     with guard("tell workers whose they are"):
         _configuration().setdefault(KEY, Start())
 
@@ -66,7 +65,7 @@ def withdraw_run() -> None:
 
 
 def join_parent() -> bool:
-    """Record below the step in which this worker was started; False where no parent named one."""
+    """Record below the step in which this worker was started; False if no parent named one."""
     with identifying.lock, guard("learn whose this worker is"):
         configuration = _configuration()
         values = configuration.get(KEY)
@@ -103,13 +102,12 @@ def is_serving() -> bool:
 
 
 def join_worker(rank: int, world_size: int) -> None:
-    """Take in the process group of a worker: it has the rank that it has there, unless it works inside a step."""
+    """Take the rank of the process group that a worker is in, unless it works inside a step."""
     is_in_step = tracing.inherited is not None and tracing.inherited.is_step
     if world_size > 1 and (is_serving() or not is_in_step):
         state.identify(rank=rank, world_size=world_size)
 
 
 def _configuration() -> dict[str, Any]:
-    """Return what multiprocessing hands from a process to its children."""
     configuration: dict[str, Any] = multiprocessing.current_process()._config  # type: ignore[attr-defined]
     return configuration

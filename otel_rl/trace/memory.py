@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from otel_rl.process.identity import identifying
 from otel_rl.process.memory import Memory
 from otel_rl.process.state import Trace, state
-from otel_rl.trace.current import CURRENT
 
 if TYPE_CHECKING:
     from otel_rl.trace.stage import Stage
@@ -38,14 +37,17 @@ class Tracing(Memory):
     """How many training loops this process has begun."""
     sibling: int = 0
     """The process id of a worker that trains apart from others of its run; 0 in all others."""
+    provider: object = None
+    """What OpenTelemetry's API must have for a tracer provider if stages are to be current for other libraries, too:
+    none; something else once the program has made a provider of its own."""
     between: Stage | None = None
     """The open stage that lasts from one call to another."""
     inherited: Trace | None = None
     """The step, or set-up, in which this process was forked or started: its container is the parent's."""
     carried: dict[int, Trace] = field(default_factory=dict)
     """Traces of other processes that carriers have named, by id."""
-    after_block: Callable[[Stage], None] | None = None
-    """Is called with each stage that ends while a step goes on after its block."""
+    last_end: int = 0
+    """When a stage ended last (monotonic, ns)."""
     unidentified: list[Tree] = field(default_factory=list)
     """Trees that were opened before the attempt was known."""
     unsampled: set[int] = field(default_factory=set)
@@ -59,14 +61,13 @@ class Tracing(Memory):
         """Record below the step that is open in the parent, or was left last, if its attempt is known."""
         if self.container is None and self.loop is not None:
             self.loop.resume()
-        container, open_setup = self.container, self.open_setup
+        container, open_setup, provider = self.container, self.open_setup, self.provider
         self.renew()
-        self.open_setup = open_setup
+        self.open_setup, self.provider = open_setup, provider
         if container is not None and container.trace is not None and container.trace.known:
             self.container, self.inherited = container, container.trace
             self.inherited.is_carried = True
         elif state.on:  # nothing to be below: a set-up of its own would have the parent's ids
-            CURRENT.set(None)
             state.identify_anew()
             identifying.may_meet = False
 

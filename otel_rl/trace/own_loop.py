@@ -179,7 +179,6 @@ def _number(value: Any) -> int | None:
 
 
 def _completed(numbers: Numbers, more: Numbers) -> Numbers:
-    """Add what is missing."""
     return {**{name: number for name, number in more.items() if name not in _covered(numbers)}, **numbers}
 
 
@@ -201,6 +200,5 @@ def _covered(numbers: Numbers) -> set[str]:
 
 
 def _sum(numbers: Iterable[int | None]) -> int | None:
-    """Add what is known; None if nothing is."""
     known = [number for number in numbers if number is not None]
     return sum(known) if known else None

@@ -21,13 +21,12 @@ from otel_rl.probes.memory import FRESH_NS, Reading, probes
 from otel_rl.process.hooked import hooking
 from otel_rl.process.state import QUEUE_LIMIT, Trace, state
 from otel_rl.records import SpanEvent, SpanLink, Value
-from otel_rl.trace.content import text_of
 from otel_rl.trace.current import CONTEXT, CURRENT, SPAN_KEY, is_shared, put, seen_without_us, with_span_of
 from otel_rl.trace.importlib_bootstrap import not_counted
 from otel_rl.trace.memory import tracing
 from otel_rl.trace.noop import NoStage
 from otel_rl.trace.out_of_memory import is_out_of_memory, record_exhausted
-from otel_rl.trace.settable import Settable
+from otel_rl.trace.settable import Settable, text_of
 from otel_rl.trace.values import KEYS, NUMBERS, clean, clean_key
 from otel_rl.vocabulary import SHORT_NAMES
 
@@ -67,7 +66,7 @@ class Stage(Settable):
         self.token: Token[Any] | None = None
         """Makes it current no more."""
         self.outside: Any = None
-        """OpenTelemetry's context around it, if it is or was current there, too."""
+        """OpenTelemetry's context outside of it, if it is or was current there, too."""
         self.inner: Context | None = None
         """OpenTelemetry's context in which it is current."""
         self.outer: Any = None
@@ -137,7 +136,7 @@ class Stage(Settable):
         """
         if is_current:
             current, context = CURRENT.get(), CONTEXT.get()
-            shared = api._TRACER_PROVIDER is state.provider or state.config.join_spans
+            shared = api._TRACER_PROVIDER is tracing.provider or state.config.join_spans
             outer = context.get(SPAN_KEY)
             parent = outer if shared and outer.__class__ is Stage else current
             if parent is None or parent.ended or not parent.trace:
@@ -168,7 +167,7 @@ class Stage(Settable):
                 self.began = begin or monotonic_ns()
 
     def make_current(self) -> None:
-        """Make a span current that has its ids already, so that what follows in this thread or task nests below it."""
+        """Make a span current that has its ids already."""
         context = CONTEXT.get()
         self.token = CURRENT.set(self)
         if is_shared():
@@ -177,7 +176,6 @@ class Stage(Settable):
             CONTEXT.set(self.inner)
 
     def _add_outer(self, outer: Any, parent: Stage) -> None:
-        """Say which span of somebody else surrounds this stage, once: stages below do not repeat it."""
         with guard("read the span outside a stage"):
             self.outer = outer
             context = outer.get_span_context()
@@ -200,9 +198,7 @@ class Stage(Settable):
         if self.ended or self not in tracing.open:  # also while another thread ends it, as an exit does
             return
         self.ended = end if end > self.began else self.began
-        after_block = tracing.after_block
-        if after_block is not None:
-            after_block(self)
+        tracing.last_end = self.ended
         if isinstance(described, dict):
             self.attributes = {**self.attributes, **described} if self.attributes else described
         if end - probes.read_ns > FRESH_NS:
@@ -309,7 +305,7 @@ def stage(name: str, /, **attributes: Any) -> Stage:
 
     Args:
         name: a name of the vocabulary without its ``rl.`` (``"reward"`` opens ``rl.reward``), or one of your own.
-        attributes: keyword ``k`` becomes the attribute ``rl.k``, ``rl.k`` stays as it is; any value is taken.
+        attributes: keyword ``k`` becomes the attribute ``rl.k``, ``rl.k`` stays as it is; any value is possible.
 
     Raises:
         TypeError: the decorator was written without its name.
@@ -373,7 +369,7 @@ def _parent_of(parent: Stage | None, outer: Any) -> Stage:
 
 
 def _caller(span: Any) -> Any:
-    """Return the span if this process works for it: it is another process's, or a server's that makes no steps."""
+    """Return the span if this process works for it: another process's, or a server's that makes no steps."""
     with guard("find the caller's span"):
         context = None if span is None else span.get_span_context()
         if context is not None and context.is_valid and (context.is_remote or tracing.container is None):
@@ -382,7 +378,7 @@ def _caller(span: Any) -> Any:
 
 
 def _nearest_open(stage: Stage) -> Stage | None:
-    """Return the nearest open stage: a generator may leave one current that has ended. None: the container is."""
+    """Return the nearest open stage, since a generator may leave one current that has ended; None: the container."""
     if stage.trace is None or _is_container(stage):
         return None
     if not stage.ended or not stage.trace.step or stage.trace.is_carried:  # in a caller's trace it stays the parent
@@ -391,7 +387,7 @@ def _nearest_open(stage: Stage) -> Stage | None:
 
 
 def _is_container(stage: Stage) -> bool:
-    """A container that ended may be current again: behind a stage that began inside its step and outlived it."""
+    """Return whether a stage is a container; one that ended may be current again, after a stage that outlived it."""
     return stage.name.startswith(vocabulary.CONTAINER)
 
 

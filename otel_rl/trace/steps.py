@@ -6,18 +6,17 @@ import operator
 import sys
 from collections.abc import Callable, Hashable
 from contextlib import suppress
-from threading import enumerate as enumerate_threads
 from threading import get_ident
 from time import monotonic_ns
 from types import TracebackType
 
 from otel_rl import vocabulary
-from otel_rl.guard import attempt, errors, guard, say
+from otel_rl.guard import attempt, guard
 from otel_rl.probes import deferred
-from otel_rl.probes.attributes import device_points
 from otel_rl.probes.deferred import deferral
 from otel_rl.probes.device_id import learn_device
 from otel_rl.probes.memory import Reading, host, probes
+from otel_rl.probes.memory_numbers import device_points
 from otel_rl.process.hooked import hooking
 from otel_rl.process.identity import identifying
 from otel_rl.process.state import state
@@ -69,13 +68,11 @@ class Loop:
         """Whether an exception ended its last step."""
         self.left = 0
         """When the block of the open step ended (monotonic, ns); 0 while it goes on."""
-        self.until = 0
-        """When the last stage after the block ended (monotonic, ns); 0 where none has."""
         self.began = 0
         """When the step that is not counted yet began (monotonic, ns); 0 where there is none."""
         self.is_over = False
         """Whether it has ended; it goes on where the program catches the exit that ended it, and begins a step."""
-        self.thread = state.step_thread = get_ident()
+        self.thread = state.hold_step()
         """The thread on which the last step began."""
         self.holder = 0
         """The task or thread in which the block of the open step began; 0 without a block."""
@@ -89,8 +86,7 @@ class Loop:
 
         A number that is open already goes on: its batch was asked for twice, because an epoch ended.
         """
-        if get_ident() != self.thread:
-            self.change_thread()
+        self.thread = state.hold_step()
         if (self.tree is not None and number == self.number) or works_for_step():
             return
         if deferral.pending:
@@ -116,7 +112,7 @@ class Loop:
         close_phase(now)
         self.tree = self.last = tree
         tree.make_current()
-        self.number, self.began, self.left, self.until = number, now, 0, 0
+        self.number, self.began, self.left = number, now, 0
         self.is_over = False
 
     def begin_first(self, number: int) -> None:
@@ -130,14 +126,6 @@ class Loop:
             self.said[vocabulary.LOOP_RESTART_OF] = before.name
             self.first = min(number, before.first)
 
-    def change_thread(self) -> None:
-        """Follow a program that trains on another thread now, and say it once if the last step is still going on."""
-        self.thread = get_ident()
-        if self.tree is not None and not self.left:
-            errors["begin a step while one of another thread is open"] += 1
-            if errors["begin a step while one of another thread is open"] == 1:
-                say("otel_rl: two threads of this process train at once, so their steps are mixed; use two processes")
-
     def leave(self, now: int) -> None:
         """Let what follows have its own context; the step lasts until the next one begins, or ends here as the last."""
         if self.tree is not None:
@@ -146,36 +134,21 @@ class Loop:
             self.left = now
 
     def resume(self) -> None:
-        """Go on with the step that was left: evaluation and checkpoints after it belong to it."""
+        """Go on with the step that was left: what comes after its block belongs to it."""
         if self.last is not None and tracing.container is None:
             tracing.container = self.last.container
-            tracing.after_block = self.see
-
-    def see(self, stage: Stage) -> None:
-        """Take in that a stage has ended while the step goes on after its block."""
-        if (
-            self.is_after_block(stage) and stage.ended > self.until
-        ):  # no call between: another thread's may end after it
-            self.until = stage.ended
-
-    def is_after_block(self, stage: object) -> bool:
-        """Return whether a stage of the last step began after its block."""
-        trace = None if self.last is None else self.last.container.trace
-        return isinstance(stage, Stage) and stage.trace is trace and stage.began >= self.left > 0
 
     def over(self) -> int:
-        """Return when the open step ended if no other follows: with its block or the last stage after it; else now."""
-        return (0 if self.goes_on_after_block() else self.until or self.left) or monotonic_ns()
+        """Return when the open step ends if no other follows: with its block or the last stage after it; else now."""
+        return monotonic_ns() if not self.left or self.goes_on() else max(self.left, tracing.last_end)
 
-    def goes_on_after_block(self) -> bool:
-        """Return whether a stage goes on that began after the block of the last step."""
-        return tracing.after_block is not None and any(map(self.is_after_block, tracing.open.copy()))
+    def goes_on(self) -> bool:
+        """Return whether a stage is open that began after the block of the last step."""
+        return any(isinstance(one, Stage) and one.began >= self.left for one in tracing.open.copy())
 
     def open_elsewhere(self) -> Tree | None:
-        """Return the open step if another thread goes on with it."""
-        is_alive = any(thread.ident == self.thread for thread in enumerate_threads())
-        goes_on = not self.left or (is_alive and self.goes_on_after_block())
-        return self.tree if goes_on and self.thread != get_ident() else None
+        """Return the open step if another thread is inside its block."""
+        return None if self.left or self.thread == get_ident() else self.tree
 
     def close(self, now: int, error: BaseException | None = None, peak: int = 0) -> Reading | None:
         """End the open step's spans, and return the memory at its end.
@@ -183,7 +156,6 @@ class Loop:
         An error closes them with its status and leaves the step uncounted.
         """
         tree, self.tree = self.tree, None
-        tracing.after_block = None
         if tree is None:
             return None
         end_raised(now, error)
@@ -231,7 +203,7 @@ class Loop:
 
 
 def _restartable(before: Loop | None, of: Hashable) -> Loop | None:
-    """Return the loop that one of the same training may restart: the last that has begun a step."""
+    """Return the last loop that has begun a step, if it is of the same training."""
     if before is not None and before.number < 0:
         before = before.before
     return before if before is not None and before.of == of else None
@@ -249,7 +221,6 @@ def _name(number: int) -> str:
 def _step_points(
     began: int, ended: int, anchor: int, reading: Reading | None, usage: tuple[int, int] | None
 ) -> list[Point]:
-    """Return how long a step lasted, and what the process and its device held at its end; runs in the flusher."""
     time_ns = ended + anchor
     points = [Point(vocabulary.STEP_TIME, (ended - began) / 1e9, time_ns)]
     if reading is None:
@@ -306,8 +277,6 @@ class step:
                 loop.overlap()
             if loop is None or self.number <= loop.number:
                 if loop is not None:
-                    if get_ident() != loop.thread:
-                        loop.change_thread()
                     loop.end()
                 loop = tracing.loop = Loop()
                 loop.own = OwnLoop()
@@ -337,7 +306,6 @@ class step:
 
 
 def _holder() -> int:
-    """Return what tells the running task, or else the thread, from others."""
     running = getattr(sys.modules.get("asyncio"), "current_task", None)
     with suppress(RuntimeError):  # no event loop runs here
         task = running and running()

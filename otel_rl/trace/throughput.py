@@ -21,7 +21,7 @@ PADDING = ((vocabulary.TOKEN_KIND, "padding"),)
 
 
 class Done(NamedTuple):
-    """What was worked off; None is not known."""
+    """Counts of a step; None is not known."""
 
     samples: int | None = 0
     sample_tokens: int | None = 0
@@ -41,7 +41,7 @@ class Rates:
         self._cycle = Done()
 
     def step(self, begin: int, end: int, anchor: int, done: Done, *, has_rollout: bool) -> Iterator[Point]:
-        """Give the rates of a step that has ended, and of the cycle that ended where it began."""
+        """Return the rates of a step that has ended, and of the cycle that ended where it began."""
         yield from _rates(done, (end - begin) / 1e9, STEP, end + anchor)
         if begin != self._end:
             self._begin = 0
@@ -107,7 +107,7 @@ class Throughput:
 
 
 def add_padding(stage: Stage, positions: int) -> None:
-    """Add positions that a static batch computed for sequences that had ended to what the stage around it says."""
+    """Add positions that a static batch computed for sequences that had ended."""
     before: Any = (stage.attributes or {}).get(vocabulary.TOKENS_PADDING, 0)
     stage.set_attribute(vocabulary.TOKENS_PADDING, before + positions)
 

@@ -116,7 +116,7 @@ def close_phase(end: int, error: BaseException | None = None) -> None:
 
 
 def open_setup() -> None:
-    """Give what has no place one: the step that was left last, a parent's, or set-up, which begins with the process."""
+    """Find a place for what has none: the step that was left last, a parent's, or set-up."""
     if tracing.loop is not None:
         tracing.loop.resume()
     elif tracing.phase is None and not join_parent():

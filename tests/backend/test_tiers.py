@@ -15,7 +15,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 
 from otel_rl import vocabulary as v
 from otel_rl.journal.otlp.encode import SpanEncoder
-from otel_rl.probes.node import HostProbe
+from otel_rl.probes.hardware import HostProbe
 from otel_rl.records import MetricPoints, Number
 from tests.backend.certificates import Authority
 from tests.backend.otlp import HOUR_S, Certificates, logs, metrics, send, span, texts, traces

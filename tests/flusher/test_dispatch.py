@@ -121,7 +121,7 @@ def taken(made: list[Any], cycle: int) -> tuple[list[Any], dict[str, Any]]:
         tracing.open.difference_update(some)
         spans += dispatcher.dispatch(tuple(tracing.open), some, is_asked=False, is_all=True, is_last=False).spans
     told = [(one.name, one.parent_id, one.trace_id, one.start_ns, one.end_ns, one.attributes) for one in spans]
-    return told, {points.name: {str(one.attributes): one for one in points.points} for points in fold.take(0)}
+    return told, {points.name: {str(one.attributes): one for one in points.points} for points in fold.drain(0)}
 
 
 @fewer
@@ -177,7 +177,7 @@ def test_a_record_that_fails_takes_no_other_with_it() -> None:
     made = [made[0], broken, *made[1:], collective(made[3], 1, 3)]
     fold = Fold(0)
     Dispatcher(fold).dispatch((), made, is_asked=False, is_all=True, is_last=False)
-    found = {points.name: points.points[0] for points in fold.take(0)}
+    found = {points.name: points.points[0] for points in fold.drain(0)}
     assert (2, 1) == tuple(sum(found[name].counts) for name in (v.STAGE_DURATION, v.COMM_DURATION))  # type: ignore[union-attr]
     assert {
         "count a record": 1,
@@ -287,13 +287,13 @@ def test_what_has_ended_is_forgotten_once_it_is_counted() -> None:
 
 def test_the_time_of_a_step_is_kept_in_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of its collectives, too."""
-    monkeypatch.setattr(step_time, "MOST_ROWS", 10)
+    monkeypatch.setattr(step_time, "MOST_STAGES", 10)
     stage = Stage("mine")
     stage.trace = Trace(1, 0, step="train 1")
     times = step_time.StepTime(Fold(0))
     for number in range(25):
         times.add(iter([collective(stage, number, number + 1)]))
-    (kept,) = times._rows.values()
+    (kept,) = times._steps.values()
     assert kept is not None
     assert ([(number, number + 1) for number in range(15, 25)], 15) == (
         kept.collectives,

@@ -41,7 +41,7 @@ SECONDS = st.floats(0, 20_000)
 
 def taken(fold: Fold, now_ns: int = 9) -> dict[str, list[Any]]:
     """Take what changed, by name."""
-    return {points.name: list(map(plain, points.points)) for points in fold.take(now_ns)}
+    return {points.name: list(map(plain, points.points)) for points in fold.drain(now_ns)}
 
 
 def plain(point: Any) -> Any:
@@ -114,7 +114,7 @@ def test_sifting_is_taking_one_by_one(records: list[Point | Count | None]) -> No
         elif record is not None:
             one_by_one.count(*record)
     assert [None] * records.count(None) == list(fold.add(records))
-    assert repr(one_by_one.take(9)) == repr(fold.take(9))
+    assert repr(one_by_one.drain(9)) == repr(fold.drain(9))
 
 
 def test_sifting_keeps_what_came_before_a_failure() -> None:
@@ -162,7 +162,7 @@ def test_the_vocabulary_says_unit_meaning_and_boundaries(kind: str) -> None:
     fold.durations("rl.reward.duration", [1.0])
     fold.durations("own", [1.0])
     fold.point(Point("my.metric", 1, 2))
-    rows = {points.name: points for points in fold.take(9)}
+    rows = {points.name: points for points in fold.drain(9)}
     assert [("counter", "{token}", 5), (kind, "s", 5), (kind, "s", 5), ("gauge", "", 0)] == [
         (rows[name].kind, rows[name].unit, rows[name].start_ns)
         for name in (vocabulary.TRAIN_TOKENS, "rl.reward.duration", "own", "my.metric")
@@ -181,8 +181,8 @@ def test_peek_leaves_everything_waiting(events: list[tuple[str, int, Labels]]) -
         if kind == "look":
             fold.peek(9)
     whole = fold.peek(9)
-    assert untouched.is_waiting == fold.is_waiting
-    assert untouched.take(9) == whole == fold.take(9)
+    assert untouched.is_pending == fold.is_pending
+    assert untouched.drain(9) == whole == fold.drain(9)
     assert [] == fold.peek(9)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-import sys
 import threading
 from collections import UserDict
 from collections.abc import Callable
@@ -575,7 +574,6 @@ class Broken:
         ({"input_ids": Broken()}, "unreadable_batch"),
         ({"input_ids": torch.ones(2, 2).to_sparse()}, "unreadable_batch"),
         ({"input_ids": torch.ones(2, 2, device="meta")}, "unreadable_batch"),
-        ({"input_ids": [[1]] * 70_000}, "unreadable_batch"),
         ({"input_ids": [[[1]]]}, "unreadable_batch"),
         ({"input_ids": [2**70]}, "misfit"),
         ({"input_ids": "text"}, "unreadable_batch"),
@@ -592,20 +590,6 @@ def test_what_cannot_be_used_is_counted(recording: Recording, batch: Any, reason
         recording.tick(1000)
     run = recording.stop()
     assert {reason: [1]} == numbers(run, v.SELF_DROPPED)
-    assert [6_610_961_301_504.0] == numbers(run, v.FLOPS_RATE)["update"]
-
-
-def test_without_numpy_lists_are_not_read(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor is it loaded for them: who trains with lists has none."""
-    with otel_rl.step(1), otel_rl.stage("train.forward"):
-        with monkeypatch.context() as without:
-            without.delitem(sys.modules, "numpy")
-            otel_rl.observe(batch={"input_ids": [[1, 2]]})
-            assert "numpy" not in sys.modules
-        otel_rl.observe(model=QWEN_0_5B, batch={"lengths": [2048]})
-        recording.tick(1000)
-    run = recording.stop()
-    assert {"unreadable_batch": [1]} == numbers(run, v.SELF_DROPPED)
     assert [6_610_961_301_504.0] == numbers(run, v.FLOPS_RATE)["update"]
 
 
@@ -678,7 +662,7 @@ def test_a_full_queue_uses_up_no_limit(recording: Recording, monkeypatch: pytest
         with monkeypatch.context() as full:
             full.setattr(runtime, "QUEUE_LIMIT", 0)
             otel_rl.observe(batch={"input_ids": torch.ones(2, 5)})
-        assert (0, {("traces", "queue_full"): 1}) == (book.taken_bytes, dict(state.dropped))
+        assert (0, {("traces", "queue_full"): 1}) == (book.copied_bytes, dict(state.dropped))
         state.dropped.clear()
 
 
@@ -814,7 +798,7 @@ def test_masks_that_nobody_changes(recording: Recording, device: Any, where: str
 def waiting() -> tuple[int, list[int]]:
     """Give the bytes that wait for the flusher, and how many batches each open step waits for."""
     known = book
-    return known.taken_bytes - known.done_bytes, [step.waiting for step in known.steps.values()]
+    return known.copied_bytes - known.done_bytes, [step.pending for step in known.steps.values()]
 
 
 def test_bfloat16_of_a_device_is_read(recording: Recording, device: Any) -> None:

@@ -341,7 +341,7 @@ def test_the_end_of_the_program_waits_for_times_of_the_device_too() -> None:
     resolved = []
 
     class Clock:
-        is_waiting = property(lambda self: resolved[-1])
+        is_pending = property(lambda self: resolved[-1])
 
         def resolve(self) -> None:
             resolved.append(next(asked))

@@ -149,7 +149,7 @@ def test_attributes_are_late_until_the_device_was_there() -> None:
     assert [[False] * 3, [True, False, False], [True, True, False], [True] * 3] == seen
     assert all(type(stage.attributes) is PendingAttributes and stage.attributes.is_complete for stage in stages)
     assert {"rl.batch_size": 1, v.DEVICE_TIME: 1.0} == stages[0].attributes
-    assert not clock.is_waiting
+    assert not clock.is_pending
 
 
 def test_numbers_of_a_framework_are_waited_for_too() -> None:
@@ -256,7 +256,7 @@ def test_a_device_that_is_lost_stops_its_clock(lost_at: str) -> None:
     one(cuda, clock, 1.0)
     assert all(stage.attributes is None or stage.attributes.is_timed for stage in stages)
     assert {("metrics", "device_failed"): 1} == dict(state.dropped)
-    assert not clock.is_waiting
+    assert not clock.is_pending
     state.dropped.clear()
 
 
@@ -403,7 +403,7 @@ def test_what_another_thread_timed_before_the_first_step_is_not_asked_for(
             clock.end(open_one)
         else:
             deferred.drain(0.0)
-        stages.append(clock.is_waiting)
+        stages.append(clock.is_pending)
 
     thread = threading.Thread(target=beside)
     thread.start()

@@ -97,7 +97,7 @@ def test_a_reading_of_the_host_meets_the_device() -> None:
 
     read = MemoryReader(meet).read
     found = [read()]
-    assert {"meet the device": 1} == dict(errors)
+    assert {"find the device": 1} == dict(errors)
     errors.clear()
     fails = False
     found += read(), read()

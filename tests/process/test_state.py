@@ -68,7 +68,7 @@ def test_a_reset_forgets_everything(recording: Recording) -> None:
     kept = dict(vars(state))
     state.reset()
     fresh = Runtime(started_ns=0)
-    same = {"clock", "comm", "identifying", "in_collective", "training", "wake"}
+    same = {"clock", "comm", "training", "wake"}
     assert {k: v for k, v in vars(fresh).items() if k not in same} == {
         k: v for k, v in vars(state).items() if k not in same
     }

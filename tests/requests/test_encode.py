@@ -88,7 +88,7 @@ def test_exemplars_are_written_once_and_the_latest_of_a_bucket(is_exponential: b
 
 def _points(fold: Fold) -> list[Any]:
     """Encode what the fold has, and parse it."""
-    requests = SpanEncoder({}).encode_metrics(fold.take(10))
+    requests = SpanEncoder({}).encode_metrics(fold.drain(10))
     return [
         point
         for request in requests

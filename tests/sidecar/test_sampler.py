@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from otel_rl import vocabulary as v
-from otel_rl.probes.node import NodeProbe
+from otel_rl.probes.hardware import NodeProbe
 from otel_rl.probes.sample import Sample
 from otel_rl.sidecar import sampler as sampler_module
 from otel_rl.sidecar.sampler import FIRST_S, Sampler

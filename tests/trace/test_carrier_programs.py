@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from otel_rl import vocabulary as v
-from tests.programs.launch import HERE, run
+from tests.programs.launch import HERE, ROOT, run
 from tests.programs.recorded import Node, Recorded
 
 PROGRAM = str(HERE / "carried.py")
@@ -31,12 +32,28 @@ def recorded(directory: Path, program: str, *arguments: str) -> Recorded:
 def outlines(found: Recorded) -> list[tuple[str, ...]]:
     """Write what is below the root of each step."""
     roots = [node for node in found.roots if node.name == v.LOOP]
-    return [tuple(name.strip() for name in node.outline()) for node in sorted(roots, key=number)]
+    return [tuple(name.strip() for name in node.outline()) for node in sorted(roots, key=number_of)]
 
 
-def number(root: Node) -> int:
+def number_of(root: Node) -> int:
     """Read the number of a step."""
     return int(root.attributes[v.ITERATION])
+
+
+SNIPPETS = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "processes.md").read_text("utf-8"), re.DOTALL)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("snippet", "stage", "number"), [(SNIPPETS[1], v.REWARD, 12), (SNIPPETS[2], v.TRAIN, 3), (SNIPPETS[3], v.SAMPLE, 3)]
+)
+def test_programs_of_the_documentation_run(tmp_path: Path, snippet: str, stage: str, number: int) -> None:
+    """As they are printed: every stage is below a step."""
+    (tmp_path / "program.py").write_text(snippet)
+    run(tmp_path, "program.py", OTEL_RL_SIDECAR="false", PYTHONWARNINGS="ignore")
+    found = Recorded(tmp_path / "runs")
+    within = Counter(node.name for root in found.roots if root.name == v.LOOP for node in root.walk())
+    assert ([], number) == (found.orphans, within[stage])
 
 
 @pytest.mark.slow

@@ -318,6 +318,28 @@ def test_a_child_that_is_forked_where_there_is_no_step_has_an_attempt_of_its_own
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_child_of_a_rank_that_does_not_know_its_attempt_is_a_process_of_its_own(
+    stubbed: Recording, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody can tell it the attempt: its traces are whole, also where it was forked in a stage."""
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    stubbed.start()
+
+    def work() -> None:
+        with otel_rl.stage("work"):
+            stubbed.tick(5)
+        otel_rl.uninstrument()
+
+    with otel_rl.stage("mine"):
+        in_child(work)
+    otel_rl.uninstrument()
+    names = {node.name: node for node in stubbed.run().spans()}
+    assert names["work"].trace_id != names["mine"].trace_id
+    assert names["work"].resource[vocabulary.ATTEMPT_ID] != names["mine"].resource[vocabulary.ATTEMPT_ID]
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_forked_worker_that_is_alone_in_a_group_of_its_own_has_its_parents_rank(recording: Recording) -> None:
     """The same as one that is started afresh."""
     pytest.importorskip("torch")

@@ -112,7 +112,7 @@ def _of_caller(processor: Any, request: Any, sequence: Any, parent: Any) -> Any:
 
 
 def _finished(args: Args, kwargs: Kwargs, result: Any) -> None:
-    record_end(args[0], args[1], args[2])
+    record_end(args)
 
 
 def _aborted(args: Args, kwargs: Kwargs, result: list[str]) -> None:
@@ -120,7 +120,7 @@ def _aborted(args: Args, kwargs: Kwargs, result: list[str]) -> None:
     opened = vllm.engine(args[0]).open
     for request_id in result:
         if request_id in opened:
-            attempt("record", "a sequence of vLLM", record_end, args[0], opened[request_id][0], "abort")
+            attempt("record", "a sequence of vLLM", record_end, (args[0], opened[request_id][0], "abort"))
 
 
 def _engine_failed(args: Args, kwargs: Kwargs) -> None:
@@ -139,7 +139,7 @@ def _fail(processor: Any, error: BaseException, queue: Any = None) -> None:
     for sequence, _, _ in list(vllm.engine(processor).open.values()):
         if queue is None or sequence.queue is queue:
             name = type(error).__name__
-            attempt("record", "a sequence of vLLM", record_end, processor, sequence, "error", name)
+            attempt("record", "a sequence of vLLM", record_end, (processor, sequence, "error"), name)
 
 
 def _shown(args: Args, kwargs: Kwargs) -> None:

@@ -30,17 +30,16 @@ Times = tuple[int, int, int]
 """When a sequence was scheduled, its first and its last token: ns, 0 where unknown."""
 
 
-def record_end(processor: Any, sequence: Any, reason: Any, error: str = "") -> None:
+def record_end(args: Sequence[Any], error: str = "") -> None:
     """Record a sequence that is over: of it only what is small, since it holds tokens and log-probabilities.
 
     The list of tokens is the caller's as well, who may change it. Cost: 1 us (``benchmarks/engine_requests.py``).
 
     Args:
-        processor: vLLM's ``OutputProcessor``.
-        sequence: its ``RequestState``.
-        reason: vLLM's ``FinishReason``, or a word of ours.
+        args: vLLM's ``OutputProcessor``, its ``RequestState``, and ``FinishReason`` or a word of ours.
         error: class of the exception by which it failed.
     """
+    processor, sequence, reason = args[0], args[1], args[2]
     engine = vllm.engines.get(id(processor)) or vllm.engine(processor)
     _, parent, arrival = engine.open.pop(sequence.request_id, UNSEEN)
     detokenizer, queue = sequence.detokenizer, sequence.queue
@@ -50,13 +49,13 @@ def record_end(processor: Any, sequence: Any, reason: Any, error: str = "") -> N
     if parent is None:
         # Never what is current where a queue is: the first of all callers began the task that handles outputs.
         parent = find_parent() if queue is None else tracing.container or INVALID_SPAN
-    add_finished(
+    add_finished((
         _read, parent, 18, engine, engine.batch, REPLICA.get(), reason, error, monotonic_ns(), arrival, times,
         sequence.request_id, getattr(sequence, "external_req_id", None), sequence.parent_req is not None,
         sequence.prompt_len, len(detokenizer.output_token_ids), getattr(sequence, "num_cached_tokens", UNKNOWN),
         sequence.max_tokens_param, sequence.stats, getattr(sequence, "weight_version_starts", None),
         None if queue is None else sequence.output_kind,
-    )  # fmt: skip
+    ))  # fmt: skip
 
 
 def is_session(sequence: Any) -> bool:

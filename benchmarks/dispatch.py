@@ -1,6 +1,6 @@
 """What the flusher does with what has ended, before it is encoded: metrics, goodput, requests, completing the spans.
 
-    python benchmarks/intake.py
+    python benchmarks/dispatch.py
 
 CPU time of the flusher's thread: for a finished span of 15 attributes, 2,500 of them a cycle, as ``shipping.py`` hands
 them over; and for a step of 18 spans and 42 points, with and without 200 collectives, 17 of them a cycle.
@@ -61,7 +61,7 @@ def measure(name: str, make: Callable[[int], tuple[list[Any], int]], cycles: int
         taken = dispatcher.dispatch((), records, is_asked=False, is_all=True, is_last=False)
         times.append((time.thread_time_ns() - began) / count / 1e3)
         del taken  # encoded by now
-        fold.take(cycle)
+        fold.drain(cycle)
     low, median, high = statistics.quantiles(times[5:], n=4)
     return Figure(name, median, low, high, 1.0)
 

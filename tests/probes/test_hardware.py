@@ -9,8 +9,8 @@ import pytest
 
 from otel_rl import guard
 from otel_rl import vocabulary as v
-from otel_rl.probes import node
-from otel_rl.probes.node import HostProbe, NodeProbe
+from otel_rl.probes import hardware
+from otel_rl.probes.hardware import HostProbe, NodeProbe
 from otel_rl.probes.sample import Sample, Totals
 
 
@@ -82,7 +82,7 @@ class Broken:
 @pytest.mark.guarded
 def test_a_vendor_is_one_line_and_takes_no_other_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """What it said before it failed is kept."""
-    monkeypatch.setattr(node, "PROBES", (Broken, HostProbe))
+    monkeypatch.setattr(hardware, "PROBES", (Broken, HostProbe))
     probe = NodeProbe()
     found = [sample.name for sample in probe.read()]
     probe.close()

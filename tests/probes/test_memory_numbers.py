@@ -7,8 +7,8 @@ import os
 import pytest
 
 from otel_rl import vocabulary as v
-from otel_rl.probes.attributes import device_points, memory_attributes
 from otel_rl.probes.memory import Device, Reading
+from otel_rl.probes.memory_numbers import device_points, memory_attributes
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 HOST = {v.RSS_START: 2 * PAGE, v.RSS_END: 4 * PAGE, v.VMS_START: PAGE, v.VMS_END: 3 * PAGE}

@@ -1,32 +1,14 @@
-"""What a finished stage or step still lacks is added off the hot path: memory, and the time that a device took."""
+"""Raw readings of memory become attributes of stages and points of steps, off the hot path."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
 
 from otel_rl import vocabulary
 from otel_rl.analysis.memory import DeviceBytes, composition, stage_peak
 from otel_rl.probes.memory import Device, Reading, host
-from otel_rl.records import Attributes, Labels, Point, Value
-
-if TYPE_CHECKING:
-    from otel_rl.metrics.record import Fold
-
-DEVICE_TIMES: Final = (
-    (vocabulary.DEVICE_DURATION, vocabulary.DEVICE_TIME),
-    (vocabulary.COMM_EXPOSED_TIME, vocabulary.COMM_EXPOSED),
-)
-"""Histograms, and the attributes of stages that they count."""
-
-
-def device_duration(fold: Fold, attributes: Attributes, labels: Labels) -> None:
-    """Count the time that the device took for a stage, and what of it was exposed communication, as far as known."""
-    for metric, key in DEVICE_TIMES:
-        seconds = attributes.get(key)
-        if isinstance(seconds, float):
-            fold.durations(metric, (seconds,), labels)
+from otel_rl.records import Point, Value
 
 
 @lru_cache(256)
@@ -35,8 +17,7 @@ def memory_attributes(before: Reading | None, after: Reading | None) -> Mapping[
 
     A reading of the host is at most 10 ms old (``probes.memory.FRESH_NS``), so both ends of a short stage may say the
     same; that of a device is the stage's own. A peak is exact only where the stage raised the process's own peak: then
-    the new peak is the stage's. Otherwise the larger end is a lower bound; no peak is reset for it (``probes/peaks.py``
-    does, if asked to).
+    the new peak is the stage's. Otherwise the larger end is a lower bound; no peak is reset for it.
     """
     if before is None or after is None:
         return {}
@@ -79,7 +60,7 @@ def _device_attributes(start: Device | None, end: Device) -> dict[str, Value]:
 
 
 def device_points(device: Device, usage: tuple[int, int] | None, time_ns: int) -> Iterator[Point]:
-    """Say what the memory of a device consisted of at the end of a step; what is not known is left out."""
+    """Return what the memory of a device consisted of at the end of a step; what is not known is left out."""
     free, total = usage or (None, None)
     is_counted = device.active is None or device.active >= device.allocated  # cudaMallocAsync leaves them at 0
     split = device.inactive_split if is_counted else None
