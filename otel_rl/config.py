@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from dataclasses import field as dataclass_field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args
 from urllib.parse import unquote
@@ -75,17 +76,10 @@ def _whole(text: str, least: int, allowed: str) -> int:
     return number
 
 
-def _positive(text: str) -> int:
-    return _whole(text, 1, "a whole number above 0")
-
-
-def _cap(text: str) -> int:
-    """Read the cap of a journal; a segment, which is an eighth of it, has to hold a request of 1 MiB."""
-    return _whole(text, 8 * MIB, f"a whole number of bytes, at least {8 * MIB} (8 MiB)")
-
-
-def _count(text: str) -> int:
-    return _whole(text, 0, "a whole number, 0 or above")
+_count = partial(_whole, least=0, allowed="a whole number, 0 or above")
+_positive = partial(_whole, least=1, allowed="a whole number above 0")
+_cap = partial(_whole, least=8 * MIB, allowed=f"a whole number of bytes, at least {8 * MIB} (8 MiB)")
+"""The cap of a journal: a segment, which is an eighth of it, has to hold a request of 1 MiB."""
 
 
 def _limit(text: str) -> int:
@@ -275,7 +269,6 @@ class Config:
 
     @property
     def is_exponential(self) -> bool:
-        """Whether histograms are exponential."""
         return self.histograms == EXPONENTIAL
 
     @property
@@ -285,7 +278,6 @@ class Config:
 
     @property
     def active(self) -> bool:
-        """Whether to record at all."""
         return self.enabled and not self.disabled
 
 

@@ -75,7 +75,6 @@ class MaskSums:
         return self.true / self.size if self.size else None
 
     def joined(self, other: MaskSums) -> MaskSums:
-        """Return the sums of two parts of a batch."""
         return MaskSums(*map(add, astuple(self), astuple(other)))
 
 
@@ -167,7 +166,6 @@ class Pairs:
     """One for each lag."""
 
     def joined(self, other: Pairs) -> Pairs:
-        """Return both parts together."""
         return Pairs(
             self.count + other.count,
             self.absolute + other.absolute,
@@ -179,7 +177,6 @@ class Pairs:
 
     @property
     def sums(self) -> LogprobSums:
-        """The numbers that the ledger keeps."""
         count = max(1, self.count)
         low, at, high = (moments.correlation for moments in self.moments)
         return LogprobSums(

@@ -59,7 +59,6 @@ class Goodput:
 
     @property
     def wall_ns(self) -> int:
-        """The sum of all kinds."""
         return self.productive_ns + self.overhead_ns + self.idle_ns + self.wasted_ns + self.other_ns
 
 

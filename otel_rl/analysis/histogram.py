@@ -24,7 +24,6 @@ class Histogram:
 
     @property
     def count(self) -> int:
-        """The number of values."""
         return sum(self.counts)
 
     def plus(self, other: Histogram) -> Histogram:

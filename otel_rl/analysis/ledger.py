@@ -20,6 +20,17 @@ FieldT = TypeVar("FieldT")
 Masked = tuple[MaskSums | None, TokenSums | None]
 """A mask, and the tokens under it."""
 
+LOGPROB_MEAN_ABS: Final = 0.2
+"""Larger differences are faults; smaller ones are rounding, other kernels and a policy a few updates old.
+
+Healthy runs show 0.01 to 0.04, a shift by one about 1.
+"""
+ZERO_SHARE: Final = 0.01
+LAG_MARGIN: Final = 0.1
+"""Logprobs are shifted if the correlation at another lag is higher by this."""
+LEAST_TOKENS: Final = 16
+"""Logprobs of fewer tokens are not judged."""
+
 
 class Fault(Enum):
     """Kinds of mismatches, in words for a person."""
@@ -35,22 +46,6 @@ class Fault(Enum):
     SHIFTED_LOGPROBS = "logprobs shifted by one"
     ZERO_LOGPROBS = "logprobs padded with zeros"
     OTHER_LOGPROBS = "logprobs of rollout and training far apart"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """Differences above these are faults; below are rounding, other kernels and a policy a few updates old."""
-
-    logprob_mean_abs: float = 0.2
-    """Healthy runs show 0.01 to 0.04, a shift by one about 1."""
-    zero_share: float = 0.01
-    lag_margin: float = 0.1
-    """Logprobs are shifted if the correlation at another lag is higher by this."""
-    tokens: int = 16
-    """Logprobs of fewer tokens are not judged."""
-
-
-DEFAULTS: Final = Limits()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,12 +79,11 @@ class Mismatch(Generic[RankT]):
     """Number of ranks that recorded the step."""
 
 
-def check(passages: Iterable[Passage[RankT]], limits: Limits = DEFAULTS) -> list[Mismatch[RankT]]:
+def check(passages: Iterable[Passage[RankT]]) -> list[Mismatch[RankT]]:
     """Find every mismatch, in the order of steps.
 
     Args:
         passages: those of one rank and step in the order in which its batch passed the boundaries.
-        limits: what counts as a fault.
     """
     batches: defaultdict[int, defaultdict[RankT, list[Passage[RankT]]]] = defaultdict(lambda: defaultdict(list))
     for passage in passages:
@@ -98,22 +92,22 @@ def check(passages: Iterable[Passage[RankT]], limits: Limits = DEFAULTS) -> list
     for step, by_rank in sorted(batches.items()):
         who: defaultdict[tuple[str, Fault], list[RankT]] = defaultdict(list)
         for rank, batch in by_rank.items():
-            for boundary, fault in dict.fromkeys(_faults(batch, limits)):
+            for boundary, fault in dict.fromkeys(_faults(batch)):
                 who[boundary, fault].append(rank)
         found += [Mismatch(step, *place, tuple(ranks), len(by_rank)) for place, ranks in who.items()]
     return found
 
 
-def inspect(passage: Passage[RankT], limits: Limits = DEFAULTS) -> list[Fault]:
+def inspect(passage: Passage[RankT]) -> list[Fault]:
     """Return what is wrong with one passage by itself."""
     faults = [Fault.SHAPE] if passage.misfit else []
     faults += [Fault.NONFINITE] if passage.nonfinite else []
-    return faults + (_logprob_faults(passage.logprobs, limits, passage.is_updated) if passage.logprobs else [])
+    return faults + (_logprob_faults(passage.logprobs, passage.is_updated) if passage.logprobs else [])
 
 
-def _faults(batch: Sequence[Passage[RankT]], limits: Limits) -> Iterator[tuple[str, Fault]]:
+def _faults(batch: Sequence[Passage[RankT]]) -> Iterator[tuple[str, Fault]]:
     for passage in batch:
-        for fault in inspect(passage, limits):
+        for fault in inspect(passage):
             yield passage.boundary, fault
     yield from _between([(passage, passage.shape) for passage in batch], _shape_fault)
     masks = list(
@@ -173,18 +167,18 @@ def _mask_fault(left: Masked, right: Masked) -> Fault | None:
     return None if is_same and tokens and tokens_after else Fault.OTHER_MASK  # padded differently: compare tokens
 
 
-def _logprob_faults(found: LogprobSums, limits: Limits, is_updated: bool) -> list[Fault]:
-    if found.count < limits.tokens:
+def _logprob_faults(found: LogprobSums, is_updated: bool) -> list[Fault]:
+    if found.count < LEAST_TOKENS:
         return []
-    faults = [Fault.ZERO_LOGPROBS] if found.zeros > limits.zero_share * found.count else []
-    if found.mean_abs <= limits.logprob_mean_abs:
+    faults = [Fault.ZERO_LOGPROBS] if found.zeros > ZERO_SHARE * found.count else []
+    if found.mean_abs <= LOGPROB_MEAN_ABS:
         return faults
-    if _is_shifted(found, limits):
+    if _is_shifted(found):
         return [*faults, Fault.SHIFTED_LOGPROBS]
     return faults or ([] if is_updated else [Fault.OTHER_LOGPROBS])
 
 
-def _is_shifted(found: LogprobSums, limits: Limits) -> bool:
+def _is_shifted(found: LogprobSums) -> bool:
     aligned = found.correlations[LAGS.index(0)]
     best = max((value for value in found.correlations if value is not None), default=0.0)
-    return found.lag not in (None, 0) and best - (aligned or 0.0) > limits.lag_margin
+    return found.lag not in (None, 0) and best - (aligned or 0.0) > LAG_MARGIN

@@ -47,12 +47,10 @@ class Straggler(Generic[RankT]):
 
     @property
     def is_at_times(self) -> bool:
-        """Whether it is slow in fewer than half of the steps that have the stage."""
         return is_at_times(self.slow_steps, self.steps)
 
     @property
     def is_mean(self) -> bool:
-        """Whether the cost is a part of the mean step, since not every step has it."""
         return is_mean(self.slow_steps, self.steps, self.all_steps)
 
 

@@ -43,7 +43,7 @@ class Composition:
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryPeak:
+class PeakBounds:
     """The highest value within a stage, bytes: exact, or bounds of it."""
 
     low: int
@@ -66,7 +66,7 @@ def composition(reading: DeviceBytes) -> Composition:
     )
 
 
-def stage_peak(peak_before: int, peak_after: int, before: int, after: int) -> MemoryPeak:
+def stage_peak(peak_before: int, peak_after: int, before: int, after: int) -> PeakBounds:
     """Bound the peak within a stage by readings at its ends, without a reset in between.
 
     Args:
@@ -76,18 +76,18 @@ def stage_peak(peak_before: int, peak_after: int, before: int, after: int) -> Me
         after: at the end.
     """
     if peak_after > peak_before:
-        return MemoryPeak(peak_after, peak_after)
+        return PeakBounds(peak_after, peak_after)
     if peak_after < peak_before:  # the program has reset it meanwhile, and what was before that is not known
-        return MemoryPeak(max(before, after, peak_after), UNKNOWN)
-    return MemoryPeak(max(before, after), max(before, after, peak_before))
+        return PeakBounds(max(before, after, peak_after), UNKNOWN)
+    return PeakBounds(max(before, after), max(before, after, peak_before))
 
 
-def activation_peak(peak: MemoryPeak, allocated_before_forward: int) -> MemoryPeak:
+def activation_peak(peak: PeakBounds, allocated_before_forward: int) -> PeakBounds:
     """Return what forward and backward add at their peak: activations, gradients, temporaries.
 
     It is a little low if the backward freed what was live before.
     """
-    return MemoryPeak(max(0, peak.low - allocated_before_forward), max(0, peak.high - allocated_before_forward))
+    return PeakBounds(max(0, peak.low - allocated_before_forward), max(0, peak.high - allocated_before_forward))
 
 
 def cache_peak(cache_bytes: int, usage: float) -> int:

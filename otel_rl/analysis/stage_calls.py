@@ -56,7 +56,6 @@ class StageCall(Generic[RankT]):
 
     @property
     def inside_ns(self) -> int:
-        """Known time in collectives."""
         return self.comm_ns + (self.hidden_ns or 0)
 
     @property
@@ -66,7 +65,6 @@ class StageCall(Generic[RankT]):
 
     @property
     def is_separable(self) -> bool:
-        """Whether its own time is known."""
         return self.hidden_ns is not None or self.device_ns is not None
 
     @property
@@ -88,7 +86,6 @@ class StageCall(Generic[RankT]):
 
 
 def by_step(calls: Iterable[StageCall[RankT]]) -> dict[int, list[StageCall[RankT]]]:
-    """Group calls by step."""
     steps: defaultdict[int, list[StageCall[RankT]]] = defaultdict(list)
     for call in calls:
         steps[call.step].append(call)

@@ -66,7 +66,6 @@ class RankSpan(NamedTuple):
 
     @property
     def duration_ns(self) -> int:
-        """End minus begin, never negative."""
         return max(0, self.end_ns - self.begin_ns)
 
     def within(self, container: RankSpan) -> RankSpan:

@@ -36,7 +36,6 @@ class Step:
 
     @property
     def time_ns(self) -> int:
-        """The step time."""
         return self.end_ns - self.begin_ns
 
 

@@ -137,7 +137,6 @@ def _places_of_trained(names: list[str], first: int, layers: int) -> set[int]:
 
 
 def _place(name: str) -> int:
-    """Return where in its layer a parameter is used; unknown names come first."""
     known = (place for place, pattern in enumerate(ORDER) if pattern.search(name))
     part = INTO_ATTENTION if ATTENTION.search(name) else INTO_MLP if EXPERTS.search(name) else 0
     return next(known, part)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from otel_rl import vocabulary
-from otel_rl.analysis.memory import MemoryPeak, activation_peak, stage_peak
+from otel_rl.analysis.memory import PeakBounds, activation_peak, stage_peak
 from otel_rl.comm.collectives import Collective, Forgotten, StageCollectives
 from otel_rl.guard import attempt
 from otel_rl.metrics.record import Fold
@@ -187,22 +187,22 @@ def _uses_device(stage: Stage) -> bool:
     return (after is not None and after[1] is not None) or vocabulary.DEVICE_TIME in (stage.attributes or NOTHING)
 
 
-def _peak(forward: Stage, backward: Stage) -> MemoryPeak | None:
+def _peak(forward: Stage, backward: Stage) -> PeakBounds | None:
     within = [_within(stage) for stage in (forward, backward)]
     known = [one for one in within if one is not None]
     first = forward.before and forward.before[1]
     ends = [stage.before and stage.before[1] for stage in (forward, backward)]
     if first is None or len(known) < len(within) or len({end and end.device for end in ends}) > 1:
         return None
-    both = MemoryPeak(max(one.low for one in known), max(one.high for one in known))
+    both = PeakBounds(max(one.low for one in known), max(one.high for one in known))
     return activation_peak(both, first.allocated)
 
 
-def _within(stage: Stage) -> MemoryPeak | None:
+def _within(stage: Stage) -> PeakBounds | None:
     attributes = stage.attributes or {}
     own = attributes.get(vocabulary.ALLOCATED_PEAK)
     if isinstance(own, int) and attributes.get(vocabulary.ALLOCATED_PEAK_EXACT) is True:
-        return MemoryPeak(own, own)
+        return PeakBounds(own, own)
     start, end = stage.before and stage.before[1], stage.after and stage.after[1]
     if start is None or end is None:
         return None

@@ -1,4 +1,4 @@
-"""The numbers of the ledger on numpy arrays; ``analysis/checksums.py`` defines them, and tests compare the two.
+"""The numbers of the ledger on numpy arrays; ``analysis/checksums.py`` defines them, and tests compare them with lists.
 
 B rows, T columns. Runs in the flusher; numpy lets go of the interpreter's lock in large arrays.
 """

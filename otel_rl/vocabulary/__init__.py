@@ -17,7 +17,7 @@ from otel_rl.vocabulary.performance import *
 from otel_rl.vocabulary.requests import *
 from otel_rl.vocabulary.resource import *
 from otel_rl.vocabulary.self import *
-from otel_rl.vocabulary.span_attributes import *
+from otel_rl.vocabulary.span_keys import *
 from otel_rl.vocabulary.stages import *
 
 STAGES: Final = {one.name: one for one in DEFINITIONS if isinstance(one, StageName)}

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_rl.analysis.checksums import LogprobSums, MaskSums, shape_checksum
-from otel_rl.analysis.ledger import Fault, Limits, Mismatch, Passage, check, inspect
+from otel_rl.analysis.ledger import Fault, Mismatch, Passage, check, inspect
 from tests.ledger_sums import logprob_sums, mask_sums, nonfinite, token_sums
 
 WIDTH = 24
@@ -209,11 +209,11 @@ def test_ranks_and_steps_are_never_compared_with_each_other() -> None:
 
 
 def test_logprobs_far_apart_for_no_known_reason() -> None:
-    """No shift, no zeros; a handful of tokens is not judged, and the limit is the user's."""
+    """No shift, no zeros; neither a handful of tokens nor a small difference is judged."""
     found = LogprobSums(100, 0.5, 0.5, 0.6, 0, (0.1, 0.99, 0.1))
     assert [Fault.OTHER_LOGPROBS] == inspect(Passage(step=0, rank=0, boundary="train", logprobs=found))
-    assert [] == inspect(Passage(step=0, rank=0, boundary="train", logprobs=found), Limits(logprob_mean_abs=0.6))
-    assert [] == inspect(Passage(step=0, rank=0, boundary="train", logprobs=found), Limits(logprob_mean_abs=0.5))
+    near = LogprobSums(100, 0.2, 0.5, 0.6, 0, (0.1, 0.99, 0.1))
+    assert [] == inspect(Passage(step=0, rank=0, boundary="train", logprobs=near))
     few = LogprobSums(16, 0.5, 0.5, 0.6, 0, (None, None, None))
     assert [Fault.OTHER_LOGPROBS] == inspect(Passage(step=0, rank=0, boundary="train", logprobs=few))
     few = LogprobSums(15, 9.0, 9.0, 9.0, 15, (None, None, None))
@@ -226,9 +226,8 @@ def test_what_is_not_enough_for_a_name() -> None:
     """A lag that is hardly better is no shift, and one zero of a hundred no padding."""
     found = LogprobSums(100, 0.5, 0.5, 0.6, 0, (0.6, 0.5, 0.1))
     assert [Fault.OTHER_LOGPROBS] == inspect(Passage(step=0, rank=0, boundary="train", logprobs=found))
-    assert [Fault.SHIFTED_LOGPROBS] == inspect(
-        Passage(step=0, rank=0, boundary="train", logprobs=found), Limits(lag_margin=0.05)
-    )
+    better = LogprobSums(100, 0.5, 0.5, 0.6, 0, (0.61, 0.5, 0.1))
+    assert [Fault.SHIFTED_LOGPROBS] == inspect(Passage(step=0, rank=0, boundary="train", logprobs=better))
     zero = [LogprobSums(100, 0.1, 0.1, 0.6, zeros, (0.1, 0.99, 0.1)) for zeros in (1, 2)]
     faults = [inspect(Passage(step=0, rank=0, boundary="train", logprobs=one)) for one in zero]
     assert [[], [Fault.ZERO_LOGPROBS]] == faults

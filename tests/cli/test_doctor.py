@@ -10,7 +10,6 @@ from typing import Literal
 import grpc
 import pytest
 from google.protobuf.internal import api_implementation
-from otel_rl.sidecar.follow import Position
 from rich.console import Console
 from typer.testing import CliRunner
 
@@ -28,6 +27,7 @@ from otel_rl.journal.read import open_run
 from otel_rl.journal.write import Writer
 from otel_rl.report.format import size
 from otel_rl.sidecar.ship.progress import ShipProgress, load, save
+from otel_rl.sidecar.streams import Position
 from tests.fixtures import Recording
 from tests.made_runs import Plan, write_run
 from tests.sink import Answer, Tls, make_certificates, sink

@@ -1,4 +1,4 @@
-"""Attributes of spans."""
+"""Keys of the attributes of spans."""
 
 from __future__ import annotations
 
