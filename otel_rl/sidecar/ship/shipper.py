@@ -261,7 +261,7 @@ class Shipper:
             self._max_bytes = min(self._max_bytes * 21 // 20 + 1, MAX_REQUEST)
 
     def _split(self, part: Frames) -> list[Frames]:
-        """Split a request in two; nothing where it is one record, or no OTLP."""
+        """Split a request in two; return nothing if it is one record, or no OTLP."""
         if len(part) > 1:
             middle = len(part) // 2
             return [part[:middle], part[middle:]]
