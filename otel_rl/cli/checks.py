@@ -126,11 +126,7 @@ def settings_rows() -> list[Finding]:
 
 
 def standard_variables(honoured: Collection[str]) -> list[Finding]:
-    """Return the OTEL_ variables that are set, and of each whether it is honoured, ignored or without effect.
-
-    Args:
-        honoured: variables that are read besides those of the settings.
-    """
+    """Return the OTEL_ variables that are set, and of each whether it is honoured, ignored or without effect."""
     honoured = {row.variable for row in settings()} | set(LIMITS) | READ_ELSEWHERE | set(honoured)
     without = ignored() | sending.ignored()
     found = []

@@ -42,14 +42,7 @@ class Node:
         mine: Callable[[WriterIdentity], bool],
         say: Callable[[str], None],
     ) -> None:
-        """Prepare; nothing is read or sent yet.
-
-        Args:
-            directory: of the run.
-            targets: where each signal goes; one without a target is not sent.
-            mine: whether this process ships what a writer wrote.
-            say: takes lines for people.
-        """
+        """Prepare; ``mine`` tells whether this process ships what a writer wrote, ``say`` takes lines for people."""
         self.directory = directory
         self._stop = threading.Event()
         self.shippers: dict[Signal, Shipper] = {

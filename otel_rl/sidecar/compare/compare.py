@@ -39,13 +39,7 @@ class RankComparer:
     """Compares the ranks whose journals lie in a directory; one thread."""
 
     def __init__(self, directory: Path, identity: WriterIdentity, say: Callable[[str], None]) -> None:
-        """Begin where an earlier sidecar ended.
-
-        Args:
-            directory: of the run.
-            identity: of this sidecar.
-            say: takes lines for people.
-        """
+        """Begin where an earlier sidecar ended."""
         self._identity = identity
         self._say = say
         self._emitter = Emitter(directory, identity)

@@ -81,13 +81,7 @@ class Emitter:
     def emit(
         self, steps: Mapping[int, ComparedStep], readable: Collection[int], known: Mapping[str, Collection[int]]
     ) -> None:
-        """Make the records of one step.
-
-        Args:
-            steps: of the step, by rank.
-            readable: all ranks whose journals can be read.
-            known: the ranks that were ever seen in each process group.
-        """
+        """Make the records of one step; ``known`` are the ranks that were ever seen in each process group."""
         world_size = max(step.world_size for step in steps.values())
         scope = "run" if 0 < world_size <= len(readable) else "node"
         waits: defaultdict[int, list[Wait]] = defaultdict(list)

@@ -65,9 +65,6 @@ class SpanTail:
     def read(self, keys: Collection[str]) -> Iterator[list[SpanView]]:
         """Return the spans of one frame after the other, as far as there are whole frames.
 
-        Args:
-            keys: attributes to decode.
-
         Raises:
             OSError: a segment cannot be read.
         """

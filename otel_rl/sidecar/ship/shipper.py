@@ -79,15 +79,7 @@ class Shipper:
     def __init__(
         self, signal: Signal, client: Client, budget: TraceBudget, say: Callable[[str], None], stop: Event | None = None
     ) -> None:
-        """Prepare.
-
-        Args:
-            signal: which one.
-            client: sends a request.
-            budget: chooses what of a trace is sent.
-            say: takes lines for people.
-            stop: once it is set, no further request is begun.
-        """
+        """Prepare; ``say`` takes lines for people, and no request is begun once ``stop`` is set."""
         self.signal = signal
         self.failure = ""
         """Why nothing is sent at present."""
