@@ -132,13 +132,7 @@ class Node:
     # --- scanning -----------------------------------------------------------------------------------------------------
 
     def update(self) -> None:
-        """Find new journals and segments, see who died, and save the progress now and then.
-
-        Cost: 10 us a segment; at most a twentieth of the time.
-
-        Raises:
-            OSError: the directory cannot be listed.
-        """
+        """Find new journals, segments and the dead, and save the progress now and then. Cost: 10 us a segment."""
         now = monotonic()
         if now >= self._scan_at:
             self._scan()

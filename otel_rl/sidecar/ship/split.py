@@ -27,11 +27,7 @@ FIELDS: Final[dict[Signal, tuple[str, str, str]]] = {
 
 
 def records(signal: Signal, payload: bytes) -> list[Record]:
-    """Return the records of a request; of metrics each with all its points.
-
-    Raises:
-        DecodeError: it is none.
-    """
+    """Return the records of a request; of metrics each with all its points."""
     resources, scopes, items = FIELDS[signal]
     return [
         (resource, scope, item)
@@ -42,11 +38,7 @@ def records(signal: Signal, payload: bytes) -> list[Record]:
 
 
 def halves(signal: Signal, payload: bytes) -> list[tuple[bytes, int]]:
-    """Return the two halves of a request with their numbers of spans, points or log records; nothing of one record.
-
-    Raises:
-        DecodeError: it is no request.
-    """
+    """Return the two halves of a request with their numbers of spans, points or log records; nothing of one record."""
     found = records(signal, payload)
     middle = len(found) // 2
     return [(build(signal, part), _count(signal, part)) for part in (found[:middle], found[middle:]) if middle]
