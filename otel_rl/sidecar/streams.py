@@ -43,7 +43,7 @@ class JournalStream:
         self.files: dict[int, Path] = {}
         """Segments that exist, by number; replaced as a whole when the directory was listed again."""
         self.held: Path | None = None
-        """What its writer holds of the signal (``journal/held.py``)."""
+        """What its writer has spooled of the signal."""
         self._sizes: dict[int, int] = {}
         """Of the segments that are not written any more, so that ten thousand of them are not read each time."""
 
@@ -77,9 +77,9 @@ class JournalStream:
         return end
 
     def adopt(self) -> None:
-        """Make what a dead writer held the next segment, unless it had begun to journal it.
+        """Make what a dead writer has spooled the next segment, unless it had begun to journal it.
 
-        If it was only taken for dead it journals that as well: spans then come twice, in two traces.
+        If it only seemed dead, it journals that as well: spans then come twice, in two traces.
         """
         if self.held is not None and not any(is_own(entry.item) for entry in self.entries(Position(), finished=True)):
             number = max(self.files, default=-1) + 1

@@ -97,7 +97,7 @@ class RankComparer:
         for aligned in self._alignment.complete(monotonic(), living):
             self._counts[self._compare(aligned)] += 1
         self._work_at = monotonic() + min(2 * max(monotonic() - began - WORK_S, 0), PAUSE_S)
-        return self._emitter.take()
+        return self._emitter.made()
 
     def skip(self) -> None:
         """Skip everything that was written until now, and forget the steps that wait."""

@@ -108,7 +108,7 @@ class Emitter:
             points = [*self._waited(step, waited_ns.get(rank, 0), scope), *_slow(step, of_named, scope)]
             self._points += encoder.encode_metrics(points)
 
-    def take(self) -> list[Request]:
+    def made(self) -> list[Request]:
         """Return what was made: the points after the spans, since they say how far all this is done."""
         made, self._spans, self._points = self._spans + self._points, [], []
         return made
