@@ -9,7 +9,6 @@ import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Collection
-from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -20,7 +19,6 @@ from google.protobuf.internal import api_implementation
 from otel_rl import vocabulary as v
 from otel_rl.config import LIMITS, OF_COLLECTOR, ignored, may_be_key, settings, unknown_variables
 from otel_rl.integrations import AUTO, registered
-from otel_rl.journal.filesystem import make_directory
 from otel_rl.journal.frame import Signal
 from otel_rl.journal.otlp import encode
 from otel_rl.journal.read import Journal, Run
@@ -128,11 +126,7 @@ def settings_rows() -> list[Finding]:
 
 
 def standard_variables(honoured: Collection[str]) -> list[Finding]:
-    """Return the OTEL_ variables that are set, and of each whether it is honoured, ignored or without effect.
-
-    Args:
-        honoured: variables that are read besides those of the settings.
-    """
+    """Return the OTEL_ variables that are set, and of each whether it is honoured, ignored or without effect."""
     honoured = {row.variable for row in settings()} | set(LIMITS) | READ_ELSEWHERE | set(honoured)
     without = ignored() | sending.ignored()
     found = []
@@ -175,21 +169,15 @@ def compiled() -> Finding:
 
 
 def journal_root(root: Path) -> list[Finding]:
-    """Try to write where runs are kept, and leave nothing there."""
-    made: list[Path] = []
+    """Try to write where runs are kept, or in the nearest folder that exists, and leave nothing there."""
     try:
-        made += [parent for parent in (root, *root.parents) if not parent.exists()]
-        make_directory(root)
-        with tempfile.TemporaryFile(dir=root) as file:
+        existing = next(folder for folder in (root, *root.parents) if folder.exists())
+        with tempfile.TemporaryFile(dir=existing) as file:
             file.write(b"otel_rl")
             file.flush()
-        free = shutil.disk_usage(root).free
+        free = shutil.disk_usage(existing).free
     except OSError as error:
         return [Finding("wrong", "journal", f"cannot write below {root}: {error.strerror}")]
-    finally:
-        with suppress(OSError):  # another process has put something there
-            for directory in made:
-                directory.rmdir()
     rows = [Finding("ok", "journal", f"{root} is writable, {size(free)} free")]
     if free < LEAST_FREE_BYTES:
         rows.append(Finding("wrong", "free space", f"only {size(free)} left below {root}"))

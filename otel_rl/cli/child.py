@@ -31,10 +31,10 @@ def run_child(command: Sequence[str], environ: Mapping[str, str]) -> int:
     """
     if not command[0]:  # posix_spawn says that with a ValueError
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
-    environ = {name: value for name, value in environ.items() if name}  # nor does it take `=x`, which a shell hands on
+    environ = {name: value for name, value in environ.items() if name}  # nor does it accept `=x`
     watched = {*FORWARDED, signal.SIGCHLD}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
-    of_children = signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # where it is ignored nobody learns the code
+    of_children = signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if it is ignored the code is lost
     try:
         pid = os.posix_spawnp(command[0], list(command), environ, setsigmask=before, setsigdef=IGNORED_BY_PYTHON)
         code = _wait(pid, watched)

@@ -96,13 +96,7 @@ def _head(run: Run, points: Points, console: Console) -> str:
 
 
 def conclude(find: Callable[[], list[Run]], root: Path, *, quiet: bool) -> None:
-    """Print the verdict and where the run lies, on standard error, in ``LIMIT_S`` at most.
-
-    Args:
-        find: returns the runs, the one that is shown first.
-        root: where runs are kept.
-        quiet: no verdict.
-    """
+    """Print the verdict, unless quiet, and where the runs lie, on standard error, in ``LIMIT_S`` at most."""
     found = Conclusion(quiet=quiet)
 
     def read() -> None:

@@ -80,19 +80,19 @@ def drop(descriptor: int) -> None:
 
 
 def leave(message: str, code: int) -> NoReturn:
-    """Say in one line why a command fails, and end it."""
+    """End a command with one line that says why it fails."""
     complain(message)
     raise typer.Exit(code)
 
 
 def complain(message: str) -> None:
-    """Say one line on standard error, where that can be written."""
+    """Print one line on standard error, if that can be written."""
     with suppress(OSError, SystemExit):  # rich leaves when a pipe is broken
         stderr().print(f"otel-rl: {printable(message)}", soft_wrap=True)
 
 
 def reason(error: OSError | UnicodeError | MemoryError) -> str:
-    """Say what went wrong without the name of an exception."""
+    """Return what went wrong, without the name of an exception."""
     if isinstance(error, MemoryError):
         return "there is not enough memory for this"
     if isinstance(error, OSError) and error.strerror:

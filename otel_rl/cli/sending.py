@@ -28,13 +28,7 @@ JOIN_S: Final = 2.0
 
 @contextmanager
 def sending(root: Path, run_id: str, config: Config) -> Iterator[Keeper | None]:
-    """Keep a sidecar of a run alive within the block; yields who does it, None if nothing is to be sent.
-
-    Args:
-        root: of the runs.
-        run_id: the run's name, empty if it is not known.
-        config: may forbid it.
-    """
+    """Keep a sidecar of a run alive within the block; yields who does it, None if nothing is to be sent."""
     keeper = None
     if config.active and config.sidecar:
         with suppress(ConfigurationError), guard("see where to send"):  # the trainer and the doctor say what is wrong

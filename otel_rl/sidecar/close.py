@@ -29,12 +29,6 @@ def close_left_open(
 ) -> list[OtlpRequest]:
     """Make the spans of the stages that a dead writer left open; the same bytes each time.
 
-    Args:
-        directory: of the run.
-        identity: of the writer.
-        streams: of the writer, all signals.
-        closed: ids of the spans that were closed before.
-
     Cost: reads the writer's journal, without its metrics if it left nothing open.
     """
     everywhere = [*streams, *_redirected(directory, identity.writer)]

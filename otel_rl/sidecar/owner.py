@@ -43,7 +43,7 @@ class Owner:
         return is_ours
 
     def release(self) -> None:
-        """Give the claim back."""
+        """Remove the claim."""
         with suppress(OSError):
             if WriterIdentity.from_json(self.path.read_bytes()) == self.identity:
                 self.path.unlink()

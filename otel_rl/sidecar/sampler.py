@@ -25,30 +25,30 @@ class Sampler:
         self._answer_s = answer_s
         self._asked: SimpleQueue[bool] = SimpleQueue()
         self._answers: SimpleQueue[list[Sample]] = SimpleQueue()
-        self._waits = self._said = False
+        self._is_pending = self._has_said = False
         self._say_from = monotonic() + FIRST_S
         self._thread = threading.Thread(target=self._work, name="sample", daemon=True)
         self._thread.start()
 
     def read(self) -> list[Sample]:
         """Sample the node; return nothing while an earlier reading hangs, whose numbers would be old."""
-        deadline = monotonic() + self._answer_s
-        while True:
-            is_old = self._waits
-            if not is_old:
-                self._asked.put(True)
-            try:
-                found = self._answers.get(timeout=max(deadline - monotonic(), 0))
-            except Empty:
-                self._waits = True
-                if not self._said and monotonic() >= self._say_from:
-                    self._said = True
-                    say("Hardware metrics are paused: the driver does not respond.")
-                return []
-            self._waits = self._said = False
-            self._say_from = 0.0
-            if not is_old:
-                return found
+        if self._is_pending and self._answer() is None:
+            return []
+        self._asked.put(True)
+        return self._answer() or []
+
+    def _answer(self) -> list[Sample] | None:
+        try:
+            found = self._answers.get(timeout=self._answer_s)
+        except Empty:
+            self._is_pending = True
+            if not self._has_said and monotonic() >= self._say_from:
+                self._has_said = True
+                say("Hardware metrics are paused: the driver does not respond.")
+            return None
+        self._is_pending = self._has_said = False
+        self._say_from = 0.0
+        return found
 
     def close(self) -> None:
         """End; a driver that hangs is given up."""

@@ -204,7 +204,7 @@ def _check_certificates(read: _Variables, authority: Path | None, key: Path | No
         raise read.error("CERTIFICATE", "it holds no certificate in PEM that can be read") from error
     try:
         if certificate:
-            context.load_cert_chain(certificate, key, password="")  # nobody is asked for one
+            context.load_cert_chain(certificate, key, password="")  # none is asked for
     except OSError as error:
         why = "it holds no certificate in PEM, or there is no key to it without a password"
         raise read.error("CLIENT_CERTIFICATE", why) from error

@@ -42,14 +42,7 @@ class Node:
         mine: Callable[[WriterIdentity], bool],
         say: Callable[[str], None],
     ) -> None:
-        """Prepare; nothing is read or sent yet.
-
-        Args:
-            directory: of the run.
-            targets: where each signal goes; one without a target is not sent.
-            mine: whether this process ships what a writer wrote.
-            say: takes lines for people.
-        """
+        """Prepare; ``mine`` tells whether this process ships what a writer wrote, ``say`` takes lines for people."""
         self.directory = directory
         self._stop = threading.Event()
         self.shippers: dict[Signal, Shipper] = {
@@ -139,13 +132,7 @@ class Node:
     # --- scanning -----------------------------------------------------------------------------------------------------
 
     def update(self) -> None:
-        """Find new journals and segments, see who died, and save the progress now and then.
-
-        Cost: 10 us a segment; at most a twentieth of the time.
-
-        Raises:
-            OSError: the directory cannot be listed.
-        """
+        """Find new journals, segments and the dead, and save the progress now and then. Cost: 10 us a segment."""
         now = monotonic()
         if now >= self._scan_at:
             self._scan()

@@ -60,15 +60,7 @@ class JournalStream:
         return max(total - (position.offset if position.segment in files else 0), 0)
 
     def entries(self, position: Position, *, finished: bool) -> Iterator[Entry]:
-        """Read on from a position, as far as there are whole frames.
-
-        Args:
-            position: where to begin; a segment that is gone meanwhile is skipped.
-            finished: its writer is dead, so that a torn end is damage and not a frame that is being written.
-
-        Raises:
-            OSError: a segment that is there cannot be read.
-        """
+        """Read on from a position, as far as there are whole frames; once ``finished``, a torn end is damage."""
         files = self.files
         last = max(files, default=0)
         for number in sorted(number for number in files if number >= position.segment):
@@ -76,10 +68,7 @@ class JournalStream:
             yield from _read(files[number], number, offset, grows=number == last and not finished)
 
     def end(self, position: Position) -> Position:
-        """Find the end of the last whole frame that is there now, from a position on.
-
-        Cost: reads the newest segment.
-        """
+        """Return the end of the last whole frame that is there now. Cost: reads the newest segment."""
         last = max(self.files, default=0)
         end = max(position, Position(last, 0))
         for entry in self.entries(end, finished=False):
@@ -111,11 +100,7 @@ class JournalStream:
 
 
 def find_streams(directory: Path) -> dict[tuple[str, Signal], JournalStream]:
-    """Find the streams of a run directory as it is now.
-
-    Raises:
-        OSError: the directory cannot be listed.
-    """
+    """Find the streams of a run directory as it is now."""
     streams: dict[tuple[str, Signal], JournalStream] = {}
     with os.scandir(directory) as entries:
         for entry in entries:

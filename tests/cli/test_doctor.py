@@ -318,7 +318,7 @@ def test_a_file_that_cannot_be_read_hides_nothing_else(root: Path, monkeypatch: 
 
 
 def test_trying_to_write_leaves_nothing_behind(tmp_path: Path) -> None:
-    """Directories that were made for the attempt go again."""
+    """No directory is made."""
     root = tmp_path / "a" / "b"
     assert "ok" == journal_root(root)[0].state
     assert [] == list(tmp_path.iterdir())

@@ -507,6 +507,18 @@ def test_a_piece_that_waits_is_sent_alone(tmp_path: Path) -> None:
         assert (100, rank.spans) == (len(server.ids()), server.spans())
 
 
+def test_what_was_put_off_goes_with_what_came_after_it(tmp_path: Path) -> None:
+    """In one request: a server that takes one of three would never have all of what a sidecar writes."""
+    rank = Rank(tmp_path)
+    before = rank.write(10)
+    with sink("http") as server, shipping(tmp_path, server, "http") as found:
+        server.answer = script(Answer(503))
+        found.work(lambda: len(server.requests) == 1)
+        after = rank.write(10)
+        found.work()
+        assert ({"shipped": 20}, before + after, 2) == (found.counts(), server.ids(), len(server.requests))
+
+
 def test_many_pieces_of_several_writers_come_once(tmp_path: Path) -> None:
     """Where the other side takes small requests, and of those one and then none for a while."""
     ranks = [Rank(tmp_path) for _ in range(2)]

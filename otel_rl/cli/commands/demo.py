@@ -42,7 +42,7 @@ def demo(
     launch = new_launch(os.environ)
     environ = {"OMP_NUM_THREADS": "1", **safe_path(), **os.environ, "OTEL_RL_DIR": str(root), LAUNCH: launch}
     started_ns = time.time_ns()
-    # made here, as a rank that a signal ends removes nothing; one that outlives its launcher may write meanwhile
+    # made here, because a rank that a signal ends removes nothing; one that outlives its launcher may still write
     with TemporaryDirectory(prefix="otel_rl_demo_", ignore_cleanup_errors=True) as scratch:
         code = run_child([*demo_command(ranks, steps), f"--workdir={scratch}"], environ)
     runs = recorded_since(root, started_ns, launch)
@@ -65,6 +65,6 @@ def demo_command(ranks: int, steps: int | None) -> list[str]:
 
 
 def safe_path() -> dict[str, str]:
-    """Keep a `datasets.py` in the working directory from being taken for the package, unless otel_rl lies there too."""
+    """Have a `datasets.py` in the working directory not imported, unless otel_rl lies there too."""
     lies_here = sys.path[0] == str(Path(__file__).parents[3])
     return {} if lies_here else {"PYTHONSAFEPATH": "1"}

@@ -84,7 +84,7 @@ def _to_file(path: Path, texts: Iterable[str]) -> None:
 
 
 def _to_stdout(texts: Iterable[str]) -> bool:
-    """Print lines; say whether all were taken: a reader that goes away (`| head`) ends the command without a word."""
+    """Print lines; return whether all were read: a reader that goes away (`| head`) ends the command silently."""
     try:
         for text in texts:
             sys.stdout.write(f"{text}\n")
@@ -96,7 +96,7 @@ def _to_stdout(texts: Iterable[str]) -> bool:
 
 
 def _with_progress(run: Run, requests: Iterable[tuple[str, int]]) -> Iterator[str]:
-    """Show how far the journal is read, where somebody looks."""
+    """Show on a terminal how far the journal is read."""
     total = sum(segment.size for journal in run.journals for segment in journal.segments)
     columns = (TextColumn("exporting"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
     console = stderr()

@@ -32,7 +32,7 @@ CLOCK_SLACK_S = 60.0
 
 def run(
     command: Annotated[
-        list[str], typer.Argument(metavar="CMD", help="The training command with its arguments, behind `--`.")
+        list[str], typer.Argument(metavar="CMD", help="The training command with its arguments, after `--`.")
     ],
     directory: Directory = None,
     run_id: Annotated[

@@ -37,8 +37,8 @@ def sidecar(
         bool,
         typer.Option(
             "--stay",
-            help="Go on while nobody writes, or stand by while another sidecar ships, until SIGTERM; then send what is "
-            "there and end. For a container.",
+            help="Go on while nothing writes, or stand by while another sidecar ships, until SIGTERM; then send what "
+            "is there and end. For a container.",
         ),
     ] = False,
 ) -> None:

@@ -56,12 +56,7 @@ class Alignment:
         aligned.steps[step.rank] = step
 
     def complete(self, now: float, living: Collection[tuple[Role, int]]) -> list[AlignedStep]:
-        """Remove and return the steps that wait for no living rank any more, those of a role in order.
-
-        Args:
-            now: monotonic, s.
-            living: the ranks that may still write.
-        """
+        """Remove and return the steps that wait for no living rank any more, those of a role in order."""
         found: list[AlignedStep] = []
         for role, waiting in self._waiting.items():
             ranks = [rank for known, rank in living if known == role]

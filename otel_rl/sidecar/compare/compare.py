@@ -39,13 +39,7 @@ class RankComparer:
     """Compares the ranks whose journals lie in a directory; one thread."""
 
     def __init__(self, directory: Path, identity: WriterIdentity, say: Callable[[str], None]) -> None:
-        """Begin where an earlier sidecar ended.
-
-        Args:
-            directory: of the run.
-            identity: of this sidecar.
-            say: takes lines for people.
-        """
+        """Begin where an earlier sidecar ended."""
         self._identity = identity
         self._say = say
         self._emitter = Emitter(directory, identity)
@@ -103,7 +97,7 @@ class RankComparer:
         for aligned in self._alignment.complete(monotonic(), living):
             self._counts[self._compare(aligned)] += 1
         self._work_at = monotonic() + min(2 * max(monotonic() - began - WORK_S, 0), PAUSE_S)
-        return self._emitter.take()
+        return self._emitter.made()
 
     def skip(self) -> None:
         """Skip everything that was written until now, and forget the steps that wait."""

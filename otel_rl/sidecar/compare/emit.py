@@ -80,13 +80,7 @@ class Emitter:
     def emit(
         self, steps: Mapping[int, ComparedStep], readable: Collection[int], known: Mapping[str, Collection[int]]
     ) -> None:
-        """Make the records of one step.
-
-        Args:
-            steps: of the step, by rank.
-            readable: all ranks whose journals can be read.
-            known: the ranks that were ever seen in each process group.
-        """
+        """Make the records of one step; ``known`` are the ranks that were ever seen in each process group."""
         world_size = max(step.world_size for step in steps.values())
         scope = "run" if 0 < world_size <= len(readable) else "node"
         waits: defaultdict[int, list[Wait]] = defaultdict(list)
@@ -113,7 +107,7 @@ class Emitter:
             points = [*self._waited(step, waited_ns.get(rank, 0), scope), *_slow(step, of_named, scope)]
             self._points += encoder.encode_metrics(points)
 
-    def take(self) -> list[OtlpRequest]:
+    def made(self) -> list[OtlpRequest]:
         """Return what was made: the points after the spans, since they say how far all this is done."""
         made, self._spans, self._points = self._spans + self._points, [], []
         return made
@@ -186,11 +180,7 @@ def _rank_of(resource: Attributes) -> _Rank:
 
 
 def _points_before(directory: Path, identity: WriterIdentity) -> Iterator[PointView]:
-    """Return the waits that earlier sidecars counted.
-
-    Raises:
-        OSError: the directory or a journal cannot be read.
-    """
+    """Return the waits that earlier sidecars counted."""
     name = v.SKEW_WAIT.encode()
     for (writer, signal), stream in find_streams(directory).items():
         if signal != "metrics" or not writer.startswith(f"{ROLE}-") or writer == identity.writer:

@@ -140,13 +140,7 @@ class StepCollector:
         """Steps that were removed to make room."""
 
     def add(self, span: SpanView, known_from_ns: int, now: float) -> None:
-        """Add a span, unless its step was skipped or removed.
-
-        Args:
-            span: any span of a training process.
-            known_from_ns: a step that began earlier is not whole.
-            now: monotonic, s.
-        """
+        """Add a span, unless its step was skipped or removed; steps from before ``known_from_ns`` are not whole."""
         writer = span.journal.identity.writer
         if is_request(span) or writer in self.alone:
             return
@@ -182,13 +176,7 @@ class StepCollector:
             self._give_up()
 
     def completed(self, now: float, read: Collection[str], finished: Collection[str] = ()) -> Iterator[ComparedStep]:
-        """Remove and return the steps whose spans are all there, those of a writer in order.
-
-        Args:
-            now: monotonic, s.
-            read: writers whose journals are read to their present end.
-            finished: those of them that are dead.
-        """
+        """Remove and return the steps whose spans are all there, of writers that are read to their end, or are dead."""
         early, self._early = self._early, []
         yield from early
         done = [

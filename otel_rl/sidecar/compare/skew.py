@@ -45,11 +45,6 @@ def longest_waits(
     A collective counts only if every rank of its group whose journal can be read has a span of it. Only the longest
     collectives of a rank are spans, so the one that is missing would be that of the slow rank. If some journals cannot
     be read, a rank without a span may be of the group, unless all its collectives are spans.
-
-    Args:
-        steps: by rank.
-        readable: all ranks whose journals can be read.
-        known: the ranks that were ever seen in each group.
     """
     found: defaultdict[int, list[Wait]] = defaultdict(list)
     cut = {

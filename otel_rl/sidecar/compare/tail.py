@@ -48,13 +48,7 @@ class SpanTail:
         return self.stream.unread(self._position)
 
     def peek(self) -> Attributes | None:
-        """Return the resource of the first spans that know their attempt; None if there are none yet.
-
-        Cost: reads 64 KiB, or more if the first spans are longer, but nothing twice.
-
-        Raises:
-            OSError: a segment cannot be read.
-        """
+        """Return the resource of the first spans that know their attempt; None if there are none yet."""
         for frame in self._first_frames():
             with suppress(DecodeError):
                 for span in views.spans(frame.payload, self._journal, ()):
@@ -63,14 +57,7 @@ class SpanTail:
         return None
 
     def read(self, keys: Collection[str]) -> Iterator[list[SpanView]]:
-        """Return the spans of one frame after the other, as far as there are whole frames.
-
-        Args:
-            keys: attributes to decode.
-
-        Raises:
-            OSError: a segment cannot be read.
-        """
+        """Return the spans of one frame after the other, as far as there are whole frames."""
         if not self.unread:
             return
         self._is_cut |= min(self.stream.files, default=0) > self._position.segment  # they went at the size cap
@@ -87,11 +74,7 @@ class SpanTail:
                     yield list(views.spans(frame.payload, self._journal, keys))
 
     def skip(self) -> None:
-        """Go to the end of what is there now. Cost: reads the newest segment.
-
-        Raises:
-            OSError: a segment cannot be read.
-        """
+        """Go to the end of what is there now. Cost: reads the newest segment."""
         self._position = self.stream.end(self._position)
         self._is_cut = True
 

@@ -220,7 +220,7 @@ class HttpClient:
             advice = UNUSABLE if isinstance(error, ValueError) else _tls_fault(error)  # its text may hold a password
             why = "" if advice else _os_error(error)
             return Outcome("later", reason=type(error).__name__ + (f", {why}" if why else ""), advice=advice)
-        except OSError as error:  # a certificate or key that was there is gone: somebody may be replacing it
+        except OSError as error:  # a certificate or key is gone: it may be being replaced
             return Outcome("later", reason=type(error).__name__, advice=str(error)[:300])
         return self._answered(response)
 
@@ -273,7 +273,7 @@ def _content(path: Path | None) -> bytes | None:
 def _decoded(signal: Signal, content: bytes, kind: str) -> Outcome:
     """Read the answer to a request that was accepted; the page of a proxy or a login, with status 200, accepts nothing.
 
-    Some servers answer with JSON or a word. They have taken the request, and sent again it would be double.
+    Some servers answer with JSON or a word. They accepted the request, and would have it twice if it was sent again.
     """
     shown = kind.partition(";")[0][:80] or "of no type"
     advice = f"the answer is {shown} and not OTLP"

@@ -123,13 +123,7 @@ class ShipProgress:
         return sum(stream.unread(start) - (stream.unread(end) if end else 0) for start, end in ranges)
 
     def first_ns(self, stream: JournalStream) -> int:
-        """Return when the first record that waits was recorded; 0 if none does.
-
-        Cost: reads up to the first whole frame.
-
-        Raises:
-            OSError: it cannot be read.
-        """
+        """Return when the first record that waits was recorded; 0 if none does. Cost: reads up to 4 MiB."""
         with self._lock:
             start = self.ranges[0].start
         for entry in stream.entries(start, finished=False):
@@ -176,11 +170,7 @@ def load(directory: Path, writer: str) -> dict[Signal, ShipProgress]:
 
 
 def save(directory: Path, writer: str, rows: Mapping[Signal, Mapping[str, Any]]) -> None:
-    """Write the rows of a writer's progress, whole or not at all.
-
-    Raises:
-        OSError: they could not be written.
-    """
+    """Write the rows of a writer's progress, whole or not at all."""
     path = shipped_path(directory, writer)
     new = path.with_name(f"{path.name}.new")
     descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)

@@ -79,15 +79,7 @@ class Shipper:
     def __init__(
         self, signal: Signal, client: Client, budget: TraceBudget, say: Callable[[str], None], stop: Event | None = None
     ) -> None:
-        """Prepare.
-
-        Args:
-            signal: which one.
-            client: sends a request.
-            budget: chooses what of a trace is sent.
-            say: takes lines for people.
-            stop: once it is set, no further request is begun.
-        """
+        """Prepare; ``say`` takes lines for people, and no request is begun once ``stop`` is set."""
         self.signal = signal
         self.failure = ""
         """Why nothing is sent at present."""
@@ -113,10 +105,7 @@ class Shipper:
         return sent
 
     def send(self, progress: ShipProgress, batch: Outgoing) -> bool:
-        """Send a batch, in parts where it is too large; return whether all of it is over.
-
-        If not, the next call goes on where this one stopped.
-        """
+        """Send a batch, in parts if it is too large; return whether all of it is over, else the next call goes on."""
         while batch.left:
             part = batch.left[0]
             size = sum(len(payload) for payload, _ in part)
@@ -165,7 +154,7 @@ class Shipper:
         """Send the next batch of a range; one that cannot be read holds up no other."""
         progress = item.progress
         try:
-            batch = self._batches[id(part)][1] if id(part) in self._batches else self._next(item, part)
+            batch = self._next(item, part)
         except OSError as error:
             self._tell("read", f"the {self.signal} of {item.stream.writer} cannot be read: {error.strerror or error}")
             return False
@@ -179,49 +168,59 @@ class Shipper:
         return True
 
     def _next(self, item: Followed, part: Range) -> Outgoing | None:
-        """Make the next batch of a range; None if there is none, or if the range becomes a backlog."""
+        """Return the next batch of a range: one that was put off, with what came after it, or a new one."""
         progress, stream = item.progress, item.stream
+        if id(part) in self._batches:
+            batch = self._batches[id(part)][1]
+            self._fill(item, part, batch)
+            return batch
         if len(self._batches) >= KEPT_BATCHES:
             return None
         is_live = part is progress.live
-        has_more = not is_live or stream.unread(part.start)
-        batch, oldest_ns = self._read(item, part) if has_more else (None, 0)
+        batch = Outgoing([], part.start)
+        oldest_ns = self._fill(item, part, batch) if not is_live or stream.unread(part.start) else 0
         if part is progress.ranges[0]:
             progress.oldest_ns = oldest_ns
-        if is_live and oldest_ns and batch is None:
-            progress.split(stream.end(part.start))
-        elif batch is None and part.end is not None:  # removed at the size cap
-            progress.advance(part, part.end)
-        if batch is not None and not is_live:
+        if batch.end == part.start:
+            if is_live and oldest_ns:
+                progress.split(stream.end(part.start))
+            elif part.end is not None:  # removed at the size cap
+                progress.advance(part, part.end)
+            return None
+        if not is_live:
             size = sum(len(payload) for frames in batch.left for payload, _ in frames)
             self._backlog_at = monotonic() + size / BACKLOG_RATE * self._random.uniform(0.8, 1.2)
         return batch
 
-    def _read(self, item: Followed, part: Range) -> tuple[Outgoing | None, int]:
-        """Read the next batch of a range, and the time of its first frame; no batch if it has become a backlog."""
-        frames: Frames = []
-        counts: Counter[str] = Counter()
-        size = number = oldest_ns = 0
-        end: Position | None = None
-        for entry in item.stream.entries(part.start, finished=item.finished):
+    def _fill(self, item: Followed, part: Range, batch: Outgoing) -> int:
+        """Add frames to a batch as long as it is no backlog; return the time of the first one."""
+        frames = batch.left[-1] if batch.left else []
+        size = sum(len(payload) for payload, _ in frames)
+        number = len(frames)
+        oldest_ns = 0
+        start = batch.end or part.start
+        for entry in item.stream.entries(start, finished=item.finished):
             frame = entry.item
             if part.end is not None and entry.end > part.end:
                 break
             if isinstance(frame, Damage) or frame.type not in (WRITER, TYPES[self.signal]):
-                counts["damaged"] += 1
+                batch.counts["damaged"] += 1
             elif frame.type != WRITER:
                 if (frames and size + len(frame.payload) > self._max_bytes) or number >= MAX_FRAMES:
                     break
+                if not oldest_ns and start == part.start and self._is_backlog(item, part, frame.last_ns):
+                    batch.end = part.start
+                    return frame.last_ns
                 oldest_ns = oldest_ns or frame.last_ns
-                if not number and self._is_backlog(item, part, oldest_ns):
-                    return None, oldest_ns
                 chosen = self._choose(item, frame)
-                counts.update(left_out=chosen.left_out, fetched=chosen.fetched)
+                batch.counts.update(left_out=chosen.left_out, fetched=chosen.fetched)
                 if chosen.payload:
                     frames.append((chosen.payload, chosen.records))
                 size, number = size + len(chosen.payload), number + 1
-            end = entry.end
-        return (Outgoing([frames] if frames else [], end, +counts) if end else None), oldest_ns
+            batch.end = entry.end
+        if frames and not batch.left:
+            batch.left.append(frames)
+        return oldest_ns
 
     @staticmethod
     def _is_backlog(item: Followed, part: Range, oldest_ns: int) -> bool:
@@ -261,7 +260,7 @@ class Shipper:
             self._max_bytes = min(self._max_bytes * 21 // 20 + 1, MAX_REQUEST)
 
     def _split(self, part: Frames) -> list[Frames]:
-        """Split a request in two; nothing where it is one record, or no OTLP."""
+        """Split a request in two; return nothing if it is one record, or no OTLP."""
         if len(part) > 1:
             middle = len(part) // 2
             return [part[:middle], part[middle:]]
