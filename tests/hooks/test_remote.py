@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from otel_rl import guard
-from otel_rl.hooks import RemoteHook
+from otel_rl.hooks import Integration, RemoteHook
 from otel_rl.hooks.hook import wrap
 from otel_rl.process.carrier import Carrier
+from otel_rl.testing import check_integration
 from tests.fixtures import Recording
 
 CARRIER = Carrier("run", "0123456789abcdef", "driver", "train 7", f"00-{1:032x}-{2:016x}-01")
@@ -114,3 +115,9 @@ def test_without_a_recording_nothing_is_sent() -> None:
     with CARRIER.use():
         wrap(SEND, sent.append)(message)
     assert sent[0] is message
+
+
+def test_it_keeps_the_contract() -> None:
+    """With arguments that are no messages, too."""
+    hook = RemoteHook(target="json:dumps", inject=inject, extract=extract)
+    check_integration(Integration(name="far", package="pytest", supports=">=1", hooks=(hook,)))
